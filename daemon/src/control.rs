@@ -12,7 +12,7 @@ use crate::config::control::ControlConfig;
 use crate::config::kept::{Kept, Part, Right};
 use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan};
 use crate::output::Output;
-use crate::reconcile::{Change, Reconciler, Refusals};
+use crate::reconcile::{Change, Reconciler, Refusals, Things};
 use crate::upgrade;
 use mqfq_blk::device::Health;
 use mqfq_blk::engine::Engine;
@@ -151,6 +151,11 @@ impl Running {
     /// Calls `of` with what runs.
     pub fn with_plan<T>(&self, of: impl FnOnce(&Plan) -> T) -> T {
         of(self.changing().reconciler.plan())
+    }
+
+    /// Calls `of` with what stands behind the plan.
+    pub fn with_things<T>(&self, of: impl FnOnce(&Things) -> T) -> T {
+        of(self.changing().reconciler.things())
     }
 
     /// Reads the config file again, as SIGHUP asks: what was changed, the revision after it, and why nothing was.

@@ -35,8 +35,7 @@ pub use difference::Change;
 pub use names::Names;
 
 use crate::config::caps::{WatchedCaps, Whose};
-use crate::config::{DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan};
-use crate::devices;
+use crate::config::{ConfigError, DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan};
 use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants, Trust};
 use crate::log_format::{About, Level};
 use crate::output::Output;
@@ -56,7 +55,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
-use unended::Unended;
+use unended::{LOOK, Unended};
 
 /// Between two looks whether a device is closed.
 const CLOSED_AGAIN: Duration = Duration::from_millis(2);
@@ -85,14 +84,17 @@ pub struct Reconciler {
     unended: Unended,
     /// Exports that wait for such bytes, and how many they have meanwhile, from their beginning; 0: nobody gets them.
     waiting: BTreeMap<Slot, u64>,
-    /// Flows that are gone from the plan by a narrow change and that the engine could not take out, by device.
-    late: Vec<(Slot, Slot)>,
     /// Of the plan. `None`: nobody has asked since it was another one as a whole.
     names: Option<Names>,
 }
 
+/// Opens a device that comes; sentences that the user should read go to the list.
+pub type OpenDevice = fn(&DevicePlan, &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError>;
+
 /// What stands behind the plan.
 pub struct Things {
+    /// `devices::open`, or what a simulation has in its place.
+    pub open_device: OpenDevice,
     /// By slot.
     pub devices: BTreeMap<Slot, Arc<dyn Device>>,
     /// By slot.
@@ -138,12 +140,17 @@ impl Reconciler {
     pub fn new(plan: Plan, engine: Arc<Engine>, things: Things) -> Reconciler {
         things.watched_caps.follow(&things.caps, &plan);
         let (closed, unended, waiting) = (Vec::new(), Unended::default(), BTreeMap::new());
-        Reconciler { plan, engine, things, closed, unended, waiting, late: Vec::new(), names: None }
+        Reconciler { plan, engine, things, closed, unended, waiting, names: None }
     }
 
     /// What is in force.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What stands behind it.
+    pub fn things(&self) -> &Things {
+        &self.things
     }
 
     /// Puts `plan` in force, as a whole or not at all, and says what is different; with `dry_run` it only says what
@@ -242,6 +249,10 @@ impl Reconciler {
 
     /// What has ended since the last change is there to be had, and is given to those who wait for it.
     fn look_again(&mut self) {
+        for slot in self.unended.behind() {
+            let is_planned = self.catch_up(slot).is_ok();
+            self.unended.follow(slot, is_planned);
+        }
         if !self.unended.look(&self.engine) {
             return;
         }
@@ -255,6 +266,22 @@ impl Reconciler {
             waits
         });
         offer(plan, exports, &self.waiting, listeners);
+    }
+
+    /// A device that held still while it was changed has the flows and the policy of the plan at last.
+    fn catch_up(&self, slot: Slot) -> Result<(), String> {
+        let plan = &self.plan.devices[slot];
+        let policy = live::policy(plan, self.engine.workers(), self.engine.has_class_queues(slot.place()));
+        let change_policy = || match self.engine.policy(slot.place()) == policy {
+            true => Ok(()),
+            false => self.engine.set_policy(slot.place(), policy, LOOK),
+        };
+        // As in `try_engine`.
+        if !plan.groups.is_empty() {
+            change_policy()?;
+        }
+        self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), LOOK)?;
+        if plan.groups.is_empty() { change_policy() } else { Ok(()) }
     }
 
     fn apply(&mut self, target: &Plan) -> Result<(), Refusals> {
@@ -284,7 +311,7 @@ impl Reconciler {
         let mut warnings = Vec::new();
         let is_new = |(slot, _): &(Slot, &DevicePlan)| self.plan.devices.get(*slot).is_none();
         let open = |(slot, plan): (Slot, &DevicePlan)| {
-            let device = devices::open(plan, &mut warnings).map_err(|error| error.to_string())?;
+            let device = (self.things.open_device)(plan, &mut warnings).map_err(|error| error.to_string())?;
             Ok((slot, device))
         };
         let opened = target.devices.iter().filter(is_new).map(open).collect();
@@ -348,7 +375,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// A step goes back. That it cannot is said; then the device goes on with what it has, which reports show.
+    /// A step goes back. That it cannot is said; then the device goes on with what it has, which reports show, until a
+    /// later proposal finds it moving.
     fn take_back(&mut self, step: Made) {
         let patience = self.patience();
         let result = match step {
@@ -360,12 +388,14 @@ impl Reconciler {
             }
             Made::Flows(slot) => {
                 let plan = &self.plan.devices[slot];
-                self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience)
+                let back = self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience);
+                back.inspect_err(|_| self.unended.follow(slot, false))
             }
             Made::Policy(slot) => {
                 let has_class_queues = self.engine.has_class_queues(slot.place());
                 let policy = live::policy(&self.plan.devices[slot], self.engine.workers(), has_class_queues);
-                self.engine.set_policy(slot.place(), policy, patience)
+                let back = self.engine.set_policy(slot.place(), policy, patience);
+                back.inspect_err(|_| self.unended.follow(slot, false))
             }
         };
         self.told(result);
@@ -441,8 +471,14 @@ impl Reconciler {
         let gone: Vec<(Slot, Export)> = gone.map(|(slot, export)| (*slot, export.clone())).collect();
         gone.iter().for_each(|(_, export)| export.door.close());
         let mut late = Vec::new();
-        for some in gone.chunks(DRAINS_AT_ONCE) {
+        // Workers that are stepped are this thread's.
+        let at_once = if self.engine.is_stepped() { 1 } else { DRAINS_AT_ONCE };
+        for some in gone.chunks(at_once) {
             let engine = &self.engine;
+            if let [one] = some {
+                late.extend((!front_end::drain_export(engine, &one.1, grace)).then_some(one));
+                continue;
+            }
             std::thread::scope(|scope| {
                 let drain = |(_, export): &'_ (Slot, Export)| front_end::drain_export(engine, export, grace);
                 let spawn = |export| std::thread::Builder::new().spawn_scoped(scope, move || drain(export));
@@ -551,10 +587,14 @@ impl Reconciler {
                 None => {
                     let gone = self.engine.remove_device(slot.place(), patience);
                     self.unended.device(slot, gone.is_ok());
+                    self.unended.follow(slot, true);
                     gone
                 }
                 Some(plan) if before.flows.iter().all(|(flow, _)| plan.flows.get(flow).is_some()) => Ok(()),
-                Some(plan) => self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience),
+                Some(plan) => {
+                    let gone = self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience);
+                    gone.inspect_err(|_| self.unended.follow(slot, false))
+                }
             };
             self.told(result);
         }

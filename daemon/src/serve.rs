@@ -393,6 +393,7 @@ fn start_and_serve(
     let (listeners, output_of_changes) = (live_listeners, output.clone());
     let taken_over = serving.clone();
     let things = Things {
+        open_device: crate::devices::open,
         devices,
         exports,
         tenants,

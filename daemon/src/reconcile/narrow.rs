@@ -19,9 +19,6 @@ use mqfq_front::FRONT_ENDS;
 use mqfq_front::front_end::FrontEnd;
 use std::collections::btree_map::Entry;
 
-/// For all workers to say that nothing is left, if that is so.
-const LOOK: Duration = Duration::from_millis(5);
-
 /// What was done, or why nothing.
 type Done = Result<Vec<Change>, Refusals>;
 
@@ -54,7 +51,6 @@ impl Reconciler {
     fn with_names<T>(&mut self, of: impl FnOnce(&mut Reconciler, &mut Names) -> Option<T>) -> Option<T> {
         self.look_again();
         self.follow_closed();
-        self.let_go_late();
         if !self.unended.is_empty() || !self.waiting.is_empty() || !self.closed.is_empty() {
             return None;
         }
@@ -66,19 +62,6 @@ impl Reconciler {
         #[cfg(debug_assertions)]
         self.assert_whole();
         done
-    }
-
-    /// Flows that are gone, and of which a device had not ended all requests: it may have since.
-    fn let_go_late(&mut self) {
-        let all = std::mem::take(&mut self.late);
-        let late = all.into_iter().filter(|(device, flow)| {
-            let flows = self.plan.devices.get(*device).map(|device| &device.flows);
-            // Of a device that is gone nothing is left, and who has got the place has waited for them.
-            let is_free = flows.is_some_and(|flows| flows.iter().all(|(slot, _)| slot.place() != flow.place()));
-            let changed = BTreeMap::from([(flow.place(), None)]);
-            is_free && self.engine.change_flows(device.place(), &changed, LOOK).is_err()
-        });
-        self.late = late.collect();
     }
 
     fn device(&self, name: &str) -> Option<(Slot, &DevicePlan)> {
@@ -381,7 +364,7 @@ impl Reconciler {
         self.withdraw_at(names, slot, &export.addresses);
         if of == (FlowOf { flow: flow_slot, exports: 1 }) {
             let gone = self.put_flow(device, flow_slot, None);
-            self.late.extend(gone.is_err().then_some((device, flow_slot)));
+            let gone = gone.inspect_err(|_| self.unended.follow(device, false));
             self.told(gone);
             self.plan.devices[device].flows.remove(flow_slot);
         }

@@ -153,6 +153,7 @@ fn running(plan: Plan, holds: &Arc<AtomicBool>) -> Reconciler {
     }
     let trust = Trust::new(&plan.trust);
     let things = Things {
+        open_device: crate::devices::open,
         trust,
         devices,
         exports,

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// For all workers to say that nothing is left, if that is so.
-const LOOK: Duration = Duration::from_millis(200);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 
 /// The same where many things are looked at, which share the time: each proposal waits for all of them.
 const LOOK_LEAST: Duration = Duration::from_millis(5);
@@ -32,6 +32,8 @@ pub struct Unended {
     /// Indices of devices that were removed.
     devices: BTreeSet<usize>,
     bytes: Vec<Bytes>,
+    /// Devices whose flows or policy are not those of the plan.
+    behind: BTreeSet<Slot>,
 }
 
 impl Unended {
@@ -47,7 +49,7 @@ impl Unended {
 
     /// Nothing is left.
     pub fn is_empty(&self) -> bool {
-        self.devices.is_empty() && self.bytes.is_empty()
+        self.devices.is_empty() && self.bytes.is_empty() && self.behind.is_empty()
     }
 
     /// Indices that no device may have.
@@ -61,6 +63,19 @@ impl Unended {
         if !is_gone {
             self.devices.insert(device.place());
         }
+    }
+
+    /// Flows or the policy of a device were to be those of the plan. Unless it `is_planned` it has others still.
+    pub fn follow(&mut self, device: Slot, is_planned: bool) {
+        match is_planned {
+            true => drop(self.behind.remove(&device)),
+            false => drop(self.behind.insert(device)),
+        }
+    }
+
+    /// Devices that have others than the plan's.
+    pub fn behind(&self) -> Vec<Slot> {
+        self.behind.iter().copied().collect()
     }
 
     /// Looks at `range` of a device, which was `export`'s. True: something is left, and from now on nobody gets it.
