@@ -1,5 +1,6 @@
 //! The chores: what each command of `cargo xtask` does.
 
+use crate::licences;
 use crate::release;
 use crate::run::{Counts, at_lowest_priority, cargo, command, root, run, run_counted, shown, target};
 use crate::tidy;
@@ -135,9 +136,10 @@ pub fn tidy() -> Result<(), String> {
 pub fn checks() -> Result<(), String> {
     fmt(true)?;
     tidy()?;
+    licences::check()?;
     // Advisories come over the network, and one that is new is no fault of the change: the package asks for them.
     if !release::deny(false)? {
-        eprintln!("left out: licences, bans and sources of the crates, by cargo-deny (cargo xtask tools)");
+        eprintln!("left out: texts of licences, by cargo-deny (cargo xtask tools)");
     }
     run(&mut cargo("clippy --workspace --all-targets --locked -- -D warnings"))?;
     // Private items are documented for whoever works here, so a link to one leads somewhere.

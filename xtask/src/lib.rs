@@ -5,6 +5,7 @@ pub mod copy;
 pub mod day;
 pub mod guest;
 pub mod hostile;
+pub mod licences;
 pub mod mutants;
 pub mod package;
 pub mod price;
