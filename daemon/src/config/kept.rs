@@ -285,7 +285,9 @@ mod tests {
 
     /// Two devices, an export that stays, for there must be one, and one that may be the last of its device and
     /// address.
-    const START: &str = "[device.d]
+    const START: &str = "[control]
+listen = \"unix:/2\"
+[device.d]
 kind = \"memory\"
 size = \"1MiB\"
 [device.e]
