@@ -31,8 +31,9 @@ cargo xtask COMMAND
   hostile [--rounds N] [--seconds S] [--mutants N] [--connects N] [--depth D] [--seed S] [--program P] [--json]
                              500 idle and 50 stuck clients, 2000 connects a second with 100000 mutated handshakes and
                              requests beside a tenant under fio that verifies, in turns with nobody beside it
-  vopr [--seed N | --for S | --script FILE] [--steps N] [--seeds N] [--no-shrink]
-                             the whole server in virtual time, from one seed; a seed that fails is made shorter
+  vopr [--seed N | --for S | --cuts N | --script FILE] [--steps N] [--seeds N] [--no-shrink] [--managed]
+                             the whole server in virtual time, from one seed; a seed that fails is made shorter; or
+                             until the power was cut N times; or of a server that is changed as a whole
   vopr --planted [NAME]      the same with bugs that are planted, in a copy: how soon does a seed find each?
   mutants [--list] [--only MODULE] [--every N]
                              changes the product in one place at a time: which change does no test notice? of N

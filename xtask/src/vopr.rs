@@ -31,6 +31,8 @@ struct Bug {
     file: String,
     was: String,
     is: String,
+    /// In the reconciler: the seeds are those of servers that are changed as a whole.
+    is_managed: bool,
 }
 
 /// Plants all bugs in a copy, and says of each, or of the one called `only`, which seed finds it.
@@ -55,7 +57,7 @@ pub fn planted(only: Option<&str>) -> Result<(), String> {
     let binary = build.join("release/mqfq-vopr");
     let mut rows = Vec::new();
     for bug in meant {
-        let found = hunt(&binary, &bug.name)?;
+        let found = hunt(&binary, bug)?;
         eprintln!("{}: {}", bug.name, found.as_deref().unwrap_or("not found"));
         rows.push((bug, found));
     }
@@ -79,7 +81,9 @@ fn bugs(text: &str) -> Result<Vec<Bug>, String> {
             let value = bug.get(key).and_then(|value| value.as_str());
             value.map(str::to_owned).ok_or_else(|| format!("planted.toml: a bug has no {key}"))
         };
-        Ok(Bug { name: key("name")?, breaks: key("breaks")?, file: key("file")?, was: key("was")?, is: key("is")? })
+        let is_managed = bug.get("managed").and_then(|value| value.as_bool()).unwrap_or(false);
+        let (name, breaks, file) = (key("name")?, key("breaks")?, key("file")?);
+        Ok(Bug { name, breaks, file, was: key("was")?, is: key("is")?, is_managed })
     };
     all.iter().map(of).collect()
 }
@@ -100,9 +104,10 @@ fn plant(bug: &Bug, text: &str) -> Result<String, String> {
 }
 
 /// How many seeds and seconds find the bug, and in which words, as cells of the table. `None`: none did.
-fn hunt(binary: &Path, name: &str) -> Result<Option<String>, String> {
+fn hunt(binary: &Path, bug: &Bug) -> Result<Option<String>, String> {
     let mut seeds = command(&binary.to_string_lossy(), ["--core", SECONDS, "--no-shrink"]);
-    let output = seeds.env(SWITCH, name).output().map_err(|error| format!("mqfq-vopr: {error}"))?;
+    seeds.args(bug.is_managed.then_some("--managed"));
+    let output = seeds.env(SWITCH, &bug.name).output().map_err(|error| format!("mqfq-vopr: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     // seed 77 (76 seeds, 1.9 s of a core before it)
     let seed = text.lines().find_map(|line| line.strip_prefix("seed "));
@@ -123,7 +128,7 @@ mod tests {
     #[test]
     fn every_planted_bug_stands_where_the_list_says() {
         let bugs = bugs(&read(&root().join("lab/vopr/planted.toml")).unwrap()).unwrap();
-        assert!(bugs.len() >= 14);
+        assert!(bugs.len() >= 17);
         for bug in &bugs {
             let planted = plant(bug, &read(&root().join(&bug.file)).unwrap());
             assert!(planted.is_ok_and(|text| text.contains(&format!("name == \"{}\"", bug.name))), "{}", bug.name);
@@ -138,6 +143,7 @@ mod tests {
             file: "a.rs".into(),
             was: was.into(),
             is: is.into(),
+            is_managed: false,
         };
         assert!(plant(&bug("b", "PLANTED"), "a a").unwrap_err().contains("0 times"));
         assert!(plant(&bug("a", "PLANTED"), "a a").unwrap_err().contains("2 times"));

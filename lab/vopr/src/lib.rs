@@ -13,6 +13,7 @@
 //! | `script.rs` | what happens, as text? |
 //! | `run.rs` | what does each step do, and what must hold after it? |
 //! | `server.rs` | what does the daemon do in which order? |
+//! | `managed/` | what becomes of a server that is changed as a whole, by the reconciler that ships? |
 //! | `world.rs`, `host.rs`, `net.rs` | whose turn is it, what does a worker run on, which bytes are on the wire? |
 //! | `nbd.rs`, `guest.rs`, `hostile.rs` | what do clients ask for, and are the answers right? |
 //! | `oracle.rs` | what may a sector hold? |
@@ -24,6 +25,7 @@
 pub mod guest;
 pub mod host;
 pub mod hostile;
+pub mod managed;
 pub mod nbd;
 pub mod net;
 pub mod oracle;

@@ -12,10 +12,15 @@ mqfq-vopr --seed N        one seed; its script first, if it fails
 mqfq-vopr --for S         seeds from --seed on (default 1) for so many seconds
 mqfq-vopr --core S        the same, for so many seconds of a core
 mqfq-vopr --seeds N       so many seeds
+mqfq-vopr --cuts N        seeds until the power was cut N times, each time in the middle of requests
 mqfq-vopr --script FILE   a script that was printed
   --steps N               steps of a script (default 60)
+  --managed               servers that are changed as a whole, by the reconciler
   --no-shrink             do not look for a shorter one
 ";
+
+/// Cuts of power in each script of `--cuts`.
+const CUTS_EACH: usize = 25;
 
 /// Runs that looking for a shorter script may take.
 const SHRINKING_RUNS: usize = 400;
@@ -29,6 +34,8 @@ struct Options {
     seeds: Option<u64>,
     script: Option<String>,
     keeps: bool,
+    managed: bool,
+    cuts: Option<u64>,
 }
 
 fn options() -> Result<Options, String> {
@@ -45,7 +52,9 @@ fn options() -> Result<Options, String> {
             "--for" => options.seconds = Some(number()?),
             "--core" => options.core_s = Some(number()?),
             "--seeds" => options.seeds = Some(number()?),
+            "--cuts" => options.cuts = Some(number()?),
             "--no-shrink" => options.keeps = true,
+            "--managed" => options.managed = true,
             "--script" => options.script = Some(words.next().ok_or("--script needs a file")?),
             _ => return Err(format!("{word} is no option\n\n{USAGE}")),
         }
@@ -80,6 +89,7 @@ fn add(sum: &mut Outcome, one: &Outcome) {
         (&mut sum.uncovered, one.uncovered),
         (&mut sum.upgrades, one.upgrades),
         (&mut sum.changes, one.changes),
+        (&mut sum.refused, one.refused),
     ] {
         *sum += one;
     }
@@ -118,12 +128,17 @@ fn main() -> ExitCode {
     let (mut sum, mut runs) = (Outcome::default(), 0u64);
     let first = options.seed.unwrap_or(1);
     let is_timed = options.seconds.is_some() || options.core_s.is_some();
-    let most = options.seeds.unwrap_or(if is_timed { u64::MAX } else { 1 });
+    let most = options.seeds.unwrap_or(if is_timed || options.cuts.is_some() { u64::MAX } else { 1 });
+    let cuts = options.cuts.unwrap_or(u64::MAX);
     let limit = options.seconds.map_or(Duration::MAX, Duration::from_secs);
     let core_s = options.core_s.map_or(f64::INFINITY, |seconds| seconds as f64);
     let mut seed = first;
-    while runs < most && (runs == 0 || (start.elapsed() < limit && cpu_s() - cpu < core_s)) {
-        let script = Script::draw(seed, length);
+    while runs < most && sum.cuts < cuts && (runs == 0 || (start.elapsed() < limit && cpu_s() - cpu < core_s)) {
+        let script = match options.cuts {
+            Some(_) => Script::draw_power(seed, CUTS_EACH),
+            None if options.managed => Script::draw_managed(seed, length),
+            None => Script::draw(seed, length),
+        };
         match run(&script) {
             Ok(outcome) => add(&mut sum, &outcome),
             Err(failure) => {
@@ -136,14 +151,16 @@ fn main() -> ExitCode {
         seed = if is_timed { Random::new(seed).next_u64() } else { seed + 1 };
     }
     let seconds = start.elapsed().as_secs_f64();
-    let Outcome { counts, turns, now_ns, kills, cuts, uncovered, upgrades, changes } = sum;
+    let Outcome { counts, turns, now_ns, kills, cuts, uncovered, upgrades, changes, refused } = sum;
     let requests = counts.good + counts.failed + counts.forsaken;
     println!("{runs} seeds from {first}, {length} steps each, {seconds:.1} s, {:.1} s virtual", now_ns as f64 / 1e9);
     println!(
         "{requests} requests ({} failed, {} forsaken), {} sessions, {turns} turns",
         counts.failed, counts.forsaken, counts.sessions
     );
-    println!("{changes} changes, {kills} kills, {cuts} power cuts ({uncovered} values at risk), {upgrades} upgrades");
+    println!(
+        "{changes} changes ({refused} refused), {kills} kills, {cuts} power cuts ({uncovered} values at risk), {upgrades} upgrades"
+    );
     let cpu_s = cpu_s() - cpu;
     println!("{:.0} requests per second of one core ({cpu_s:.1} s of it)", requests as f64 / cpu_s.max(1e-9));
     ExitCode::SUCCESS

@@ -190,6 +190,11 @@ impl NbdClient {
         self.phase == Phase::Away
     }
 
+    /// It has an export.
+    pub fn is_served(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
     /// How it speaks.
     pub fn manners(&self) -> Manners {
         self.manners

@@ -11,10 +11,11 @@
 
 use crate::guest::Guest;
 use crate::hostile::Hostile;
+use crate::managed::Run as Managed;
 use crate::nbd::{Counts, Manners, NbdClient};
 use crate::net::SharedPipe;
 use crate::oracle::Oracle;
-use crate::script::{CLIENTS_EACH, Config, Script, Step};
+use crate::script::{CLIENTS_EACH, Config, MANAGED, Script, Step};
 use crate::server::{self, SECTORS, Server, Site};
 use crate::world::{self, World};
 use mqfq_nvme::random::Random;
@@ -46,8 +47,10 @@ pub struct Outcome {
     pub uncovered: u64,
     /// Upgrades.
     pub upgrades: u64,
-    /// Changes of policies, weights, caps, sizes, and tenants.
+    /// Changes of policies, weights, caps, sizes, and tenants; or proposals.
     pub changes: u64,
+    /// Proposals that were refused.
+    pub refused: u64,
 }
 
 /// Why a run ended early.
@@ -103,6 +106,14 @@ struct Run {
 pub fn run(script: &Script) -> Result<Outcome, Failure> {
     let at = RefCell::new((0, 0));
     let ran = catch_unwind(AssertUnwindSafe(|| {
+        if script.config.get(MANAGED) > 0 {
+            let mut run = Managed::new(script);
+            for (number, step) in script.steps.iter().enumerate() {
+                *at.borrow_mut() = (number, run.counts().good);
+                run.step(step);
+            }
+            return run.end();
+        }
         let mut run = Run::new(script);
         for (number, step) in script.steps.iter().enumerate() {
             *at.borrow_mut() = (number, run.clients.try_borrow().map_or(0, |clients| clients.counts().good));

@@ -47,7 +47,11 @@ const KEYS: &[(&str, u64)] = &[
     ("abort", 3),
     ("staged", 1024),
     ("memory", 1 << 30),
+    (MANAGED, 1),
 ];
+
+/// The key of a server that is changed as a whole (`managed/`). A config without it is none.
+pub const MANAGED: &str = "managed";
 
 /// The policies that need no class queues, in the registry's order.
 pub fn policies() -> Vec<PolicyKind> {
@@ -105,13 +109,14 @@ impl Config {
             ("abort", below(4)),
             ("staged", 1 << below(9)),
             ("memory", if below(4) == 0 { 128 << 10 } else { 64 << 20 }),
+            (MANAGED, 0),
         ];
         Config { values }
     }
 
     fn text(&self) -> String {
         let mut text = "config".to_owned();
-        for (key, value) in &self.values {
+        for (key, value) in self.values.iter().filter(|value| **value != (MANAGED, 0)) {
             let _ = write!(text, " {key} {value}");
         }
         text
@@ -121,6 +126,10 @@ impl Config {
         let mut values = Vec::new();
         for &(key, most) in KEYS {
             let at = words.chunks(2).find(|pair| pair[0] == key);
+            if at.is_none() && key == MANAGED {
+                values.push((key, 0));
+                continue;
+            }
             let Some([_, text]) = at else { return Err(format!("the config has no {key}")) };
             let value: u64 = text.parse().map_err(|_| format!("config {key}: {text} is not a number"))?;
             if value > most {
@@ -156,6 +165,7 @@ const STEPS: &[(&str, usize)] = &[
     ("guest", 1),
     ("drive", 3),
     ("unplug", 1),
+    ("propose", 2),
 ];
 
 /// One step: its name, and its numbers.
@@ -252,6 +262,64 @@ impl Script {
         Script { config, steps }
     }
 
+    /// The script of a seed with `cuts` cuts of power, of the whole machine or of its drive alone, each amid requests.
+    pub fn draw_power(seed: u64, cuts: usize) -> Script {
+        let mut random = Random::new(seed ^ 0x7265_776f_7021);
+        let mut config = Config::draw(seed, &mut random);
+        config.values.iter_mut().filter(|(key, _)| *key == "cache").for_each(|(_, value)| *value = 1);
+        let (clients, guests) = (config.get("tenants") * CLIENTS_EACH as u64, config.get("guests"));
+        let mut steps: Vec<Step> = Vec::new();
+        let mut add = |name: &str, numbers: &[u64]| steps.push(Step::of(name, numbers).expect("a step of the list"));
+        (0..guests).for_each(|guest| add("guest", &[guest]));
+        for _ in 0..cuts {
+            (0..clients).for_each(|client| add("connect", &[client]));
+            (0..clients).for_each(|client| add("io", &[client, 1 + random.below(20), random.next_u64() >> 32]));
+            (0..guests).for_each(|guest| add("drive", &[guest, 1 + random.below(20), random.next_u64() >> 32]));
+            add("run", &[random.below(600_000)]);
+            add(if random.chance(49152) { "power" } else { "cut" }, &[]);
+            if random.chance(16384) {
+                add("check", &[]);
+            }
+        }
+        add("check", &[]);
+        Script { config, steps }
+    }
+
+    /// The script of a seed for a server that is changed as a whole.
+    pub fn draw_managed(seed: u64, length: usize) -> Script {
+        let mut random = Random::new(seed ^ 0x0067_6570_6f72_7021);
+        let mut config = Config::draw(seed, &mut random);
+        for (key, value) in &mut config.values {
+            match *key {
+                MANAGED => *value = 1,
+                // A drive that loses commands is another subject, and where queues are shared too.
+                "lose" | "sq" | "guests" => *value = 0,
+                _ => {}
+            }
+        }
+        let mut steps: Vec<Step> = Vec::new();
+        let mut add = |name: &str, numbers: &[u64]| steps.push(Step::of(name, numbers).expect("a step of the list"));
+        (0..6).for_each(|client| add("connect", &[client]));
+        for _ in 0..length {
+            match random.below(64) {
+                0..20 => {
+                    let spoilt = if random.chance(24_000) { 1 + random.below(6) } else { 0 };
+                    add("propose", &[random.next_u64() >> 32, spoilt]);
+                }
+                20..44 => add("io", &[random.below(6), 1 + random.below(60), random.next_u64() >> 32]),
+                44..50 => add("run", &[random.below(2_000_000)]),
+                50..58 => (0..6).for_each(|client| add("connect", &[client])),
+                58..60 => add("check", &[]),
+                60 => add("leave", &[random.below(6), random.below(2)]),
+                61 => add("stall", &[random.below(3_000_000)]),
+                62 => add("power", &[]),
+                _ => add("kill", &[]),
+            }
+        }
+        add("check", &[]);
+        Script { config, steps }
+    }
+
     /// Reads it back.
     ///
     /// # Errors
@@ -294,8 +362,9 @@ mod tests {
     #[test]
     fn a_script_reads_as_it_was_written() {
         for seed in 0..50 {
-            let script = Script::draw(seed, 40);
-            assert_eq!(Script::parse(&script.text()), Ok(script));
+            for script in [Script::draw(seed, 40), Script::draw_managed(seed, 40), Script::draw_power(seed, 9)] {
+                assert_eq!(Script::parse(&script.text()), Ok(script));
+            }
         }
     }
 

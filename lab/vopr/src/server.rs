@@ -26,6 +26,7 @@ use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
 use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener, Travelled, drain_export};
 use mqfq_front::memory::{MemoryLimits, ServerMemory};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -87,6 +88,8 @@ pub struct Server {
     /// NBD's, then one for each guest.
     sockets: Vec<Socket>,
     memory: Arc<ServerMemory>,
+    /// The largest D since nothing was under way.
+    deepest: Cell<u32>,
 }
 
 impl Site {
@@ -134,7 +137,7 @@ pub fn tenants(config: &Config) -> usize {
     config.count("tenants") + 1 + config.count("guests")
 }
 
-fn plan(config: &Config) -> FaultPlan {
+pub(crate) fn plan(config: &Config) -> FaultPlan {
     let chance = |key: &str| When::Chance(config.get(key) as u32);
     let slow = |kind, ns| FaultRule::of(kind, chance("slow"), Fault::Delay { ns });
     let mut rules = vec![
@@ -238,6 +241,7 @@ impl Server {
             || policy(Config::policy(config.get("policy")), config.get("depth") as u32),
             |server| server.engine.policy(DEVICE),
         );
+        let depth = options.depth;
         let device = DeviceOptions {
             path: path(config),
             queues: if config.get("sq") > 0 {
@@ -263,6 +267,7 @@ impl Server {
             caps,
             sockets: Vec::new(),
             memory,
+            deepest: Cell::new(depth),
         };
         server.exports = (0..count).map(|tenant| server.export(tenant)).collect();
         if let Some(like) = like {
@@ -336,6 +341,7 @@ impl Server {
         let taken = self.engine.set_policy(DEVICE, wanted, PATIENCE);
         let expected = if taken.is_ok() { wanted } else { before };
         assert_eq!(self.engine.policy(DEVICE), expected, "atomic change (I12): {taken:?}");
+        self.deepest.set(self.deepest.get().max(expected.depth));
     }
 
     /// Another weight.
@@ -443,6 +449,7 @@ impl Server {
                 assert!(is_stuck || left == (0, 0, 0), "worker {at}: {left:?} staged, admitted, in flight (I10)");
             }
         });
+        self.deepest.set(self.engine.policy(DEVICE).depth);
         let stats = self.engine.stats();
         for device in &stats.devices {
             for flow in &device.flows {
@@ -472,6 +479,22 @@ impl Server {
         }
     }
 
+    /// No more is on the drive than the policy's D: each command has a token or more.
+    ///
+    /// # Panics
+    /// If more is (I2).
+    fn assert_depth(&self) {
+        let options = self.engine.policy(DEVICE);
+        // A command that the drive has lost keeps its tag longer than its token.
+        if !options.kind.has_depth() || self.site.config.get("lose") > 0 {
+            return;
+        }
+        let mut out = 0;
+        self.site.world.look(|_, worker| out += worker.hctxs().iter().map(|hctx| hctx.in_flight()).sum::<usize>());
+        let deepest = self.deepest.get();
+        assert!(out <= deepest as usize, "depth (I2): {out} commands are on the drive, D is {deepest}");
+    }
+
     /// Bounds that hold at every moment.
     ///
     /// # Panics
@@ -479,6 +502,7 @@ impl Server {
     pub fn assert_bounds(&self) {
         self.assert_apart();
         let config = &self.site.config;
+        self.assert_depth();
         let staged_max = tenants(config) * config.count("staged");
         self.site.world.look(|at, worker| {
             for hctx in worker.hctxs() {

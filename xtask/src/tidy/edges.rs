@@ -71,7 +71,12 @@ const EDGES: &[Edges] = &[
         on: &["lab/bench", "lab/sim", "blk", "report", "cpu/scx", "testing"],
         or_fewer: true,
     },
-    Edges { folder: "lab/vopr", package: "mqfq-vopr", on: &["front", "blk", "nvme"], or_fewer: false },
+    Edges {
+        folder: "lab/vopr",
+        package: "mqfq-vopr",
+        on: &["front", "blk", "nvme", "control", "daemon"],
+        or_fewer: false,
+    },
     Edges { folder: "xtask", package: "xtask", on: &["report", "testing"], or_fewer: false },
 ];
 

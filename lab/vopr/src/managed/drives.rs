@@ -1,0 +1,89 @@
+//! Drives that outlive servers, behind the door by which the reconciler opens devices.
+
+use super::wish::{DEVICES, EXPORTS};
+use crate::script::Config;
+use crate::server::{EXPORT_BYTES, plan};
+use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
+use mqfq_daemon::config::{ConfigError, DevicePlan};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What is wrong with a drive that comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing.
+    No,
+    /// It cannot be opened.
+    Drive,
+    /// This worker and those behind it cannot open their queues.
+    Queue(u16),
+}
+
+/// All drives.
+pub struct Drives {
+    drives: [Arc<FaultDevice>; DEVICES],
+    fault: Cell<Fault>,
+}
+
+thread_local! {
+    static DRIVES: RefCell<Option<Rc<Drives>>> = const { RefCell::new(None) };
+}
+
+impl Drives {
+    /// Drives of zeroes, which this thread's reconcilers open from now on.
+    pub fn begin(config: &Config) -> Rc<Drives> {
+        let drive = |number: usize| {
+            let size_bytes = EXPORTS.div_ceil(DEVICES) as u64 * EXPORT_BYTES;
+            let plan = FaultPlan { seed: config.get("seed") ^ number as u64, ..plan(config) };
+            Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(size_bytes)), plan))
+        };
+        let drives = Rc::new(Drives { drives: std::array::from_fn(drive), fault: Cell::new(Fault::No) });
+        DRIVES.set(Some(drives.clone()));
+        drives
+    }
+
+    /// What is wrong with drives that come from now on.
+    pub fn set_fault(&self, fault: Fault) {
+        self.fault.set(fault);
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Arc<FaultDevice>; DEVICES] {
+        &self.drives
+    }
+}
+
+/// See `mqfq_daemon::reconcile::OpenDevice`.
+///
+/// # Errors
+/// As [`Fault::Drive`] says.
+pub fn open(device: &DevicePlan, _warnings: &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError> {
+    let drives = DRIVES.with_borrow(Clone::clone).expect("drives were begun on this thread");
+    let fault = drives.fault.get();
+    if fault == Fault::Drive {
+        return Err(device.config.place.error("the drive is not there"));
+    }
+    let number: usize = device.config.name[1..].parse().expect("d and a number");
+    Ok(Arc::new(Drive { inner: drives.drives[number].clone(), fault }))
+}
+
+struct Drive {
+    inner: Arc<FaultDevice>,
+    fault: Fault,
+}
+
+impl Device for Drive {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        match self.fault {
+            Fault::Queue(first) if options.hctx.0 >= first => Err("the drive has no queue left".to_owned()),
+            _ => self.inner.open_queue(options),
+        }
+    }
+}

@@ -1,0 +1,561 @@
+//! A server that is changed as a whole while it serves, by the control plane and the reconciler that ship.
+//!
+//! ```text
+//!   propose SEED SPOIL ─▶ wish ─▶ text or one thing ─▶ Running (daemon/src/control.rs) ─▶ reader, reconciler, ledger
+//!                          │                                                                      │
+//!                          └─▶ what must be there ◀── compared ──▶ what is there ◀── engine, tables, caps
+//! ```
+//! Most proposals change several things at once, and many of them cannot be had: for a reason that is found before
+//! anything is touched, or halfway.
+//!
+//! | invariant | how it is looked at |
+//! |---|---|
+//! | I12 | after each proposal all of it is there, or all is as before, the revision and the document too |
+//! | I12 | a revision is one more than the last if something was changed, else the same |
+//! | I11 | what exports hold, through their coming, going and resizing (`oracle.rs`) |
+//! | I10 | whose export is gone is disconnected, after its time at the latest, and nobody else |
+//! | I14 | nothing is left under way or held once nobody asks |
+
+mod drives;
+mod wish;
+
+use crate::host::VirtualHost;
+use crate::nbd::{Counts, Manners, NbdClient};
+use crate::oracle::Oracle;
+use crate::run::Outcome;
+use crate::script::{Config, Script, Step};
+use crate::server::SECTORS;
+use crate::world::{self, STEPS, World};
+use drives::{Drives, Fault};
+use mqfq_blk::engine::{Engine, EngineOptions};
+use mqfq_blk::worker::Desk;
+use mqfq_control::document::Document;
+use mqfq_control::{By, Edit, Kind, Proposal, Server as _, Via};
+use mqfq_daemon::config::{Config as FileConfig, LiveCaps, RealFiles, caps::WatchedCaps};
+use mqfq_daemon::control::{Origin, Running};
+use mqfq_daemon::live::{self, Exports, Listeners, Owners, Tenants, Trust};
+use mqfq_daemon::output::Output;
+use mqfq_daemon::reconcile::{Reconciler, Things};
+use mqfq_daemon::trouble::TroubleCounts;
+use mqfq_daemon::upgrade::Serving;
+use mqfq_daemon::watch::Watch;
+use mqfq_front::FRONT_ENDS;
+use mqfq_front::export::ExportTable;
+use mqfq_front::front_end::{ExportAddress, ListenOptions};
+use mqfq_nvme::random::Random;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use wish::{EXPORTS, Picture, SOCKETS, Spoilt, TENANTS, Wish};
+
+/// `drain-s` of every config here, ns.
+const DRAIN_NS: u64 = 1_000_000_000;
+
+/// How long drives hold still in [`Spoilt::Stall`], ns: beyond every patience of one change.
+const STALL_NS: u64 = 40 * DRAIN_NS;
+
+/// Longest that everything takes to end once drives move again, ns: the time after which a connection looks at its
+/// client, twice.
+const SETTLE_NS: u64 = STALL_NS + 120_000_000_000;
+
+/// A server.
+struct Managed {
+    running: Arc<Running>,
+    engine: Arc<Engine>,
+}
+
+fn assemble(world: &Rc<World>, folder: &Path, text: &str) -> Managed {
+    let config = FileConfig::parse("vopr", text).unwrap_or_else(|error| panic!("{error}"));
+    let control = config.control.clone();
+    let plan = config.check(&RealFiles).unwrap_or_else(|error| panic!("{error}"));
+    let open = |(slot, plan)| (slot, drives::open(plan, &mut Vec::new()).expect("a drive"));
+    let devices: std::collections::BTreeMap<_, _> = plan.devices.iter().map(open).collect();
+    let (tenants, caps) = (Tenants::new(&plan).expect("few"), LiveCaps::new(&plan));
+    let exports = live::exports(&plan, &tenants, &caps, |slot| devices[&slot].clone(), &Exports::new());
+    let exports = exports.expect("they fit");
+    let workers = plan.server.workers.expect("it is set");
+    let options = plan.devices.iter().map(|(slot, plan)| live::device_options(plan, devices[&slot].clone(), workers));
+    let options = EngineOptions { workers, pin: false, spin_ns: 0, devices: options.collect() };
+    let (engine, desks) = Engine::start_stepped(options, STEPS).expect("an engine starts");
+    let engine = Arc::new(engine);
+    let worker = |desk: Desk| Desk::worker(VirtualHost::new(world.clone(), desk), 64);
+    world.employ(desks.into_iter().map(worker).collect::<Result<_, _>>().expect("workers"));
+    let mut listeners = Listeners::new(Arc::new(|_| ListenOptions::default()), Arc::default());
+    for (address, slots) in &plan.listeners {
+        let table = Arc::new(ExportTable::new(live::offered(slots, &exports)).expect("names"));
+        let listener = listeners.listen(address, table.clone()).expect("a socket in a folder of ours");
+        listeners.add(address.clone(), table, &*listener);
+        listener.into_clients().into_iter().for_each(|client| engine.attach(client));
+    }
+    let things = Things {
+        open_device: drives::open,
+        trust: Trust::new(&plan.trust),
+        devices,
+        exports,
+        tenants,
+        owners: Owners::new(&plan),
+        caps,
+        watched_caps: WatchedCaps::default(),
+        listeners,
+        trouble: Arc::new(TroubleCounts::new(Vec::new())),
+        watch: Watch::of_nobody(),
+        serving: Arc::new(Serving { devices: Mutex::default(), listeners: Mutex::default(), sockets: Vec::new() }),
+        output: Output::of_nobody(),
+    };
+    let origin = Origin { path: folder.join("config.toml"), text: text.to_owned(), control, listen: Vec::new() };
+    let reconciler = Reconciler::new(plan, engine.clone(), things);
+    let nothing = Box::new(|| serde_json::Value::Null);
+    let running = Arc::new(Running::new(engine.clone(), Output::of_nobody(), origin, reconciler, nothing));
+    Managed { running, engine }
+}
+
+/// A run of such a server.
+pub struct Run {
+    world: Rc<World>,
+    drives: Rc<Drives>,
+    folder: PathBuf,
+    workers: u64,
+    managed: Option<Managed>,
+    wish: Wish,
+    revision: u64,
+    /// Drives hold still until then, ns.
+    stalled_until_ns: u64,
+    /// Something may have been left to a drive that held still: what is there may be less than what is wanted, until a
+    /// change finds it ended.
+    is_behind: bool,
+    clients: Rc<RefCell<Vec<NbdClient>>>,
+    oracles: Vec<Rc<RefCell<Oracle>>>,
+    outcome: Outcome,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Run {
+    /// A server that begins with the script's config.
+    pub fn new(script: &Script) -> Run {
+        Run::begin(&script.config, Wish::first(&script.config))
+    }
+
+    fn begin(config: &Config, wish: Wish) -> Run {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let world = World::begin(config.get("seed"));
+        // Relaxed: only that it is another one matters.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("mqfq-vopr-m{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for sockets");
+        let drives = Drives::begin(config);
+        let mut random = Random::new(config.get("seed") ^ 0x5eed);
+        let oracles: Vec<_> =
+            (0..EXPORTS).map(|number| Rc::new(RefCell::new(Oracle::new(number as u8 + 1, SECTORS)))).collect();
+        let client = |(number, oracle): (usize, &Rc<RefCell<Oracle>>)| {
+            let manners = Manners {
+                structured: random.chance(32768),
+                depth: 1 << random.below(6),
+                piece_bytes: if random.chance(8192) { 1 + random.below(700) as usize } else { 1 << 20 },
+            };
+            let (name, export) = (format!("the client of e{number}"), format!("e{number}"));
+            let mut client = NbdClient::new(name, export, oracle.clone(), (0, SECTORS), manners);
+            client.may_fail = true;
+            client
+        };
+        let clients: Vec<NbdClient> = oracles.iter().enumerate().map(client).collect();
+        let clients = Rc::new(RefCell::new(clients));
+        let told = clients.clone();
+        world.serve(Box::new(move || {
+            told.borrow_mut().iter_mut().fold(false, |has_moved, client| client.turn() | has_moved)
+        }));
+        let mut run = Run {
+            world,
+            drives,
+            folder,
+            workers: config.get("workers"),
+            managed: None,
+            wish,
+            revision: 1,
+            stalled_until_ns: 0,
+            is_behind: false,
+            clients,
+            oracles,
+            outcome: Outcome::default(),
+        };
+        run.start();
+        run
+    }
+
+    fn start(&mut self) {
+        let text = self.wish.text(&self.folder, Spoilt::No);
+        self.managed = Some(assemble(&self.world, &self.folder, &text));
+        (self.revision, self.is_behind) = (1, false);
+        self.oracles_follow(&self.wish.clone());
+        assert_eq!(self.picture(), self.wish.picture(), "a server begins with what its config says");
+    }
+
+    fn managed(&self) -> &Managed {
+        self.managed.as_ref().expect("there is a server between steps")
+    }
+
+    /// What clients counted.
+    pub fn counts(&self) -> Counts {
+        self.clients.try_borrow().map_or(Counts::default(), |clients| {
+            clients.iter().map(|client| client.counts).fold(Counts::default(), Counts::plus)
+        })
+    }
+
+    /// Does one step.
+    pub fn step(&mut self, step: &Step) {
+        let [first, second, third] = step.numbers;
+        let client = first as usize % EXPORTS;
+        match step.name {
+            "connect" => self.connect(client),
+            "leave" => self.clients.borrow_mut()[client].leave(second > 0),
+            "io" => {
+                self.clients.borrow_mut()[client].want(second, &mut Random::new(third));
+                world::run(1_000);
+            }
+            "run" => world::run(first),
+            "stall" => self.stall(first),
+            "settle" => self.settle(),
+            "check" => self.check(),
+            "kill" => self.kill(false),
+            "power" => self.kill(true),
+            "propose" => self.propose(first, Spoilt::ALL[second as usize % Spoilt::ALL.len()]),
+            _ => {}
+        }
+        self.world.net.borrow_mut().forget();
+    }
+
+    fn connect(&mut self, client: usize) {
+        // A socket that nobody listens at refuses, as the kernel does.
+        let Some(export) = &self.wish.exports[client] else { return };
+        let (is_away, manners) = {
+            let clients = self.clients.borrow();
+            (clients[client].is_away(), clients[client].manners())
+        };
+        if is_away {
+            let path = self.folder.join(export.socket().to_string());
+            let pipe = self.world.net.borrow_mut().connect(path, manners.piece_bytes);
+            self.clients.borrow_mut()[client].connect(pipe);
+            world::run(5_000);
+        }
+    }
+
+    fn stall(&mut self, ns: u64) {
+        self.stalled_until_ns = self.stalled_until_ns.max(world::now_ns() + ns);
+        self.drives.all().iter().for_each(|drive| drive.stall_until(self.stalled_until_ns));
+    }
+
+    /// What may be asked for from now on, of exports that are there.
+    fn oracles_follow(&self, wish: &Wish) {
+        for (export, oracle) in wish.exports.iter().zip(&self.oracles) {
+            if let Some(export) = export {
+                let mut oracle = oracle.borrow_mut();
+                if oracle.limited() != export.sectors() {
+                    oracle.limit(export.sectors());
+                }
+                oracle.read_only(export.read_only);
+            }
+        }
+    }
+
+    /// What may be asked for while one becomes the other: all that either allows.
+    fn oracles_allow(&self, before: &Wish, after: &Wish) {
+        for (number, oracle) in self.oracles.iter().enumerate() {
+            let both = [&before.exports[number], &after.exports[number]].map(Option::as_ref);
+            let sectors = both.iter().flatten().map(|export| export.sectors()).max();
+            let mut oracle = oracle.borrow_mut();
+            if sectors.is_some_and(|sectors| sectors > oracle.limited()) {
+                oracle.limit(sectors.unwrap_or_default());
+            }
+            if both.iter().flatten().any(|export| !export.read_only) {
+                oracle.read_only(false);
+            }
+        }
+    }
+
+    fn propose(&mut self, seed: u64, spoilt: Spoilt) {
+        let mut random = Random::new(seed);
+        let wanted = self.wish.changed(&mut random);
+        let is_whole = random.chance(32768);
+        if spoilt == Spoilt::Stall {
+            self.stall(STALL_NS);
+        }
+        let last_worker = self.workers as u16 - 1;
+        self.drives.set_fault(match spoilt {
+            Spoilt::Drive => Fault::Drive,
+            Spoilt::Queue => Fault::Queue(last_worker),
+            _ => Fault::No,
+        });
+        let before = self.picture();
+        let document = Document::parse(&wanted.text(&self.folder, spoilt)).expect("TOML");
+        let edit = self.edit(&document, is_whole);
+        let proposal = Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false };
+        self.oracles_allow(&self.wish, &wanted);
+        let start_ns = world::now_ns();
+        let (is_stalled, was_behind) = (self.stalled_until_ns > start_ns, self.is_behind);
+        let done = self.managed().running.propose(&proposal);
+        let took_ns = world::now_ns() - start_ns;
+        self.drives.set_fault(Fault::No);
+        self.outcome.changes += 1;
+        let (configured, revision) = self.managed().running.configured();
+        match done {
+            Ok(applied) => {
+                let (gone, next) = (self.gone(&wanted), self.revision + u64::from(applied.changed));
+                assert_eq!(revision, next, "atomic change (I12): {} changes, revision", applied.changes.len());
+                assert!(configured.table() == document.table(), "atomic change (I12): another document is in force");
+                assert!(!self.must_fail(spoilt, &wanted), "{spoilt:?} was taken: {:?}", applied.done);
+                (self.wish, self.revision) = (wanted, revision);
+                // An offer may wait for bytes whose last requests a drive has not ended.
+                self.is_behind = (was_behind || is_stalled) && self.picture() != self.wish.picture();
+                if !is_stalled && !was_behind {
+                    assert_eq!(self.picture(), self.wish.picture(), "atomic change (I12): not all of it is there");
+                } else {
+                    self.assert_no_more();
+                }
+                for client in gone {
+                    let mut clients = self.clients.borrow_mut();
+                    // It notices that its connection was shut down.
+                    clients[client].turn();
+                    assert!(
+                        !clients[client].is_served(),
+                        "whose export e{client} is gone is disconnected (I10), {took_ns} ns"
+                    );
+                }
+            }
+            Err(refusal) => {
+                // Such as a drive that was opened to be read alone.
+                let needs_restart = refusal.sentence.ends_with("allowed is a restart");
+                let may_fail = spoilt != Spoilt::No || is_stalled || was_behind || needs_restart;
+                assert!(may_fail, "nothing is wrong with it: {}", refusal.sentence);
+                assert!(!refusal.sentence.is_empty());
+                assert_eq!(revision, self.revision, "atomic change (I12): refused, {}", refusal.sentence);
+                // What a drive that holds still keeps from being taken back goes on with what it has, and is said.
+                if !is_stalled && !was_behind {
+                    assert_eq!(self.picture(), before, "atomic change (I12): refused, {}", refusal.sentence);
+                    let text = self.wish.text(&self.folder, Spoilt::No);
+                    let same = configured.table() == Document::parse(&text).expect("TOML").table();
+                    assert!(same, "atomic change (I12): refused, and another document is in force");
+                } else {
+                    self.is_behind = true;
+                }
+                self.outcome.refused += 1;
+            }
+        }
+        self.oracles_follow(&self.wish.clone());
+        // Each step of a change has its patience: what goes, what shrinks, each device's flows and policy, each export.
+        let steps = (EXPORTS * 3 + wish::DEVICES * 6 + SOCKETS) as u64;
+        assert!(took_ns <= steps * DRAIN_NS, "a change took {took_ns} ns, drain-s or not (I10)");
+    }
+
+    /// As a change of one thing, where it is one and the draw says so.
+    fn edit(&self, document: &Document, is_whole: bool) -> Edit {
+        let (now, _) = self.managed().running.configured();
+        let things = |document: &Document| -> Vec<_> {
+            let all = Kind::ALL.into_iter().flat_map(|kind| {
+                document.things(kind).map(|(name, keys)| (kind, name.to_owned(), keys)).collect::<Vec<_>>()
+            });
+            all.collect()
+        };
+        let (before, after) = (things(&now), things(document));
+        let mut come = after.iter().filter(|thing| !before.contains(thing));
+        let is_there = |kind: Kind, name: &str| after.iter().any(|(other, own, _)| (*other, &**own) == (kind, name));
+        let mut go = before.iter().filter(|(kind, name, _)| !is_there(*kind, name));
+        let is_rest_same = now.table().get("server") == document.table().get("server");
+        match (come.next(), come.next(), go.next(), go.next()) {
+            (Some((kind, name, keys)), None, None, _) if !is_whole && is_rest_same => {
+                Edit::Put(*kind, name.clone(), keys.clone())
+            }
+            (None, _, Some((kind, name, _)), None) if !is_whole && is_rest_same => Edit::Delete(*kind, name.clone()),
+            _ => Edit::Whole(document.clone()),
+        }
+    }
+
+    /// Clients that are there of exports that go.
+    fn gone(&self, wanted: &Wish) -> Vec<usize> {
+        (0..EXPORTS)
+            .filter(|number| self.wish.exports[*number].is_some() && wanted.exports[*number].is_none())
+            .collect()
+    }
+
+    fn must_fail(&self, spoilt: Spoilt, wanted: &Wish) -> bool {
+        match spoilt {
+            Spoilt::No | Spoilt::Stall => false,
+            Spoilt::Beyond | Spoilt::Address | Spoilt::Restart => true,
+            Spoilt::Drive | Spoilt::Queue => wanted.brings_a_drive(&self.wish),
+        }
+    }
+
+    /// Nothing is offered that is not wanted.
+    fn assert_no_more(&self) {
+        let (is, wanted) = (self.picture(), self.wish.picture());
+        for (socket, offered) in &is.offered {
+            let wanted = wanted.offered.get(socket).cloned().unwrap_or_default();
+            for (name, offset_bytes, size_bytes, read_only) in offered {
+                let fits = wanted.iter().any(|(other, offset, most, only)| {
+                    (other, offset, only) == (name, offset_bytes, read_only) && size_bytes <= most
+                });
+                assert!(fits, "isolation (I11): {name} has {size_bytes} bytes at {socket}, wanted is {wanted:?}");
+            }
+        }
+    }
+
+    fn address(&self, socket: usize) -> ExportAddress {
+        let nbd = *FRONT_ENDS.iter().find(|front_end| front_end.name() == "nbd").expect("it is registered");
+        ExportAddress::parse(nbd, &format!("unix:{}", self.folder.join(socket.to_string()).display())).expect("a path")
+    }
+
+    /// What is there.
+    fn picture(&self) -> Picture {
+        let Managed { running, engine } = self.managed();
+        let mut picture = Picture::default();
+        for device in engine.stats().devices {
+            let flows = device.flows.iter().map(|flow| (flow.name.clone(), u64::from(flow.weight.get()))).collect();
+            picture.devices.insert(device.name, (device.policy, flows));
+        }
+        running.with_things(|things| {
+            for socket in 0..SOCKETS {
+                let Some(listener) = things.listeners.of(&self.address(socket)) else { continue };
+                let offered = listener.table.all().into_iter().map(|export| {
+                    (export.name.clone(), export.offset_bytes, export.size_now_bytes(), export.is_read_only())
+                });
+                picture.offered.insert(socket, offered.collect());
+            }
+            for tenant in (0..TENANTS).map(|number| format!("t{number}")) {
+                if let Some(limits) = things.caps.limits_of(&tenant) {
+                    picture.caps.insert(tenant, limits.iops);
+                }
+            }
+        });
+        picture
+    }
+
+    /// Lets everything end that can. Nobody waits after that.
+    fn settle(&mut self) {
+        let is_over = world::settle(SETTLE_NS);
+        assert!(is_over, "nobody is silent after {SETTLE_NS} ns");
+        for client in self.clients.borrow().iter() {
+            let left = client.under_way();
+            assert!(client.is_away() || left == 0, "nobody waits for ever (I10): {left} requests of {client}");
+        }
+        self.oracles.iter().for_each(|oracle| oracle.borrow_mut().rest());
+        self.world.look(|at, worker| {
+            for hctx in worker.hctxs() {
+                let left = (hctx.staged(), hctx.admitted(), hctx.in_flight());
+                assert!(left == (0, 0, 0), "worker {at}: {left:?} staged, admitted, in flight (I10)");
+            }
+        });
+        let held: u64 = self
+            .managed()
+            .running
+            .with_things(|things| things.exports.values().map(|export| export.memory.held_bytes()).sum());
+        assert!(held == 0, "{held} bytes of payload are held and nobody asks for anything (I14)");
+        if self.is_behind {
+            self.catch_up();
+        }
+    }
+
+    /// Drives have ended what they had: a change that changes nothing of what is wanted brings the rest about.
+    fn catch_up(&mut self) {
+        for wish in [self.wish.nudged(), self.wish.clone()] {
+            let edit = Edit::Whole(Document::parse(&wish.text(&self.folder, Spoilt::No)).expect("TOML"));
+            let proposal = Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false };
+            let done = self.managed().running.propose(&proposal);
+            assert!(done.is_ok(), "nothing is in its way any more: {done:?}");
+        }
+        self.revision = self.managed().running.configured().1;
+        self.is_behind = false;
+        assert_eq!(self.picture(), self.wish.picture(), "atomic change (I12): not all of it is there at last");
+    }
+
+    /// Everybody reads everything.
+    fn check(&mut self) {
+        self.settle();
+        for client in 0..EXPORTS {
+            if self.wish.exports[client].is_some() {
+                self.connect(client);
+                self.clients.borrow_mut()[client].want_all();
+            }
+        }
+        self.settle();
+    }
+
+    fn kill(&mut self, with_power: bool) {
+        self.world.net.borrow_mut().end_all();
+        drop(self.world.dismiss());
+        drop(self.managed.take());
+        self.clients.borrow_mut().iter_mut().for_each(|client| _ = client.turn());
+        self.oracles.iter().for_each(|oracle| oracle.borrow_mut().rest());
+        if with_power {
+            self.cut();
+        }
+        self.outcome.kills += 1;
+        self.start();
+    }
+
+    fn cut(&mut self) {
+        for (number, oracle) in self.oracles.iter().enumerate() {
+            let mut oracle = oracle.borrow_mut();
+            self.outcome.uncovered += oracle.uncovered() as u64;
+            let (device, offset_bytes) = wish::place(number);
+            let drive = &self.drives.all()[device];
+            oracle.cut(|sector, bytes| drive.may_lose(offset_bytes + sector as u64 * 512, bytes));
+        }
+        self.drives.all().iter().for_each(|drive| drive.power_cut());
+        self.outcome.cuts += 1;
+    }
+
+    /// The end of the script.
+    pub fn end(mut self) -> Outcome {
+        let counts = self.counts();
+        self.world.net.borrow_mut().end_all();
+        drop(self.world.dismiss());
+        drop(self.managed.take());
+        Outcome { counts, turns: self.world.steps(), now_ns: world::now_ns(), ..self.outcome }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody of the crowd says anything.
+    const CROWD: usize = 300;
+
+    /// Turns of the only worker until a client of one address is served, beside a crowd that connects to another
+    /// address; and how many of the crowd were accepted by then.
+    fn turns(crowd: usize) -> (u64, usize) {
+        let script = Script::draw_managed(1, 0);
+        let text = script.text().replace("workers 2", "workers 1").replace("workers 3", "workers 1");
+        let config = Script::parse(&text).expect("a script").config;
+        let mut wish = Wish::first(&config);
+        for (number, export) in wish.exports.iter_mut().enumerate().take(2) {
+            let mut one = Wish::first(&config).exports[0].clone().expect("there is one");
+            one.sockets = 1 << number;
+            *export = Some(one);
+        }
+        let run = Run::begin(&config, wish);
+        let connect = |socket: usize| run.world.net.borrow_mut().connect(run.folder.join(socket.to_string()), 1 << 20);
+        let pipes: Vec<_> = (0..crowd).map(|_| connect(0)).collect();
+        let pipe = connect(1);
+        run.clients.borrow_mut()[1].connect(pipe);
+        let before = run.world.steps();
+        while run.counts().sessions == 0 {
+            assert!(world::go_on(u64::MAX), "nobody serves it");
+        }
+        let accepted = pipes.iter().filter(|pipe| !pipe.borrow().to_client.is_empty()).count();
+        (run.world.steps() - before, accepted)
+    }
+
+    #[test]
+    fn a_crowd_at_one_address_is_let_in_one_in_a_turn_and_delays_no_client_of_another_by_more_than_two_turns() {
+        let (alone, _) = turns(0);
+        let (beside, accepted) = turns(CROWD);
+        assert!(beside <= alone + 2, "{beside} turns beside a crowd, {alone} alone");
+        assert!(accepted as u64 <= beside && accepted < CROWD / 2, "{accepted} of the crowd in {beside} turns");
+    }
+}

@@ -1,0 +1,246 @@
+//! What somebody wants of a server, drawn from a seed: a config as a value, as text, and as what must then be there.
+//!
+//! Each export has its own bytes of its own drive whatever becomes of it, so that what was written there is known.
+
+use crate::script::{Config, policies};
+use crate::server::EXPORT_BYTES;
+use mqfq_nvme::random::Random;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+
+/// Drives that there may be.
+pub const DEVICES: usize = 2;
+
+/// Tenants.
+pub const TENANTS: usize = 3;
+
+/// Exports that there may be. Export E lies on drive E modulo [`DEVICES`].
+pub const EXPORTS: usize = 6;
+
+/// Addresses where exports may be offered.
+pub const SOCKETS: usize = 2;
+
+/// Steps of an export's size.
+const QUARTERS: u64 = 4;
+
+/// Sectors of a quarter of an export.
+pub const QUARTER_SECTORS: usize = (EXPORT_BYTES / QUARTERS / 512) as usize;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Device {
+    policy: u64,
+    depth: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Tenant {
+    weight: u64,
+    max_iops: Option<u64>,
+}
+
+/// An export that is wanted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Export {
+    tenant: usize,
+    /// 1 to [`QUARTERS`].
+    quarters: u64,
+    /// It may not be written to.
+    pub read_only: bool,
+    /// A bit for each address.
+    pub sockets: u8,
+}
+
+impl Export {
+    /// Its size.
+    pub fn sectors(&self) -> usize {
+        self.quarters as usize * QUARTER_SECTORS
+    }
+
+    /// Some address where it is offered.
+    pub fn socket(&self) -> usize {
+        self.sockets.trailing_zeros() as usize
+    }
+}
+
+/// What a proposal has that cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spoilt {
+    /// Nothing.
+    No,
+    /// An export that ends beyond its device: the config's reader refuses it.
+    Beyond,
+    /// An address where nobody can listen.
+    Address,
+    /// A drive that comes cannot be opened.
+    Drive,
+    /// The last worker cannot open its queue of a drive that comes: the others have.
+    Queue,
+    /// A key that only a restart changes, and everything else besides.
+    Restart,
+    /// Drives hold still for longer than a change waits.
+    Stall,
+}
+
+impl Spoilt {
+    /// All of them, by the number of a step.
+    pub const ALL: [Spoilt; 7] =
+        [Spoilt::No, Spoilt::Beyond, Spoilt::Address, Spoilt::Drive, Spoilt::Queue, Spoilt::Restart, Spoilt::Stall];
+}
+
+/// A config.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wish {
+    workers: u64,
+    devices: [Device; DEVICES],
+    tenants: [Tenant; TENANTS],
+    /// By number; `None`: there is none.
+    pub exports: [Option<Export>; EXPORTS],
+}
+
+/// What is there: of a wish, or of a server that runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Picture {
+    /// By device: its policy, and its tenants' weights.
+    pub devices: BTreeMap<String, (&'static str, BTreeMap<String, u64>)>,
+    /// By address: name, first byte, bytes and whether it may not be written to, of each export.
+    pub offered: BTreeMap<usize, BTreeSet<(String, u64, u64, bool)>>,
+    /// Requests per second, of each tenant with an export.
+    pub caps: BTreeMap<String, Option<u64>>,
+}
+
+impl Wish {
+    /// What a server begins with.
+    pub fn first(config: &Config) -> Wish {
+        let device = Device { policy: config.get("policy"), depth: config.get("depth") };
+        let export = |number: usize| Export { tenant: number % TENANTS, quarters: 4, read_only: false, sockets: 1 };
+        Wish {
+            workers: config.get("workers"),
+            devices: [device.clone(), device],
+            tenants: [100, 200, 300].map(|weight| Tenant { weight, max_iops: None }),
+            exports: std::array::from_fn(|number| (number < config.count("tenants")).then(|| export(number))),
+        }
+    }
+
+    /// Another one, by so many changes that the seed draws.
+    pub fn changed(&self, random: &mut Random) -> Wish {
+        let mut wish = self.clone();
+        for _ in 0..[1, 1, 2, 3, 6][random.below(5) as usize] {
+            wish.change(random);
+        }
+        wish
+    }
+
+    fn change(&mut self, random: &mut Random) {
+        let number = random.below(EXPORTS as u64) as usize;
+        let is_last = self.exports.iter().flatten().count() == 1;
+        match (random.below(10), &mut self.exports[number]) {
+            (0..3, Some(_)) if !is_last => self.exports[number] = None,
+            (0..3, Some(_)) => {}
+            (0..5, here @ None) => {
+                let (tenant, quarters) = (random.below(TENANTS as u64) as usize, 1 + random.below(QUARTERS));
+                let sockets = 1 + random.below((1 << SOCKETS) - 1) as u8;
+                *here = Some(Export { tenant, quarters, read_only: random.chance(8192), sockets });
+            }
+            (3, Some(export)) => export.quarters = 1 + random.below(QUARTERS),
+            (4, Some(export)) => export.read_only = !export.read_only,
+            (5, Some(export)) => export.sockets = 1 + random.below((1 << SOCKETS) - 1) as u8,
+            (6, Some(export)) => export.tenant = random.below(TENANTS as u64) as usize,
+            (7, _) => self.tenants[number % TENANTS].weight = 1 + random.below(1000),
+            (8, _) => self.tenants[number % TENANTS].max_iops = [None, Some(5_000)][random.below(2) as usize],
+            _ => {
+                let device = &mut self.devices[number % DEVICES];
+                (device.policy, device.depth) = (random.below(policies().len() as u64), 1 << random.below(6));
+            }
+        }
+    }
+
+    /// The same but for a weight.
+    pub fn nudged(&self) -> Wish {
+        let mut wish = self.clone();
+        wish.tenants[0].weight += 1;
+        wish
+    }
+
+    /// As the config file has it. `folder`: where its sockets are.
+    pub fn text(&self, folder: &Path, spoilt: Spoilt) -> String {
+        let workers = self.workers + u64::from(spoilt == Spoilt::Restart);
+        let mut text = format!("[server]\nworkers = {workers}\npin = false\ndrain-s = 1\n\n");
+        // Changes of one thing are read alone where somebody may ask for them.
+        let _ = write!(text, "[control]\nlisten = \"unix:{}\"\n\n", folder.join("control").display());
+        for (number, Device { policy, depth }) in self.devices.iter().enumerate() {
+            let kind = Config::policy(*policy);
+            let size_bytes = EXPORTS.div_ceil(DEVICES) as u64 * EXPORT_BYTES;
+            let _ = write!(
+                text,
+                "[device.d{number}]\nkind = \"memory\"\nsize = {size_bytes}\npolicy = \"{}\"\n",
+                kind.name()
+            );
+            if kind.has_depth() {
+                let _ = writeln!(text, "depth = {depth}");
+            }
+            text.push_str("queue-depth = 32\n\n");
+        }
+        for (number, Tenant { weight, max_iops }) in self.tenants.iter().enumerate() {
+            let _ = write!(text, "[tenant.t{number}]\nweight = {weight}\n");
+            if let Some(max_iops) = max_iops {
+                let _ = writeln!(text, "max-iops = {max_iops}");
+            }
+            text.push('\n');
+        }
+        for (number, export) in self.exports.iter().enumerate() {
+            let Some(Export { tenant, quarters, read_only, sockets }) = export else { continue };
+            let (device, offset_bytes) = place(number);
+            let is_last = self.exports[number + 1..].iter().all(Option::is_none);
+            let beyond_bytes = if spoilt == Spoilt::Beyond && is_last { 1 << 40 } else { 0 };
+            let size_bytes = quarters * EXPORT_BYTES / QUARTERS + beyond_bytes;
+            let mut at: Vec<String> = (0..SOCKETS)
+                .filter(|socket| sockets >> socket & 1 > 0)
+                .map(|socket| format!("\"unix:{}\"", folder.join(socket.to_string()).display()))
+                .collect();
+            if spoilt == Spoilt::Address && is_last {
+                at.push(format!("\"unix:{}\"", folder.join("nowhere/s").display()));
+            }
+            let _ = write!(
+                text,
+                "[export.e{number}]\ndevice = \"d{device}\"\ntenant = \"t{tenant}\"\noffset = {offset_bytes}\n\
+                 size = {size_bytes}\nread-only = {read_only}\nnbd = [{}]\n\n",
+                at.join(", ")
+            );
+        }
+        text
+    }
+
+    /// What must be there when it is in force.
+    pub fn picture(&self) -> Picture {
+        let mut picture = Picture::default();
+        for (number, export) in self.exports.iter().enumerate() {
+            let Some(export) = export else { continue };
+            let (device, offset_bytes) = place(number);
+            let tenant = &self.tenants[export.tenant];
+            let name = format!("t{}", export.tenant);
+            picture.caps.insert(name.clone(), tenant.max_iops);
+            let policy = Config::policy(self.devices[device].policy).name();
+            let flows = &mut picture.devices.entry(format!("d{device}")).or_insert((policy, BTreeMap::new())).1;
+            flows.insert(name, tenant.weight);
+            for socket in (0..SOCKETS).filter(|socket| export.sockets >> socket & 1 > 0) {
+                let size_bytes = export.quarters * EXPORT_BYTES / QUARTERS;
+                let offered = (format!("e{number}"), offset_bytes, size_bytes, export.read_only);
+                picture.offered.entry(socket).or_default().insert(offered);
+            }
+        }
+        picture
+    }
+
+    /// A drive is used in it that is not in `before`.
+    pub fn brings_a_drive(&self, before: &Wish) -> bool {
+        let used =
+            |wish: &Wish, device| (device..EXPORTS).step_by(DEVICES).any(|number| wish.exports[number].is_some());
+        (0..DEVICES).any(|device| used(self, device) && !used(before, device))
+    }
+}
+
+/// Where an export lies: its drive, and its first byte there.
+pub fn place(export: usize) -> (usize, u64) {
+    (export % DEVICES, (export / DEVICES) as u64 * EXPORT_BYTES)
+}
