@@ -113,10 +113,15 @@ impl CommandFile {
     /// # Panics
     /// If there is no such room.
     fn address(&self, room: usize) -> (u64, Option<u16>) {
-        let first = self.buffer(room, 1).expect("a command names a room of its file");
-        match first.pages() {
-            Some(pages) => (0, Some(pages.place)),
-            None => (first.as_ptr().addr() as u64, None),
+        match &self.bytes {
+            Bytes::Here(memory) => {
+                let start = room.checked_mul(self.room_bytes).and_then(|start| memory.at(start, self.room_bytes));
+                (start.expect("a command names a room of its file").addr().get() as u64, None)
+            }
+            Bytes::Kernel { pages, first } => {
+                let place = u16::try_from(room).ok().and_then(|room| first.checked_add(room));
+                (0, Some(pages.number(place.expect("a command names a place of its file"))))
+            }
         }
     }
 }

@@ -172,7 +172,7 @@ impl ForeignMemory {
     }
 
     /// The address of a range that lies inside.
-    fn at(&self, offset_bytes: usize, length_bytes: usize) -> Option<NonNull<u8>> {
+    pub(crate) fn at(&self, offset_bytes: usize, length_bytes: usize) -> Option<NonNull<u8>> {
         let end_bytes = offset_bytes.checked_add(length_bytes)?;
         // SAFETY: at most the end of the mapping.
         (end_bytes <= self.length_bytes).then(|| unsafe { self.start.add(offset_bytes) })

@@ -40,6 +40,9 @@ const PAGE_BYTES: u32 = 4096;
 /// Between two looks at a device that another process still serves.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// So many looks at a device that is deleted and not gone, before it is said who is waited for: a second's.
+const LOOKS_IN_SILENCE: u32 = 20;
+
 /// Between two looks whether the address has another export.
 const LOOK_AT_TABLE: Duration = Duration::from_millis(200);
 
@@ -247,6 +250,8 @@ struct Served {
     is_recovered: bool,
     /// Places for its requests, if their payloads stay in the kernel.
     pages: Option<Arc<Pages>>,
+    /// Why they do not, although they were to.
+    copies: Option<String>,
 }
 
 /// The queues of one device that workers have. A thread serves one device after another, and a queue of the former one
@@ -363,7 +368,9 @@ impl Device {
             (false, false) if served.info.flags & feature::UNPRIVILEGED != 0 => "is there, without CAP_SYS_ADMIN",
             (false, false) => "is there",
         };
-        self.say(Some(&name), &format!("/dev/ublkb{number} {how}"));
+        // In one line: a second one within a second is left out.
+        let copies = served.copies.as_ref().map(|why| format!("; it copies its payloads: {why}"));
+        self.say(Some(&name), &format!("/dev/ublkb{number} {how}{}", copies.unwrap_or_default()));
         self.stats.count_opened();
         let had_bytes = if served.is_recovered { kernel_bytes(number) } else { None };
         let outcome = self.watch(number, attached, Begun::Served, &export, had_bytes.unwrap_or(export.size_bytes));
@@ -374,6 +381,7 @@ impl Device {
     /// Adds the device, or takes it over. `None`: it is to leave.
     fn acquire(&mut self, export: &Export) -> Result<Option<Served>, String> {
         let (number, name) = (self.number, &export.name);
+        let mut looks = 0u32;
         loop {
             let found = if number == ANY_NUMBER { None } else { self.control.info(number).ok() };
             let plan = match &found {
@@ -382,7 +390,14 @@ impl Device {
             };
             match plan {
                 Plan::Add => return self.add(export).map(Some),
-                Plan::Replace => self.delete(number),
+                Plan::Replace => {
+                    self.delete(number);
+                    looks += 1;
+                    if looks == LOOKS_IN_SILENCE {
+                        let text = format!("ublk {number} is served once nobody has its former block device open");
+                        self.say(Some(name), &text);
+                    }
+                }
                 Plan::Recover => {
                     let failed = |error| format!("ublk {number} cannot be taken over: {error}");
                     let had_pages = found.filter(DevInfo::has_pages);
@@ -391,7 +406,7 @@ impl Device {
                         Ok(()) => {
                             let info = self.control.info(number).map_err(|error| failed(error.to_string()))?;
                             self.stats.add_own(Own::Recoveries as usize, 1);
-                            return Ok(Some(Served { info, is_recovered: true, pages }));
+                            return Ok(Some(Served { info, is_recovered: true, pages, copies: None }));
                         }
                         // The other process's end is under way.
                         Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
@@ -437,11 +452,11 @@ impl Device {
         };
         let mut params = params(export, false)?;
         let depth = depth_of(&params);
-        let mut pages = None;
+        let (mut pages, mut copies) = (None, None);
         if self.zero_copy {
             match self.pages(export, depth).and_then(|pages| Ok((pages, self::params(export, true)?))) {
                 Ok((places, with_pages)) => (pages, params) = (Some(places), with_pages),
-                Err(why) => self.say(Some(&export.name), &format!("{} copies its payloads: {why}", self.called())),
+                Err(why) => copies = Some(why),
             }
         }
         let features = self.control.abilities().features;
@@ -458,9 +473,7 @@ impl Device {
         let mut added = self.control.add(info);
         if added.as_ref().is_err_and(is_refused) && features & feature::UNPRIVILEGED != 0 {
             let lack = without_privileges(self.recovery, pages.is_some()).map_err(|what| self.needs_admin(what))?;
-            if let Some(why) = lack {
-                self.say(Some(&export.name), &format!("{} copies its payloads: {why}", self.called()));
-            }
+            copies = lack.map(str::to_owned).or(copies);
             (pages, params) = (None, self::params(export, false)?);
             let room_bytes = params.sectors_max * SECTOR_BYTES as u32;
             let flags = (info.flags & !feature::PAGES) | feature::UNPRIVILEGED;
@@ -474,7 +487,7 @@ impl Device {
             self.delete(info.number);
             return Err(format!("the kernel takes no block device of this form ({params:?}): {error}"));
         }
-        Ok(Served { info, is_recovered: false, pages })
+        Ok(Served { info, is_recovered: false, pages, copies })
     }
 
     fn needs_admin(&self, what: &str) -> String {
