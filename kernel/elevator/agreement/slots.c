@@ -81,8 +81,13 @@ static void *work(void *argument)
 			continue;
 		}
 		enter(flow - flows, number);
-		if (mqfq_process_flow(&processes, key) != flow)
-			stop("it is another's while it has a request", flow - flows, number);
+		if (mqfq_process_flow(&processes, key) != flow) {
+			/* A claim that looks at the slot has taken its key away, and gives it back. */
+			pthread_mutex_lock(&lock);
+			if (mqfq_process_flow(&processes, key) != flow)
+				stop("it is another's while it has a request", flow - flows, number);
+			pthread_mutex_unlock(&lock);
+		}
 		atomic64_add(1, &charged);
 		held[count].slot = flow - flows;
 		held[count++].hctx = hctx;
