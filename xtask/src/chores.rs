@@ -2,7 +2,7 @@
 
 use crate::licences;
 use crate::release;
-use crate::run::{Counts, at_lowest_priority, cargo, command, root, run, run_counted, shown, target};
+use crate::run::{AFTER_OTHERS, Counts, at_niceness, cargo, command, root, run, run_counted, shown, target};
 use crate::tidy;
 use crate::tools;
 use std::io::Write;
@@ -39,15 +39,15 @@ fn loom_command() -> Command {
     loom
 }
 
-/// What runs beside the first part, at the lowest priority: it gets the cores while tests wait for a clock or a socket,
+/// What runs beside the first part, at a low priority: it gets the cores while tests wait for a clock or a socket,
 /// and while the compiler works on one crate. First the second part's build, then the models, whose output comes back.
 fn beside() -> (Vec<u8>, Result<Counts, String>, Duration) {
     // A build that fails does so again, in sight, where its tests are to run.
-    let _ = run(at_lowest_priority(checked().1).arg("--no-run"));
+    let _ = run(at_niceness(AFTER_OTHERS, checked().1).arg("--no-run"));
     let start = Instant::now();
     let mut output = Vec::new();
     // One at a time: the other cores are for the parts in the foreground.
-    let mut models = at_lowest_priority(loom_command());
+    let mut models = at_niceness(AFTER_OTHERS, loom_command());
     let counts = run_counted(models.args(["--", "--test-threads", "1"]), &mut output);
     (output, counts, start.elapsed())
 }

@@ -4,7 +4,7 @@
 //! builds it once, and runs for each change the tests that pass it. Here stands which files, and which tests.
 
 use crate::copy::copy;
-use crate::run::{at_lowest_priority, cargo, command, root, run, target};
+use crate::run::{ONLY_IDLE, at_niceness, cargo, command, root, run, target};
 use std::collections::BTreeMap;
 
 /// A crate: its folder and name, modules whose mutants are worth a test each, and integration tests that are short
@@ -126,7 +126,7 @@ pub fn mutants(options: &Options) -> Result<(), String> {
         judge.args(["--folder", folder, "--package", &format!("mqfq-{folder}")]);
         judge.args(["--every", &options.every.max(1).to_string()]);
         judge.args(tests.iter().flat_map(|test| ["--test", test])).args(options.is_list.then_some("--list"));
-        if run(at_lowest_priority(judge).args(&files)).is_err() {
+        if run(at_niceness(ONLY_IDLE, judge).args(&files)).is_err() {
             missed.push(*folder);
         }
     }

@@ -112,9 +112,15 @@ impl Counts {
     }
 }
 
-/// The command, so that it gets a core only where nothing else wants one.
-pub fn at_lowest_priority(of: Command) -> Command {
-    let mut low = command("nice", ["-n", "19"]);
+/// Niceness of what takes cores that nobody wants: against one at 0 it gets 1.5% of a core.
+pub const ONLY_IDLE: &str = "19";
+
+/// Niceness of what is waited for in the end, on a machine that others may keep busy: against one at 0 a quarter.
+pub const AFTER_OTHERS: &str = "5";
+
+/// The command, at this niceness.
+pub fn at_niceness(niceness: &str, of: Command) -> Command {
+    let mut low = command("nice", ["-n", niceness]);
     low.arg(of.get_program()).args(of.get_args());
     let sets = of.get_envs().filter_map(|(name, value)| Some((name, value?)));
     low.envs(sets);
@@ -168,8 +174,8 @@ mod tests {
     fn a_command_at_the_lowest_priority_is_the_same_otherwise() {
         let mut loom = command("cargo", ["test", "a b"]);
         loom.env("RUSTFLAGS", "--cfg loom");
-        assert_eq!(shown(&at_lowest_priority(loom)), "RUSTFLAGS='--cfg loom' nice -n 19 cargo test 'a b'");
-        let counts = run_counted(&mut at_lowest_priority(command("nice", [""; 0])), &mut Vec::new());
+        assert_eq!(shown(&at_niceness(ONLY_IDLE, loom)), "RUSTFLAGS='--cfg loom' nice -n 19 cargo test 'a b'");
+        let counts = run_counted(&mut at_niceness(ONLY_IDLE, command("nice", [""; 0])), &mut Vec::new());
         assert_eq!(counts, Ok(Counts::default()));
     }
 
