@@ -228,6 +228,8 @@ const CASES: &[Case] = &[
             ("sysbench", "sysbench"),
             ("pigz", "pigz"),
             ("x264", "x264"),
+            ("stress-ng", "stress-ng"),
+            ("pgbench", "postgresql"),
         ],
         job: concat!(
             include_str!("../../testing/guest/cases/scx.library"),
