@@ -123,6 +123,8 @@ struct Wait {
 }
 
 enum WaitFor {
+    /// For the next turn: the kernel knows nothing of it.
+    Turn,
     Time {
         #[expect(dead_code, reason = "the kernel reads it, when the entry is submitted")]
         wait: Box<types::Timespec>,
@@ -135,6 +137,13 @@ enum WaitFor {
         /// What is under way is not the read but a poll before it.
         is_polling: bool,
     },
+}
+
+impl WaitFor {
+    /// For a time, which no descriptor brings.
+    fn is_time(&self) -> bool {
+        matches!(self, WaitFor::Turn | WaitFor::Time { .. })
+    }
 }
 
 struct Send {
@@ -185,6 +194,8 @@ pub(crate) struct Ring {
     /// Where the kernel writes counts.
     #[expect(clippy::vec_box, reason = "as above")]
     spare_counts: Vec<Box<u64>>,
+    /// Timers that are due at once: their ends are found by the next `collect`.
+    due: Vec<Ended>,
     pending: Rc<RefCell<Pending>>,
     /// By device index: the file that is registered in this place, -1 for none.
     registered: Vec<RawFd>,
@@ -231,6 +242,7 @@ impl Ring {
             spare_sends: Vec::new(),
             spare_messages: Vec::new(),
             spare_counts: Vec::new(),
+            due: Vec::new(),
             pending: Rc::default(),
             registered: Vec::new(),
             uses: Vec::new(),
@@ -352,8 +364,15 @@ impl Ring {
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
-    /// See [`crate::client::Context::timer`]; `wait` begins when the entry is submitted.
+    /// See [`crate::client::Context::timer`]; `wait` begins when the entry is submitted. None at all costs no operation
+    /// of the kernel, and no sleep comes before its end: so a client may look at something again and again.
     pub(crate) fn timer(&mut self, client: u32, wait: Duration, user: u32) {
+        if wait.is_zero() {
+            let wait = Wait { client, user, is_cancelled: false, what: WaitFor::Turn };
+            let index = self.start(Operation::Wait(wait));
+            self.due.push((KIND_CLIENT << 56 | u64::from(index), -libc::ETIME));
+            return;
+        }
         let wait = Box::new(types::Timespec::from(wait));
         let entry = opcode::Timeout::new(&raw const *wait).build();
         let what = WaitFor::Time { wait };
@@ -415,10 +434,7 @@ impl Ring {
 
     /// See [`crate::client::Context::take_back`].
     pub(crate) fn take_back(&mut self, client: u32, user: u32) -> u32 {
-        self.cancel(|wait| {
-            let is_timer = matches!(wait.what, WaitFor::Time { .. });
-            wait.client == client && wait.user == user && !is_timer
-        })
+        self.cancel(|wait| wait.client == client && wait.user == user && !wait.what.is_time())
     }
 
     /// Cancels waits of which nobody is to hear any more; how many there were.
@@ -431,7 +447,7 @@ impl Ring {
                 && !std::mem::replace(&mut wait.is_cancelled, true)
             {
                 count += 1;
-                has_descriptor |= !matches!(wait.what, WaitFor::Time { .. });
+                has_descriptor |= !wait.what.is_time();
                 self.end_wait(index as u32);
             }
         }
@@ -450,6 +466,7 @@ impl Ring {
         let Some(Operation::Wait(wait)) = &self.operations[index as usize] else { return };
         let user_data = KIND_CLIENT << 56 | u64::from(index);
         let entry = match wait.what {
+            WaitFor::Turn => return,
             WaitFor::Time { .. } => opcode::TimeoutRemove::new(user_data).build(),
             WaitFor::Ready | WaitFor::Count { .. } => opcode::AsyncCancel::new(user_data).build(),
         };
@@ -536,6 +553,9 @@ impl Ring {
 
     /// Submits, and sleeps until something ended or `wait_ns` passed.
     pub(crate) fn enter_and_wait(&mut self, wait_ns: Option<u64>) -> io::Result<()> {
+        if !self.due.is_empty() {
+            return self.enter();
+        }
         self.push_pending();
         let result = match wait_ns {
             None => self.uring.submit_and_wait(1),
@@ -552,12 +572,13 @@ impl Ring {
 
     /// True if something has ended that `collect` would find, perhaps after an `enter`.
     pub(crate) fn has_ended(&mut self) -> bool {
-        !self.uring.completion().is_empty() || self.uring.submission().taskrun()
+        !self.due.is_empty() || !self.uring.completion().is_empty() || self.uring.submission().taskrun()
     }
 
     /// Moves what has ended into `out`.
     pub(crate) fn collect(&mut self, out: &mut Vec<Ended>) {
         out.extend(self.uring.completion().map(|entry: cqueue::Entry| (entry.user_data(), entry.result())));
+        out.append(&mut self.due);
     }
 
     /// What an ended operation means. `None`: a client's operation goes on.
@@ -615,7 +636,7 @@ impl Ring {
             Operation::Signal { client, user } => (client, Event::Signalled { user, result: length().map(|_| ()) }),
             Operation::Wait(Wait { client, user, is_cancelled, what }) => {
                 let event = match what {
-                    WaitFor::Time { .. } => Event::Timer { user },
+                    WaitFor::Turn | WaitFor::Time { .. } => Event::Timer { user },
                     WaitFor::Ready => Event::Ready { user, result: length().map(|_| ()) },
                     WaitFor::Count { value, .. } => {
                         let count = *value;
@@ -656,7 +677,7 @@ impl Ring {
                 }
                 Operation::ReceiveMessage(message) => (message.client, Some(message.socket)),
                 Operation::Send(send) => (send.client, Some(send.socket)),
-                Operation::Wait(wait) if !matches!(wait.what, WaitFor::Time { .. }) => (wait.client, None),
+                Operation::Wait(wait) if !wait.what.is_time() => (wait.client, None),
                 Operation::Wait(_) | Operation::Signal { .. } | Operation::Command(_) => continue,
             };
             if client.is_some_and(|client| client != whose) {
@@ -789,5 +810,33 @@ mod tests {
             matches!(events[..], [HostEvent::Client { client: 2, event: Event::Timer { user: 20 } }]),
             "{events:?}"
         );
+    }
+
+    #[test]
+    fn a_timer_that_is_due_ends_without_the_kernel_before_any_sleep_and_is_cancelled_like_others() {
+        let bell = Bell::new().unwrap();
+        let mut ring = Ring::new(bell.event()).unwrap();
+        ring.enter().unwrap();
+        for (client, user) in [(1, 10), (2, 20), (1, 11), (2, 21)] {
+            ring.timer(client, Duration::ZERO, user);
+        }
+        assert!(ring.uring.submission().is_empty(), "nothing is asked of the kernel");
+        assert!(ring.has_ended());
+        ring.cancel_waits(1);
+        // Without a limit, and nothing else will come.
+        ring.enter_and_wait(None).unwrap();
+        let mut ended = Vec::new();
+        ring.collect(&mut ended);
+        assert_eq!(ended.len(), 4);
+        let resolved = ended.drain(..).filter_map(|ended| ring.resolve(ended));
+        let users: Vec<u32> = resolved
+            .map(|event| match event {
+                HostEvent::Client { client: 2, event: Event::Timer { user } } => user,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(users, [20, 21]);
+        assert!(!ring.has_ended());
+        assert_eq!(ring.free.len(), ring.operations.len());
     }
 }
