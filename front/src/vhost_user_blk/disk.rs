@@ -282,8 +282,9 @@ impl Disk {
     fn range(&self, op: Op, sector: u64, length_bytes: u64) -> Option<Asked> {
         let from = sector.checked_mul(SECTOR_BYTES)?;
         let end = from.checked_add(length_bytes)?;
+        // A power of two, so its lower bits are what may not be set.
         let block_bytes = u64::from(self.block_bytes).max(SECTOR_BYTES);
-        let is_aligned = from.is_multiple_of(block_bytes) && length_bytes.is_multiple_of(block_bytes);
+        let is_aligned = (from | length_bytes) & (block_bytes - 1) == 0;
         let fits = length_bytes > 0 && is_aligned && end <= self.size_bytes;
         fits.then_some(Asked::Io { op, offset_bytes: self.offset_bytes + from, length_bytes })
     }

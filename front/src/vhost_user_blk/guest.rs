@@ -188,8 +188,22 @@ impl GuestMemory {
 
     /// Where a range of the guest's addresses is; it is not empty.
     pub fn span(&self, guest_addr: u64, length_bytes: u32) -> Option<Span> {
-        let place = self.regions.partition_point(|region| region.guest_addr <= guest_addr).checked_sub(1)?;
-        let region = &self.regions[place];
+        self.span_near(&mut 0, guest_addr, length_bytes)
+    }
+
+    /// The same, looked for first in the region of number `near`, which becomes the one where it is.
+    #[inline]
+    pub fn span_near(&self, near: &mut usize, guest_addr: u64, length_bytes: u32) -> Option<Span> {
+        let is_there = |region: &&Region| guest_addr.wrapping_sub(region.guest_addr) < region.size_bytes;
+        let region = match self.regions.get(*near).filter(is_there) {
+            Some(region) => region,
+            None => {
+                let behind = self.regions.partition_point(|region| region.guest_addr <= guest_addr);
+                *near = behind.checked_sub(1)?;
+                &self.regions[*near]
+            }
+        };
+        let place = *near;
         let from = guest_addr - region.guest_addr;
         let end = from.checked_add(u64::from(length_bytes)).filter(|_| length_bytes > 0)?;
         let offset = region.start + from as usize;

@@ -178,7 +178,7 @@ impl Queue {
             let Run { start, chain, .. } = &mut *run;
             let begun = match start.ring.take(&start.memory, chain, takes) {
                 Ok(Some(taken)) => {
-                    let begun = self.begin(&mut run, taken);
+                    let begun = self.begin(&mut run, taken, context);
                     self.work += run.chain.descriptors;
                     begun
                 }
@@ -236,8 +236,8 @@ impl Queue {
         }
     }
 
-    /// A head was taken: what does it ask for?
-    fn begin(&mut self, run: &mut Run, taken: Taken) -> Result<(), Rule> {
+    /// A head was taken: what does it ask for? One whose bytes lie in one place is handed over at once.
+    fn begin(&mut self, run: &mut Run, taken: Taken, context: &mut dyn Context) -> Result<(), Rule> {
         run.taken += 1;
         let (Run { start, requests, chain, .. }, head) = (&mut *run, taken.id);
         let request = requests.get_mut(usize::from(head)).filter(|request| request.taken.is_none());
@@ -265,15 +265,57 @@ impl Queue {
                 let spans = if op == Op::Read { &mut chain.writable } else { &mut chain.readable };
                 std::mem::swap(&mut request.spans, spans);
                 (request.op, request.is_handed_over) = (Some(op), false);
-                run.handing =
-                    Some(Handing { head, op, offset_bytes, length_bytes, at_bytes: 0, is_begun: false, held: None });
+                let mut handing =
+                    Handing { head, op, offset_bytes, length_bytes, at_bytes: 0, is_begun: false, held: None };
+                if matches!(op, Op::Read | Op::Write)
+                    && let Some(whole) = self.whole(run, &handing)
+                {
+                    let request = &mut run.requests[usize::from(head)];
+                    match context.submit(self.about.export.device, whole) {
+                        Ok(()) => {
+                            (request.pieces, request.is_handed_over) = (1, true);
+                            return Ok(());
+                        }
+                        Err(Refused::TenantFull(held)) => {
+                            request.pieces = 1;
+                            (handing.at_bytes, handing.is_begun, handing.held) = (length_bytes, true, Some(held));
+                        }
+                    }
+                }
+                run.handing = Some(handing);
             }
         }
         Ok(())
     }
 
+    /// All of a read or write that was begun, if it lies in one place and its export has it still.
+    fn whole(&self, run: &Run, handing: &Handing) -> Option<Submission> {
+        let &Handing { head, op, offset_bytes, length_bytes, .. } = handing;
+        // At most u32::MAX: validated.
+        let length_bytes = length_bytes as u32;
+        let Run { start, requests, .. } = run;
+        let span = lying(&requests[usize::from(head)].spans, header_bytes(op), length_bytes, &self.about.disk)?;
+        if span.length_bytes != length_bytes || self.about.export.refusal(op, offset_bytes, length_bytes).is_some() {
+            return None;
+        }
+        let (region, offset) = start.memory.memory(&span);
+        let buffer = region.buffer(offset, length_bytes as usize);
+        let fua = op == Op::Write && start.is_writethrough;
+        let flow = self.about.export.flow;
+        Some(Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie: head.into() })
+    }
+
     /// Hands over the pieces of the request that was begun. False: one has to wait.
     fn hand_over(&mut self, run: &mut Run, context: &mut dyn Context) -> bool {
+        if run.handing.is_none() {
+            return true;
+        }
+        self.go_on(run, context)
+    }
+
+    /// The same, for a request that is not handed over yet.
+    #[inline(never)]
+    fn go_on(&mut self, run: &mut Run, context: &mut dyn Context) -> bool {
         let Some(mut handing) = run.handing.take() else { return true };
         let head = usize::from(handing.head);
         loop {

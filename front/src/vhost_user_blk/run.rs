@@ -173,7 +173,8 @@ pub(super) fn lying(spans: &[Span], at: u32, left: u32, disk: &Disk) -> Option<S
         is_here
     })?;
     let most = (span.length_bytes - skip).min(left).min(disk.piece_bytes());
-    let length_bytes = most - most % disk.block_bytes();
+    // A power of two.
+    let length_bytes = most & !(disk.block_bytes() - 1);
     let is_worth_it = length_bytes == left || length_bytes >= DIRECT_BYTES;
     (is_worth_it && length_bytes > 0).then(|| span.part(skip, length_bytes))
 }
