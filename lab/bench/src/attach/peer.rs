@@ -25,15 +25,18 @@ pub enum Server {
     Mqfq(&'static str),
     /// With null-co, which leaves a read's buffer as it is.
     QemuStorageDaemon,
+    /// With null-co that writes zeroes into it, as our null device does.
+    QemuStorageDaemonZeroes,
     /// With its null plugin.
     Nbdkit,
 }
 
 /// Ours first: the others are compared with it.
-pub const PEERS: [(Front, Server); 7] = [
+pub const PEERS: [(Front, Server); 8] = [
     (Front::VhostUserBlk, Server::Mqfq("mqfq")),
     (Front::VhostUserBlk, Server::Mqfq("none")),
     (Front::VhostUserBlk, Server::QemuStorageDaemon),
+    (Front::VhostUserBlk, Server::QemuStorageDaemonZeroes),
     (Front::Nbd, Server::Mqfq("mqfq")),
     (Front::Nbd, Server::Mqfq("none")),
     (Front::Nbd, Server::QemuStorageDaemon),
@@ -56,6 +59,7 @@ impl Server {
         match self {
             Server::Mqfq(_) => "mqfq",
             Server::QemuStorageDaemon => "qemu-storage-daemon",
+            Server::QemuStorageDaemonZeroes => "qemu-storage-daemon, zeroes",
             Server::Nbdkit => "nbdkit",
         }
     }
@@ -64,7 +68,7 @@ impl Server {
     pub fn policy(self) -> &'static str {
         match self {
             Server::Mqfq(policy) => policy,
-            Server::QemuStorageDaemon | Server::Nbdkit => "null",
+            Server::QemuStorageDaemon | Server::QemuStorageDaemonZeroes | Server::Nbdkit => "null",
         }
     }
 
@@ -72,7 +76,8 @@ impl Server {
     pub fn program(self, mqfq: &Path) -> PathBuf {
         match self {
             Server::Mqfq(_) => mqfq.to_owned(),
-            other => other.name().into(),
+            Server::QemuStorageDaemon | Server::QemuStorageDaemonZeroes => "qemu-storage-daemon".into(),
+            Server::Nbdkit => "nbdkit".into(),
         }
     }
 }
@@ -107,8 +112,10 @@ impl Running {
                 std::fs::write(&path, config).map_err(|error| format!("{}: {error}", path.display()))?;
                 command.arg("serve").arg(path);
             }
-            Server::QemuStorageDaemon => {
-                command.args(["--blockdev", &format!("driver=null-co,node-name=n,size={EXPORT_BYTES}")]);
+            Server::QemuStorageDaemon | Server::QemuStorageDaemonZeroes => {
+                let zeroes = if server == Server::QemuStorageDaemonZeroes { "on" } else { "off" };
+                let node = format!("driver=null-co,node-name=n,size={EXPORT_BYTES},read-zeroes={zeroes}");
+                command.args(["--blockdev", &node]);
                 match front {
                     Front::Nbd => {
                         command.args(["--nbd-server", &format!("addr.type=unix,addr.path={at}")]);
