@@ -87,6 +87,31 @@ const SCX: Case = Case {
     patience: Duration::from_secs(1800),
 };
 
+/// The kernel's tests of ublk; those that take their time by the clock have a machine of another time.
+const SELFTESTS: Case = Case {
+    name: "ublk-selftests",
+    about: "the kernel's own tests of ublk with mqfq in their server's place; what a request costs beside theirs",
+    // Of the kernel that the tests came with.
+    kernels: &["7.2"],
+    time: Time::Instructions,
+    cpus: 2,
+    modules: &["ublk_drv", "crc32c_generic", "ext4"],
+    packages: &[
+        ("fio", "fio"),
+        ("mkfs.ext4", "e2fsprogs"),
+        ("sfdisk", "fdisk"),
+        ("gcc", "gcc"),
+        // Its header is asked for, by a file that its package brings.
+        ("/usr/include/liburing.h", "liburing-dev"),
+    ],
+    job: include_str!("../../testing/guest/cases/ublk-selftests.job"),
+    module: None,
+    outside: None,
+    emulated: &[],
+    is_of_cpus: false,
+    patience: Duration::from_secs(3600),
+};
+
 const CASES: &[Case] = &[
     Case {
         name: "nbd",
@@ -153,35 +178,23 @@ const CASES: &[Case] = &[
         cpus: 2,
         modules: &["ublk_drv", "null_blk", "crc32c_generic", "ext4"],
         packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
-        job: concat!("ONLY=many-pages\n", include_str!("../../testing/guest/cases/ublk.job")),
+        job: concat!("PAGES=$ONLY\n", include_str!("../../testing/guest/cases/ublk.job")),
         module: None,
         outside: None,
         emulated: &[],
         is_of_cpus: false,
         patience: Duration::from_secs(1800),
     },
+    SELFTESTS,
     Case {
-        name: "ublk-selftests",
-        about: "the kernel's own tests of ublk with mqfq in their server's place; what a request costs beside theirs",
-        // Of the kernel that the tests came with.
-        kernels: &["7.2"],
-        time: Time::Instructions,
-        cpus: 2,
-        modules: &["ublk_drv", "crc32c_generic", "ext4"],
-        packages: &[
-            ("fio", "fio"),
-            ("mkfs.ext4", "e2fsprogs"),
-            ("sfdisk", "fdisk"),
-            ("gcc", "gcc"),
-            // Its header is asked for, by a file that its package brings.
-            ("/usr/include/liburing.h", "liburing-dev"),
-        ],
-        job: include_str!("../../testing/guest/cases/ublk-selftests.job"),
-        module: None,
-        outside: None,
-        emulated: &[],
-        is_of_cpus: false,
-        patience: Duration::from_secs(3600),
+        name: "ublk-selftests-long",
+        about: "those of the kernel's tests of ublk that run for a while by the clock: load, kills, recovery",
+        time: Time::Threads,
+        job: concat!(
+            "[ \"$ONLY\" = all ] && ONLY=long\n",
+            include_str!("../../testing/guest/cases/ublk-selftests.job")
+        ),
+        ..SELFTESTS
     },
     Case {
         name: "vhost-user-blk",
