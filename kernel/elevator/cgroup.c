@@ -403,18 +403,25 @@ int mqfq_cgroups_activate(struct mqfq_elevator *e)
 	return error;
 }
 
+/* Cgroups that are refreshed under one taking of the queue's lock. */
+#define REFRESH_MAX 64
+
 void mqfq_cgroups_refresh(struct mqfq_elevator *e)
 {
 	u64 gvt = mqfq_gvt(&e->s.mind);
 	struct blkcg_gq *blkg;
+	u32 done = 0;
 
 	if (!e->has_cgroups)
 		return;
 	mqfq_blkgs_lock(e->q);
 	spin_lock_irq(&e->q->queue_lock);
-	list_for_each_entry(blkg, &e->q->blkg_list, q_node)
+	list_for_each_entry(blkg, &e->q->blkg_list, q_node) {
 		if (mqfq_cgroup_of(blkg))
 			mqfq_flow_refresh(&mqfq_cgroup_of(blkg)->flow, gvt);
+		if (!(++done % REFRESH_MAX))
+			mqfq_blkgs_breathe(e->q);
+	}
 	spin_unlock_irq(&e->q->queue_lock);
 	mqfq_blkgs_unlock(e->q);
 	/* The time of the last step must not fall half the circle behind either. */

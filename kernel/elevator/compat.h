@@ -57,6 +57,16 @@ static inline void mqfq_blkgs_unlock(struct request_queue *q)
 #endif
 }
 
+/* So that whoever walks the list may give queue_lock away for a moment; 6.1 has nothing like it. */
+static inline void mqfq_blkgs_breathe(struct request_queue *q)
+{
+#if !MQFQ_BEFORE(6, 5)
+	spin_unlock_irq(&q->queue_lock);
+	cond_resched();
+	spin_lock_irq(&q->queue_lock);
+#endif
+}
+
 /* A cgroup's settings of one device: "MAJ:MIN VALUE" opened, and closed again. */
 #if MQFQ_BEFORE(6, 5)
 #define MQFQ_PD_ALLOC_ARGS gfp_t gfp, struct request_queue *queue, struct blkcg *blkcg

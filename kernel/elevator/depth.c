@@ -25,7 +25,7 @@ static void settle(struct mqfq_controller *controller, const struct mqfq_sample 
 	u64 out = max_t(u64, sample->out_units, 1);
 
 	controller->stage = MQFQ_SETTLING;
-	controller->until_units = mqfq_units_of(sample) + out + out / 4 + !!(out % 4);
+	controller->until_units = mqfq_work_of(sample).units + out + out / 4 + !!(out % 4);
 }
 
 static void measure(struct mqfq_controller *controller, const struct mqfq_sample *sample)
@@ -81,7 +81,7 @@ u32 mqfq_controller_step(struct mqfq_controller *controller, const struct mqfq_s
 		settle(controller, sample);
 		break;
 	case MQFQ_SETTLING:
-		if ((s64)(mqfq_units_of(sample) - controller->until_units) >= 0)
+		if ((s64)(mqfq_work_of(sample).units - controller->until_units) >= 0)
 			measure(controller, sample);
 		break;
 	case MQFQ_MEASURING:

@@ -118,8 +118,7 @@ const char *mqfq_reason_name(enum mqfq_reason reason);
 
 /* Within the controller. */
 s32 mqfq_log2(u64 value);
-u64 mqfq_units_of(const struct mqfq_sample *sample);
-u64 mqfq_requests_of(const struct mqfq_sample *sample);
+struct mqfq_work mqfq_work_of(const struct mqfq_sample *sample);
 void mqfq_span_between(struct mqfq_span *span, const struct mqfq_sample *from,
 		       const struct mqfq_sample *to);
 void mqfq_phase_of(struct mqfq_phase *phase, const struct mqfq_span *span, u32 step);

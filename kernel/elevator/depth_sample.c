@@ -28,32 +28,27 @@ s32 mqfq_log2(u64 value)
 	return (s32)(whole << 16 | fraction);
 }
 
-u64 mqfq_units_of(const struct mqfq_sample *sample)
+/* Of all classes. */
+struct mqfq_work mqfq_work_of(const struct mqfq_sample *sample)
 {
-	u64 sum = 0;
+	struct mqfq_work sum = {};
 	u32 class;
 
-	for (class = 0; class < MQFQ_CLASSES; class++)
-		sum += sample->work[class].units;
-	return sum;
-}
-
-u64 mqfq_requests_of(const struct mqfq_sample *sample)
-{
-	u64 sum = 0;
-	u32 class;
-
-	for (class = 0; class < MQFQ_CLASSES; class++)
-		sum += sample->work[class].requests;
+	for (class = 0; class < MQFQ_CLASSES; class++) {
+		sum.units += sample->work[class].units;
+		sum.requests += sample->work[class].requests;
+	}
 	return sum;
 }
 
 void mqfq_span_between(struct mqfq_span *span, const struct mqfq_sample *from,
 		       const struct mqfq_sample *to)
 {
+	struct mqfq_work before = mqfq_work_of(from), after = mqfq_work_of(to);
+
 	span->elapsed_ns = to->now_ns > from->now_ns ? to->now_ns - from->now_ns : 1;
-	span->units = mqfq_units_of(to) - mqfq_units_of(from);
-	span->requests = mqfq_requests_of(to) - mqfq_requests_of(from);
+	span->units = after.units - before.units;
+	span->requests = after.requests - before.requests;
 	span->device_unit_ns = to->device_unit_ns - from->device_unit_ns;
 	span->system_unit_ns = to->system_unit_ns - from->system_unit_ns;
 	span->waiting_ns = to->waiting_ns - from->waiting_ns;
@@ -88,7 +83,7 @@ void mqfq_sizes_init(struct mqfq_sizes *sizes)
 void mqfq_sizes_take(struct mqfq_sizes *sizes, const struct mqfq_sample *from,
 		     const struct mqfq_sample *to)
 {
-	u64 units = max_t(u64, mqfq_units_of(to) - mqfq_units_of(from), 1);
+	u64 units = max_t(u64, mqfq_work_of(to).units - mqfq_work_of(from).units, 1);
 	s64 total = 0, above = 0;
 	u32 class;
 

@@ -430,11 +430,7 @@ static inline bool count(struct mqfq_elevator *e, struct mqfq_meter *meter, u32 
 	}
 	this_cpu_write(counts->completed_ns, now);
 	smp_wmb(); /* pairs with read_cpu() */
-	this_cpu_inc(counts->done);
-	if (this_cpu_inc_return(counts->due) < tuning->period)
-		return false;
-	this_cpu_write(counts->due, 0);
-	return true;
+	return !(this_cpu_inc_return(counts->done) & tuning->period_mask);
 }
 
 /* A request leaves the device, and its tag is as good as free. */

@@ -60,7 +60,7 @@ u64 mqfq_key_of_current(struct mqfq_elevator *e)
 		return MQFQ_REST;
 	key = mqfq_process_find(&e->processes, number);
 	/* When all slots were busy just now, that is not looked at for each request. */
-	if (key || jiffies == READ_ONCE(e->full_jiffies))
+	if (key || time_before_eq(jiffies, READ_ONCE(e->full_jiffies)))
 		return key ?: MQFQ_REST;
 	spin_lock(&e->process_lock);
 	key = mqfq_process_claim(&e->processes, number, mqfq_gvt(&e->s.mind));

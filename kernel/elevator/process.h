@@ -11,8 +11,8 @@
  * P1: a process has one slot at most. P2: while a request is on a slot's account, no other process
  * gets the slot. Who charges a request counts it, fully ordered, and looks at the key again; who
  * claims a slot takes its key away, fully ordered, and looks at the counts: one of the two sees the
- * other. A claim that sees a request gives the key back; who looked in between is charged with those
- * who have no slot.
+ * other. A claim that sees a request gives the key back; who looked in between is charged with
+ * those who have no slot.
  */
 #ifndef MQFQ_PROCESS_H
 #define MQFQ_PROCESS_H

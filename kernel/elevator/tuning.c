@@ -6,6 +6,9 @@
 #define PERIOD 128
 #define PERIOD_PER_QUEUE 4
 
+/* And so long after the last step, whoever made it: a phase of so many completions is enough. */
+#define STEP_NS (4 * NSEC_PER_MSEC)
+
 /* How often words that change are read again, before a step is left to a later completion. */
 #define TRIES 8
 
@@ -17,7 +20,8 @@ int mqfq_tuning_init(struct mqfq_elevator *e, u32 depth, u64 window)
 	tuning->counts = alloc_percpu(struct mqfq_counts);
 	if (!tuning->counts)
 		return -ENOMEM;
-	tuning->period = max_t(u32, PERIOD, PERIOD_PER_QUEUE * e->s.hctxs);
+	tuning->period_mask = max_t(u32, PERIOD,
+				    roundup_pow_of_two(PERIOD_PER_QUEUE * e->s.hctxs)) - 1;
 	mqfq_controller_init(&tuning->controller, depth, MQFQ_DEPTH_MAX);
 	mqfq_window_rule_init(&tuning->rule, window / MQFQ_UNITS_PER_BYTE);
 	tuning->finds_depth = true;
@@ -148,7 +152,7 @@ static bool read_queues(struct mqfq_elevator *e, struct mqfq_sample *sum, u64 la
 		}
 	}
 	sum->waiting_ns += elapsed_ns - mul_u64_u64_shr(elapsed_ns, nobody, 16);
-	sum->out_units = units - mqfq_units_of(sum);
+	sum->out_units = units - mqfq_work_of(sum).units;
 	/* Of a request that is under way only the dispatch may be seen. */
 	if ((s64)sum->out_units < 0)
 		sum->out_units = 0;
@@ -191,6 +195,8 @@ void mqfq_tuning_step(struct mqfq_elevator *e, u64 now)
 
 	if (!spin_trylock_irqsave(&tuning->lock, flags))
 		return;
+	if ((s64)(now - tuning->sample.now_ns) < STEP_NS)
+		goto out;
 	sum.waiting_ns = tuning->sample.waiting_ns;
 	if (!read_cpus(tuning, &sum))
 		goto out;

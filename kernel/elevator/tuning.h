@@ -43,7 +43,6 @@ struct mqfq_counts {
 	u64 completed_ns;		/* the last */
 	u64 silent_from_ns, silent_to_ns;	/* longest time between two, in this epoch */
 	u32 epoch;
-	u32 due;			/* completions since the last step */
 };
 
 /* Of one hardware queue, under its lock but for the clock. */
@@ -60,7 +59,7 @@ struct mqfq_meter {
 
 struct mqfq_tuning {
 	struct mqfq_counts __percpu *counts;
-	u32 period;			/* completions on a CPU from one step to the next */
+	u32 period_mask;		/* completions on a CPU from one step to the next, less 1 */
 	u32 epoch;			/* the controller's, for completions */
 	bool finds_depth, finds_window;
 	/* Whoever changes D or T. Taken with interrupts off; a completion only tries it. */
