@@ -373,10 +373,10 @@ pub trait Context {
     /// twice. As it stands here: a context whose operations all end by themselves.
     fn interrupt(&mut self) {}
 
-    /// Asks for one [`Event::Timer`] at `at_ns` or as soon after it as the worker can (in its next turn if that is past),
-    /// never from inside this call. Any number at a time, each that is not past costs the worker an operation until
-    /// then. A timer is not taken back: a client that no longer cares ignores its event. It does not keep a client that
-    /// is done: see [`Client::is_done`].
+    /// Asks for one [`Event::Timer`] at `at_ns` or as soon after it as the worker can (in its next turn if that is
+    /// past), never from inside this call. Any number at a time; one that is not past costs the worker an operation.
+    /// A timer is not taken back: a client that no longer cares ignores its event. It does not keep a client that is
+    /// done: see [`Client::is_done`].
     fn timer(&mut self, at_ns: u64, user: u32);
 
     /// From now on this client's requests pass `caps`, and no others that it named before. A request that must wait is

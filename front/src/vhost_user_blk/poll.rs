@@ -3,8 +3,8 @@
 //! A kick costs the guest an exit, and us an operation. So a queue that found heads looks again for a while before it
 //! asks for kicks: [`POLL_NS_MAX`] at most after the last head, twice as long as before if a kick came within that
 //! time, half as long if a whole while brought nothing, and then not at all. A look is one turn of the worker's loop,
-//! in which everybody else has a turn as well, and which enters the kernel only if something else is to be done there. An
-//! idle guest costs nothing.
+//! in which everybody else has a turn as well, and which enters the kernel only if something else is to be done there.
+//! An idle guest costs nothing.
 
 /// Longest time that a queue looks for heads after the last one, ns: some kicks' worth.
 pub const POLL_NS_MAX: u64 = 50_000;
