@@ -87,6 +87,8 @@ const MEMORY_MIB: u64 = PAYLOAD_MIB + 2 * 16 + (IDLE + STUCK) as u64 / 4 + 8 + D
 /// Throughput may fall by this part, p99 rise by that.
 const THROUGHPUT_LOSS_MAX: f64 = 0.10;
 const P99_RISE_MAX: f64 = 0.20;
+/// Of the connects per second that were asked for, so many must have been made.
+const CONNECTS_LEAST: f64 = 0.95;
 /// Memory that may stay when all have gone, MiB: the buffers that two workers keep for the next requests, and a little.
 const KEPT_MIB_MAX: u64 = 2 * 16 + 8;
 
@@ -132,6 +134,8 @@ pub fn hostile(options: &Options) -> Result<(), String> {
             warm = Some(server.holds()?);
         }
     }
+    // So that the last disturbed phase, too, has one on each side.
+    phases.push(server.measure(options, false)?);
     attack.rest();
     let at_end = server.holds()?;
     let peak_mib = server.peak_mib();
@@ -527,6 +531,7 @@ struct Report {
     p99: Vec<f64>,
     json: Value,
     holds: [Holds; 3],
+    connects_per_s_asked: u64,
 }
 
 impl Report {
@@ -558,7 +563,11 @@ impl Report {
             "at_start": held(holds[0]), "after_first_round": held(holds[1]), "at_end": held(holds[2]),
             "broken_rules": broken,
         });
-        let mut report = Report { phases, throughput, p99, json, holds };
+        let connects_per_s_asked = options.connects_per_s;
+        let mut report = Report { phases, throughput, p99, json, holds, connects_per_s_asked };
+        let [throughput_noise, p99_noise] = report.noise();
+        report.json["throughput_noise"] = throughput_noise.into();
+        report.json["p99_noise"] = p99_noise.into();
         report.json["is_steady"] = report.is_steady().into();
         report
     }
@@ -581,6 +590,8 @@ impl Report {
             list(&self.throughput)
         );
         println!("p99, disturbed over undisturbed: median {:.3} of {}", median(&self.p99), list(&self.p99));
+        let [throughput_noise, p99_noise] = self.noise();
+        println!("the same of undisturbed phases: throughput is off by {throughput_noise:.3}, p99 by {p99_noise:.3}");
         println!(
             "mutants {}, connects/s {:.0}, not connected {}",
             json["mutants"],
@@ -588,9 +599,7 @@ impl Report {
             json["connects_failed"]
         );
         if !self.is_steady() {
-            println!(
-                "The undisturbed phases differ by more than 10%: this machine cannot tell, and neither is judged."
-            );
+            println!("Undisturbed phases differ by more than half of a bound: what does so is not judged.");
         }
         println!("rules that were broken: {}", json["broken_rules"]);
         for (when, (descriptors, mib)) in ["at the start", "after the first round", "at the end"].iter().zip(self.holds)
@@ -603,20 +612,33 @@ impl Report {
         }
     }
 
-    /// Undisturbed phases differ by less among themselves than what is looked for.
+    /// By how much throughput and p99 would be off if nobody disturbed anybody ([`noise`]).
+    fn noise(&self) -> [f64; 2] {
+        [noise(&self.phases, |phase| phase.mb_per_s), noise(&self.phases, |phase| phase.p99_us)]
+    }
+
+    /// Whether throughput and p99 can be judged: they are off by half of what is looked for at most.
+    fn can_be_judged(&self) -> [bool; 2] {
+        let [throughput, p99] = self.noise();
+        [throughput <= THROUGHPUT_LOSS_MAX / 2.0, p99 <= P99_RISE_MAX / 2.0]
+    }
+
     fn is_steady(&self) -> bool {
-        let undisturbed = self.phases.iter().filter(|phase| !phase.disturbed).map(|phase| phase.mb_per_s);
-        let (least, most) = undisturbed.fold((f64::MAX, 0.0_f64), |(least, most), mb| (least.min(mb), most.max(mb)));
-        least >= most * (1.0 - THROUGHPUT_LOSS_MAX)
+        self.can_be_judged() == [true; 2]
     }
 
     fn verdict(&self) -> Result<(), String> {
         let [start, _, end] = self.holds;
         let (throughput, p99) = (median(&self.throughput), median(&self.p99));
-        let seen = self.is_steady();
+        let [sees_throughput, sees_p99] = self.can_be_judged();
+        let (rate, asked) = (self.json["connects_per_s"].as_f64().unwrap_or(0.0), self.connects_per_s_asked);
         let bounds = [
-            (!seen || throughput >= 1.0 - THROUGHPUT_LOSS_MAX, format!("throughput is {throughput:.3} of undisturbed")),
-            (!seen || p99 <= 1.0 + P99_RISE_MAX, format!("p99 is {p99:.3} of undisturbed")),
+            (
+                !sees_throughput || throughput >= 1.0 - THROUGHPUT_LOSS_MAX,
+                format!("throughput is {throughput:.3} of undisturbed"),
+            ),
+            (!sees_p99 || p99 <= 1.0 + P99_RISE_MAX, format!("p99 is {p99:.3} of undisturbed")),
+            (rate >= asked as f64 * CONNECTS_LEAST, format!("{rate:.0} connects a second, {asked} were asked for")),
             (end.0 <= start.0, format!("{} descriptors at the start, {} at the end", start.0, end.0)),
             (end.1 <= start.1 + KEPT_MIB_MAX, format!("{} MiB at the start, {} at the end", start.1, end.1)),
         ];
@@ -654,11 +676,24 @@ impl Report {
 fn ratios(phases: &[Phase], get: fn(&Phase) -> f64) -> Vec<f64> {
     let at = |index: usize| phases.get(index).filter(|phase| !phase.disturbed).map(get);
     let disturbed = phases.iter().enumerate().filter(|(_, phase)| phase.disturbed);
-    let ratio = |(index, phase): (usize, &Phase)| {
-        let beside: Vec<f64> = [index.checked_sub(1).and_then(at), at(index + 1)].into_iter().flatten().collect();
-        get(phase) * beside.len() as f64 / beside.iter().sum::<f64>()
+    disturbed.map(|(index, phase)| over(get(phase), [index.checked_sub(1).and_then(at), at(index + 1)])).collect()
+}
+
+/// The median of how far undisturbed phases are from the undisturbed ones before and after them, as a part of 1. Those
+/// lie twice as far apart as the phases that [`ratios`] compares, so this is rather more than what ratios are off by.
+fn noise(phases: &[Phase], get: fn(&Phase) -> f64) -> f64 {
+    let undisturbed: Vec<f64> = phases.iter().filter(|phase| !phase.disturbed).map(get).collect();
+    let at = |index: usize| undisturbed.get(index).copied();
+    let off = |(index, value): (usize, &f64)| {
+        (1.0 - over(*value, [usize::checked_sub(index, 1).and_then(at), at(index + 1)])).abs()
     };
-    disturbed.map(ratio).collect()
+    median(&undisturbed.iter().enumerate().map(off).collect::<Vec<f64>>())
+}
+
+/// `value` over the mean of those of its neighbours that there are.
+fn over(value: f64, beside: [Option<f64>; 2]) -> f64 {
+    let beside: Vec<f64> = beside.into_iter().flatten().collect();
+    value * beside.len() as f64 / beside.iter().sum::<f64>()
 }
 
 fn median(of: &[f64]) -> f64 {
@@ -677,7 +712,26 @@ mod tests {
             |disturbed, mb_per_s| Phase { disturbed, mb_per_s, p99_us: 1.0, idle: 0.0, bytes_per_s: Vec::new() };
         let phases = [phase(false, 100.0), phase(true, 90.0), phase(false, 80.0), phase(true, 20.0)];
         assert_eq!(ratios(&phases, |phase| phase.mb_per_s), [1.0, 0.25]);
+        assert_eq!(noise(&phases, |phase| phase.mb_per_s), 0.25, "of 100 over 80, and 80 over 100, the larger");
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+    }
+
+    #[test]
+    fn one_phase_that_was_off_and_a_machine_that_gets_slower_stop_no_judgement() {
+        let undisturbed = |all: &[f64]| {
+            let phase = |mb_per_s: &f64| Phase {
+                disturbed: false,
+                mb_per_s: *mb_per_s,
+                p99_us: 1.0,
+                idle: 0.0,
+                bytes_per_s: Vec::new(),
+            };
+            noise(&all.iter().map(phase).collect::<Vec<_>>(), |phase| phase.mb_per_s)
+        };
+        assert!(undisturbed(&[100.0, 96.0, 92.0, 88.0, 84.0, 80.0]) < 0.01, "least and most differ by 20%");
+        assert!(undisturbed(&[100.0, 101.0, 100.0, 101.0, 100.0, 60.0]) < 0.02);
+        assert!(undisturbed(&[100.0, 80.0, 100.0, 80.0, 100.0, 80.0]) > 0.15, "it cannot be told");
+        assert!(undisturbed(&[]).is_nan());
     }
 
     #[test]
