@@ -34,7 +34,6 @@ const MUTATED: &[Mutated] = &[
             "policy/mqfq/mod",
             "policy/mqfq/structures",
             "depth/controller",
-            "depth/drive",
             "depth/sample",
             "depth/search",
         ],
@@ -100,6 +99,8 @@ pub struct Options<'a> {
     pub only: Option<&'a str>,
     /// One of so many is drawn; 0 as 1.
     pub every: u32,
+    /// No mutant is begun later than so many minutes from the start of its crate; the next run goes on there.
+    pub minutes: Option<u32>,
 }
 
 /// `mutants`: changes the product in one place at a time and runs the tests of its crate, or lists the changes.
@@ -124,7 +125,8 @@ pub fn mutants(options: &Options) -> Result<(), String> {
         let mut judge = command(&tool.join("release/mqfq-mutants").to_string_lossy(), ["--tree"]);
         judge.arg(&tree).arg("--build").arg(target().join("mutants/build"));
         judge.args(["--folder", folder, "--package", &format!("mqfq-{folder}")]);
-        judge.args(["--every", &options.every.max(1).to_string()]);
+        judge.args(["--every", &options.every.max(1).to_string()]).arg("--kept").arg(target().join("mutants/kept"));
+        judge.args(options.minutes.iter().flat_map(|minutes| ["--minutes".to_owned(), minutes.to_string()]));
         judge.args(tests.iter().flat_map(|test| ["--test", test])).args(options.is_list.then_some("--list"));
         if run(at_niceness(ONLY_IDLE, judge).args(&files)).is_err() {
             missed.push(*folder);

@@ -2,6 +2,7 @@
 
 use crate::argued::{Argued, name};
 use crate::find::Found;
+use crate::kept::Kept;
 use crate::{Mutated, Options};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,18 +20,26 @@ const WAIT_MAX: Duration = Duration::from_secs(120);
 const AT_ONCE: usize = 4;
 
 /// A test by itself.
-struct Test {
-    binary: usize,
-    name: String,
-    took: Duration,
-    passes: BTreeSet<u32>,
+#[derive(PartialEq, Eq, Debug)]
+pub struct Test {
+    /// Place in the list of binaries.
+    pub binary: usize,
+    /// As the test harness has it.
+    pub name: String,
+    /// Of a clock, on the product.
+    pub took: Duration,
+    /// Mutants.
+    pub passes: BTreeSet<u32>,
 }
 
 /// What became of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Fate {
+pub enum Fate {
+    /// It is no program.
     DoesNotCompile,
+    /// By this test.
     Caught(String),
+    /// This test does not end.
     Hangs(String),
     /// It changes nothing that anybody could notice, and is not run.
     Argued,
@@ -38,36 +47,74 @@ enum Fate {
     Missed(usize),
 }
 
-/// Runs them all. True: none was missed.
+impl std::fmt::Display for Fate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fate::DoesNotCompile => f.write_str("does-not-compile -"),
+            Fate::Caught(test) => write!(f, "caught {test}"),
+            Fate::Hangs(test) => write!(f, "hangs {test}"),
+            Fate::Argued => f.write_str("argued -"),
+            Fate::Missed(tests) => write!(f, "missed {tests}"),
+        }
+    }
+}
+
+impl Fate {
+    /// As it is shown; what is argued is asked of the list each time.
+    pub fn read(text: &str) -> Option<Fate> {
+        match text.split_once(' ')? {
+            ("does-not-compile", _) => Some(Fate::DoesNotCompile),
+            ("caught", test) => Some(Fate::Caught(test.to_owned())),
+            ("hangs", test) => Some(Fate::Hangs(test.to_owned())),
+            ("missed", tests) => tests.parse().ok().map(Fate::Missed),
+            _ => None,
+        }
+    }
+}
+
+/// Runs all that an earlier run has not, until `options.ends`. True: all are judged, and none was missed.
 pub fn judge(
     options: &Options,
     files: &[Mutated],
     drawn: &BTreeSet<u32>,
     alive: &BTreeSet<u32>,
     binaries: &[PathBuf],
+    mut kept: Kept,
 ) -> Result<bool, String> {
     let argued = argued(options, files)?;
-    let tests = reach(options, binaries)?;
-    let queue: Vec<u32> = alive.difference(&argued).copied().collect();
+    if kept.tests.is_empty() {
+        kept.note_tests(reach(options, binaries)?);
+    }
+    let tests = std::mem::take(&mut kept.tests);
+    drawn.difference(alive).for_each(|number| {
+        if !kept.fates.contains_key(number) {
+            kept.note(*number, Fate::DoesNotCompile);
+        }
+    });
+    let is_open = |number: &u32| !argued.contains(number) && !kept.fates.contains_key(number);
+    let queue: Vec<u32> = alive.iter().copied().filter(is_open).collect();
     eprintln!("{} tests, {} mutants to judge", tests.len(), queue.len());
-    let (queue, fates) = (Mutex::new(queue), Mutex::new(Vec::new()));
+    let (queue, kept) = (Mutex::new(queue), Mutex::new(kept));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                loop {
+                while options.ends.is_none_or(|ends| Instant::now() < ends) {
                     let Some(number) = queue.lock().expect("no holder panics").pop() else { break };
                     let fate = fate(options, binaries, &tests, number);
                     eprintln!("{number}: {fate:?}");
-                    fates.lock().expect("no holder panics").push((number, fate));
+                    kept.lock().expect("no holder panics").note(number, fate);
                 }
             });
         }
     });
-    let mut fates = fates.into_inner().expect("no holder panics");
-    fates.extend(drawn.difference(alive).map(|number| (*number, Fate::DoesNotCompile)));
+    let mut fates = kept.into_inner().expect("no holder panics").fates;
     fates.extend(alive.intersection(&argued).map(|number| (*number, Fate::Argued)));
-    fates.sort_by_key(|(number, _)| *number);
-    report(files, &fates)
+    let fates: Vec<(u32, Fate)> = fates.into_iter().filter(|(number, _)| drawn.contains(number)).collect();
+    let is_none_missed = report(files, &fates)?;
+    match drawn.len() - fates.len() {
+        0 => Ok(is_none_missed),
+        left => Err(format!("{left} of {} mutants are not judged yet: run it again", drawn.len())),
+    }
 }
 
 /// The numbers of those that the list argues about.

@@ -18,11 +18,13 @@ mod argued;
 mod build;
 mod find;
 mod judge;
+mod kept;
 
 use find::Found;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// What to do.
 pub struct Options {
@@ -38,6 +40,10 @@ pub struct Options {
     pub tests: Vec<String>,
     /// Of so many mutants one is drawn.
     pub every: u32,
+    /// Where fates are kept for a run that goes on with it. `None`: nowhere.
+    pub kept: Option<PathBuf>,
+    /// No mutant is begun after this. `None`: all are judged.
+    pub ends: Option<Instant>,
     /// Of the mutants only those that this report names as missed.
     pub among: Option<PathBuf>,
     /// Files, relative to the tree.
@@ -50,7 +56,7 @@ pub struct Options {
 
 const USAGE: &str = "\
 mqfq-mutants --tree DIR --build DIR --package P --folder F [--test NAME]... [--every N] [--among REPORT]
-             [--list] [--names] FILE...
+             [--kept DIR] [--minutes N] [--list] [--names] FILE...
 ";
 
 fn options() -> Result<Options, String> {
@@ -62,6 +68,8 @@ fn options() -> Result<Options, String> {
         tests: Vec::new(),
         every: 1,
         among: None,
+        kept: None,
+        ends: None,
         files: Vec::new(),
         is_list: false,
         is_names: false,
@@ -77,6 +85,11 @@ fn options() -> Result<Options, String> {
             "--test" => options.tests.push(next()?),
             "--every" => options.every = next()?.parse().map_err(|_| "--every needs a number from 1 on")?,
             "--among" => options.among = Some(next()?.into()),
+            "--kept" => options.kept = Some(next()?.into()),
+            "--minutes" => {
+                let minutes: u64 = next()?.parse().map_err(|_| "--minutes needs a number")?;
+                options.ends = Some(Instant::now() + Duration::from_secs(60 * minutes));
+            }
             "--list" => options.is_list = true,
             "--names" => options.is_names = true,
             _ if word.starts_with('-') => return Err(format!("{word} is no option\n\n{USAGE}")),
@@ -148,8 +161,14 @@ fn go() -> Result<bool, String> {
         return Ok(true);
     }
     let drawn = alive.clone();
+    let mut words: Vec<String> = options.files.iter().chain(&options.tests).cloned().collect();
+    words.push(options.every.to_string());
+    let key = kept::key(&words, &options.tree.join(&options.folder));
+    let kept = kept::Kept::open(options.kept.as_deref(), &options.package, key)?;
+    // Those are not found again by the compiler, one check after the other.
+    alive.retain(|number| kept.fates.get(number) != Some(&judge::Fate::DoesNotCompile));
     let made = build::build(&options, &files, &mut alive);
-    let judged = made.and_then(|binaries| judge::judge(&options, &files, &drawn, &alive, &binaries));
+    let judged = made.and_then(|binaries| judge::judge(&options, &files, &drawn, &alive, &binaries, kept));
     // The copy is the product again.
     for Mutated { file, source, .. } in &files {
         std::fs::write(options.tree.join(file), source).map_err(|error| format!("{file}: {error}"))?;
