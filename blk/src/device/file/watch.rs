@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | the file ends before the device does | a read that meets the end, or [`check_up`] | whatever reaches beyond the end fails, and every flush |
 //! | the page cache lost a write, or the drive is gone | the request that met it | all requests fail, or all but reads |
+//! | a block device has no bytes any more: the drive was pulled out | [`check_up`] | the same |
 //! | its name is another file's, or nobody's | [`check_up`] | the file that was opened is served on, and its lock protects it alone |
 //!
 //! No request asks the kernel for any of this: it costs the data path a comparison. So a write beyond the end of a file
@@ -69,6 +70,12 @@ impl Watch {
             ends_at_bytes: AtomicU64::new(u64::MAX),
             told: Mutex::default(),
         }
+    }
+
+    /// As if it were a block device, which no test can pull out.
+    #[cfg(test)]
+    pub(super) fn take_for_block_device(&mut self) {
+        self.identity = Identity::BlockDevice { number: 0 };
     }
 
     /// Of the device.
@@ -135,8 +142,15 @@ pub(super) fn end_bytes(mut file: &File) -> io::Result<u64> {
 pub(super) fn check_up(backing: &Backing) -> Vec<String> {
     let Watch { path, identity, size_bytes, told, .. } = &backing.watch;
     // An error of the file system is no proof of anything; requests meet it, too.
-    if let Some(end_bytes) = end_bytes(&backing.file).ok().filter(|end_bytes| end_bytes < size_bytes) {
+    let shorter = end_bytes(&backing.file).ok().filter(|end_bytes| end_bytes < size_bytes);
+    if let Some(end_bytes) = shorter {
         backing.note_cut(end_bytes);
+    }
+    // Of a drive that was pulled out Linux takes the bytes away, and then finds nothing to read and no space to write:
+    // nobody hears ENODEV.
+    let is_pulled = shorter == Some(0) && matches!(identity, Identity::BlockDevice { .. });
+    if is_pulled {
+        backing.note_failed();
     }
     let is_elsewhere = match std::fs::metadata(path) {
         Ok(metadata) => Identity::of(&metadata) != *identity,
@@ -145,7 +159,7 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
     let mut sentences = Vec::new();
     let ends_at_bytes = backing.watch.ends_at_bytes();
-    if ends_at_bytes < *size_bytes && !std::mem::replace(&mut told.is_cut, true) {
+    if ends_at_bytes < *size_bytes && !std::mem::replace(&mut told.is_cut, true) && !is_pulled {
         sentences.push(format!(
             "{}: was cut to {ends_at_bytes} bytes while {size_bytes} are served: whatever reaches beyond them fails, and every \
              flush, until the device is reopened (mqfq ctl device reopen) or the server started anew",
@@ -163,7 +177,8 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
             path.display()
         ));
     }
-    if is_elsewhere && !told.is_elsewhere {
+    // The name of a drive goes with it.
+    if is_elsewhere && !told.is_elsewhere && !is_pulled {
         sentences.push(format!(
             "{}: was removed or replaced: the file that was opened is served on, and if it has no other name, its bytes end with \
              the server",

@@ -204,3 +204,29 @@ fn no_space_for_a_write_with_fua_is_told_apart_from_no_space_for_pages_that_were
         }
     }
 }
+
+/// Linux answers neither ENODEV nor ENXIO for a drive that was pulled out: it has no bytes any more. The guest case
+/// `broken` pulls a real one.
+#[test]
+fn a_block_device_without_bytes_is_a_drive_that_was_pulled_out() {
+    let folder = tempfile::tempdir().unwrap();
+    for (on_failure, health) in [(OnFailure::Fail, Health::Failed), (OnFailure::ReadOnly, Health::ReadOnly)] {
+        let path = file_of(&folder, MIB);
+        let options = FileOptions { on_failure, ..FileOptions::new(&path) };
+        let mut device = FileDevice::open(&options).unwrap();
+        Arc::get_mut(&mut device.backing).expect("it has no queue yet").watch.take_for_block_device();
+        let mut hand = Hand::new(&device, 1);
+        File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let said = device.check_up();
+        assert_eq!(device.health(), health);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains(": has failed: acknowledged writes were lost, or the drive is gone"), "{said:?}");
+        assert_eq!(device.check_up(), Vec::<String>::new(), "once");
+        for command in [read(0, 0, 4096), write(0, 0, &[1; 4096]), plain(0, Op::Flush, 0, 0)] {
+            hand.submit(0, command);
+            assert_eq!(hand.reap_one(0).0, Status::Io);
+        }
+        assert_eq!(hand.pushed().len(), 0);
+    }
+}
