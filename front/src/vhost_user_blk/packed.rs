@@ -59,6 +59,11 @@ impl Place {
         if slot < size { Place { slot, ..self } } else { Place { slot: slot - size, wrap: !self.wrap } }
     }
 
+    /// The flags of a descriptor here that is ours.
+    fn available_flags(self) -> u16 {
+        if self.wrap { PACKED_AVAIL } else { PACKED_USED }
+    }
+
     /// The flags of a descriptor that has ended here.
     fn used_flags(self) -> u16 {
         if self.wrap { PACKED_AVAIL | PACKED_USED } else { 0 }
@@ -135,11 +140,20 @@ impl Packed {
         self.next_used
     }
 
-    /// Goes on with the next end at `used`, and `taken_slots` before the next new buffer.
+    /// Goes on with the next end at `used`, and `taken_slots` before the next new buffer. Nothing in between has ended: a
+    /// server that was killed amid a batch has written the ends behind the first, and the driver would take them for new
+    /// as soon as it is shown another one before them.
     pub fn go_on_from(&mut self, used: Place, taken_slots: u16) {
         self.next_used = used;
         self.taken_slots = taken_slots.min(self.size);
         self.next_avail = used.plus(self.taken_slots, self.size);
+        for place in (0..self.taken_slots).map(|slots| used.plus(slots, self.size)) {
+            if self.has_ended(place) {
+                // Relaxed: the driver looks here behind an end that is shown later, with Release.
+                let at = usize::from(place.slot) * DESCRIPTOR_BYTES + FLAGS_AT;
+                store(&self.descriptors, at, place.available_flags(), Ordering::Relaxed);
+            }
+        }
     }
 
     fn flags(&self, slot: u16, order: Ordering) -> u16 {
