@@ -1,5 +1,6 @@
 //! The chores: what each command of `cargo xtask` does.
 
+use crate::guest;
 use crate::licences;
 use crate::release;
 use crate::run::{AFTER_OTHERS, Counts, at_niceness, cargo, command, root, run, run_counted, shown, target};
@@ -205,18 +206,28 @@ pub fn ci() -> Result<(), String> {
 
 /// `kill-test`: kills a server under load and looks for acknowledged bytes and requests, `rounds` times, over a front
 /// end. Over nbd it is the built binary; over vhost-user an engine with the front end in a process of its own, which
-/// the front end's test starts, over split and over packed rings.
+/// the front end's test starts, half of the rounds over split and half over packed rings; over ublk the built binary in
+/// a guest's kernel, under two file systems.
 ///
 /// # Errors
 /// One sentence if something was lost, or if there is no such front end.
 pub fn kill_test(rounds: u32, front: &str) -> Result<(), String> {
-    let mut kill = match front {
-        "nbd" => cargo("test -p mqfq --release --test e2e -- --ignored --nocapture --exact kill::kill_nine_many_times"),
-        "vhost-user" => cargo("test -p mqfq-front --release --test vhost_user_blk -- --nocapture kill::"),
-        _ => return Err(format!("--front {front} has no kill test, allowed are nbd and vhost-user")),
-    };
     let start = Instant::now();
-    run(kill.env("MQFQ_KILL_ROUNDS", rounds.to_string()))?;
+    let (mut kill, each) = match front {
+        "nbd" => {
+            let test = "test -p mqfq --release --test e2e -- --ignored --nocapture --exact kill::kill_nine_many_times";
+            (cargo(test), rounds)
+        }
+        "vhost-user" => {
+            (cargo("test -p mqfq-front --release --test vhost_user_blk -- --nocapture kill::"), rounds.div_ceil(2))
+        }
+        "ublk" => {
+            let options = guest::Options { case: Some("ublk-kills"), kills: Some(rounds), ..guest::Options::default() };
+            return guest::guest(&options);
+        }
+        _ => return Err(format!("--front {front} has no kill test, allowed are nbd, vhost-user and ublk")),
+    };
+    run(kill.env("MQFQ_KILL_ROUNDS", each.to_string()))?;
     println!("{rounds} rounds over {front}, {} s, build included", start.elapsed().as_secs());
     Ok(())
 }

@@ -355,6 +355,8 @@ pub struct Options<'a> {
     pub kernel: Option<&'a str>,
     /// Part of the case, if its job has parts. `None`: all.
     pub only: Option<&'a str>,
+    /// How often a server in the guest is killed. `None`: as the case has it.
+    pub kills: Option<u32>,
     /// One JSON object on stdout instead of a table.
     pub json: bool,
 }
@@ -402,6 +404,9 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter)) {
         return Err(format!("a part of a case is letters, digits, - and _, not {only:?}"));
     }
+    let kills = options.kills.map_or(String::new(), |kills| kills.to_string());
+    // Each costs a recovery in guest time.
+    let patience = case.patience + options.kills.unwrap_or(0) * Duration::from_secs(20);
     let server = case.outside.map(|outside| Server::start(outside, &folder, mqfq.clone())).transpose()?;
     let mut arguments = case.outside.map(|outside| disks(outside.disks, &folder)).unwrap_or_default();
     arguments.extend(emulated(case.emulated, &folder)?);
@@ -416,7 +421,7 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
         // Jobs begin to count at 1 in each boot.
         let _ = std::fs::remove_file(folder.join("share/answer"));
         let job = format!(
-            "MQFQ={}\nKILLS={KILLS}\nMODULE=/share/mqfq.ko\nONLY={only}\nBOOT={boot}\n{}",
+            "MQFQ={}\nKILLS={KILLS}\nKILLS_ASKED={kills}\nMODULE=/share/mqfq.ko\nONLY={only}\nBOOT={boot}\n{}",
             mqfq.display(),
             case.job
         );
@@ -430,7 +435,7 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
             job: &job,
             arguments: &arguments,
             // Also where others keep the machine busy.
-            patience: case.patience * if kernel == "debug" { 2 } else { 1 },
+            patience: patience * if kernel == "debug" { 2 } else { 1 },
         };
         let more = guest.run(&folder, &mut |line| match (line.strip_prefix("HOST "), &mut server) {
             (Some(asked), Some(server)) => server.answer(asked),

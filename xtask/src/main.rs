@@ -35,12 +35,13 @@ cargo xtask COMMAND
                              the whole server in virtual time, from one seed; a seed that fails is made shorter; or
                              until the power was cut N times; or of a server that is changed as a whole
   vopr --planted [NAME]      the same with bugs that are planted, in a copy: how soon does a seed find each?
-  mutants [--list] [--only MODULE] [--every N]
+  mutants [--list] [--only MODULE] [--every N] [--minutes M]
                              changes the product in one place at a time: which change does no test notice? of N
-                             mutants one is drawn (default 1)
+                             mutants one is drawn (default 1); after M minutes of a crate it ends, and goes on there
+                             the next time
   kill-test [--rounds N] [--front F]
-                             kills the daemon under load over nbd (or F: vhost-user) N times (default 50), looks for lost
-                             bytes and requests
+                             kills the daemon under load over nbd (or F: vhost-user; or ublk, in a guest) N times (default
+                             50), looks for lost bytes and requests
   tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx
@@ -188,7 +189,14 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                     "--list" => options.is_list = true,
                     "--only" => options.only = Some(words.next().ok_or("--only needs a part of a module's path")?),
                     "--every" => options.every = positive(words.next().ok_or("--every needs a number")?)?,
-                    other => return Err(format!("mutants takes --list, --only MODULE and --every N, not {other}")),
+                    "--minutes" => {
+                        options.minutes = Some(positive(words.next().ok_or("--minutes needs a number")?)?);
+                    }
+                    other => {
+                        return Err(format!(
+                            "mutants takes --list, --only MODULE, --every N and --minutes M, not {other}"
+                        ));
+                    }
                 }
             }
             mutants::mutants(&options)

@@ -155,7 +155,10 @@ impl Lane {
             let block = &self.blocks[index];
             let allowed: Vec<u64> = std::iter::once(block.durable).chain(block.later.iter().copied()).collect();
             for sector in held.chunks(SECTOR_BYTES) {
-                let whole = |version: &u64| sector.chunks(16).all(|piece| piece == self.content(index, *version));
+                let whole = |version: &u64| {
+                    let content = self.content(index, *version);
+                    sector.chunks(16).all(|piece| piece == content)
+                };
                 assert!(
                     allowed.iter().any(whole),
                     "{context}: block {} holds {:02x?}.., allowed are versions {allowed:?}",
@@ -222,6 +225,9 @@ fn kill_rounds(rounds: u64, seed: u64) {
         let context = format!("seed {seed}, round {round}, killed after {kill_at} answers");
         let mut client = Client::connect(&socket, "e");
         lanes.iter_mut().for_each(|lane| lane.verify(&mut client, &context));
+        if round % 500 == 499 {
+            println!("{} rounds", round + 1);
+        }
     }
     let made_durable: u64 = lanes.iter().map(|lane| lane.made_durable).sum();
     println!("{made_durable} writes were durable before their kill");
@@ -232,7 +238,7 @@ fn kill_rounds(rounds: u64, seed: u64) {
 #[test]
 fn kill_nine_loses_nothing_that_was_flushed() {
     let _machine = machine::shared();
-    kill_rounds(50, 1);
+    kill_rounds(200, 1);
 }
 
 /// More of the same: `MQFQ_KILL_ROUNDS` rounds (1,000 if unset) from `MQFQ_KILL_SEED`.

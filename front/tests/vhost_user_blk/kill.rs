@@ -5,7 +5,7 @@
 //! a moment that depends on nothing but how far the guest came. The guest is the test: its memory, and the area of
 //! requests in flight, outlive each server.
 
-use crate::guest::{EVENT_IDX, Guest, IN, Machine, OUT, data_at, readable};
+use crate::guest::{EVENT_IDX, FLUSH, Guest, IN, Machine, OUT, data_at, readable};
 use crate::packed::PACKED;
 use crate::server::{SIZE_BYTES, Server, ServerOptions};
 use mqfq_blk::device::file::{FileDevice, FileOptions};
@@ -25,10 +25,14 @@ const SLOTS: u16 = 80;
 
 const SIZE: u16 = 256;
 
-const ROUNDS: u32 = 12;
+/// Of the suite, with each kind of ring.
+const ROUNDS: u32 = 50;
 
 /// Requests of one round, of which the server is killed after about half.
 const REQUESTS: u32 = 400;
+
+/// So many rounds in a row are killed after other numbers of ends.
+const MOMENTS: u32 = 12;
 
 /// A server; killed when it is dropped.
 struct Victim(Child);
@@ -55,7 +59,10 @@ fn rounds() -> u32 {
 }
 
 fn serve(folder: &str) -> ! {
-    let device = Arc::new(FileDevice::open(&FileOptions::new(format!("{folder}/disk"))).unwrap());
+    // The kernel lets go of the last one's file when the drive has ended what it had, on a busy machine more than a
+    // second later: then a supervisor would start this one again.
+    let mut attempts = (0..20).map(|_| FileDevice::open(&FileOptions::new(format!("{folder}/disk"))));
+    let device = Arc::new(attempts.find_map(Result::ok).expect("the kernel lets go of the file"));
     let folder = Some(PathBuf::from(folder));
     let server = Server::start(ServerOptions { device, folder, ..ServerOptions::default() });
     println!("ready");
@@ -86,17 +93,24 @@ struct Oracle {
     /// By slot: what is under way, if anything.
     slots: Vec<Option<(u32, usize, u32)>>,
     next: u32,
-    ends: u64,
+    ends: u32,
+    flushes: u32,
 }
 
 impl Oracle {
-    /// Writes request `slot` of a kind and block that follow from its number. The head.
+    /// Writes request `slot` of a kind and block that follow from its number: one in four is a read, one in sixteen a
+    /// flush. Whatever a flush covers was told to be written before it, and must be there with or without it: a kill
+    /// takes nothing from the kernel. The head.
     fn make(&mut self, guest: &Guest, slot: u16) -> u16 {
         let number = self.next;
         self.next += 1;
         // A block has one writer at a time: its slot's.
         let block = usize::from(slot) + usize::from(SLOTS) * (number as usize % 3);
-        let kind = if number % 4 == 3 { IN } else { OUT };
+        let kind = match number % 16 {
+            8 => FLUSH,
+            other if other % 4 == 3 => IN,
+            _ => OUT,
+        };
         let value = if kind == OUT { number + 1 } else { self.told[block] };
         if kind == OUT {
             guest.machine.write(data_at(slot.into()), &[&value.to_le_bytes()[..]; 1024].concat());
@@ -105,6 +119,9 @@ impl Oracle {
             guest.machine.write(data_at(slot.into()), &[0xee; 4096]);
         }
         self.slots[usize::from(slot)] = Some((kind, block, value));
+        if kind == FLUSH {
+            return guest.request(0, slot, FLUSH, 0, 0);
+        }
         guest.request(0, slot, kind, block as u64 * 8, 4096)
     }
 
@@ -113,7 +130,9 @@ impl Oracle {
         let slot = head / 3;
         let (kind, block, value) = self.slots[usize::from(slot)].take().expect("an end of what is under way, once");
         assert_eq!(guest.status(slot), 0);
-        if kind == IN {
+        if kind == FLUSH {
+            self.flushes += 1;
+        } else if kind == IN {
             assert_eq!(written, 4097);
             let bytes = guest.machine.read(data_at(slot.into()), 4096);
             assert!(bytes.chunks(4).all(|word| word == value.to_le_bytes()), "block {block} holds {:?}", &bytes[..4]);
@@ -145,7 +164,7 @@ fn ends_every_request_once(features: u64) {
     let mut machine = Machine::new();
     let blocks = usize::from(SLOTS) * 3;
     let slots = (0..SLOTS).map(|_| None).collect();
-    let mut oracle = Oracle { told: vec![0; blocks], offered: vec![None; blocks], slots, next: 0, ends: 0 };
+    let mut oracle = Oracle { told: vec![0; blocks], offered: vec![None; blocks], slots, next: 0, ends: 0, flushes: 0 };
     let (mut left_over, mut seen) = (0, 0);
     let rounds = rounds();
     for round in 0..rounds {
@@ -163,7 +182,7 @@ fn ends_every_request_once(features: u64) {
             }
             let done = oracle.ends - from;
             let is_quiet = oracle.slots.iter().all(Option::is_none);
-            if (!last && done > u64::from(REQUESTS / 2 + round % ROUNDS * 13)) || (last && is_quiet) {
+            if (!last && done > REQUESTS / 2 + round % MOMENTS * 13) || (last && is_quiet) {
                 break;
             }
             let free = (0..SLOTS).filter(|slot| oracle.slots[usize::from(*slot)].is_none()).collect::<Vec<_>>();
@@ -182,7 +201,9 @@ fn ends_every_request_once(features: u64) {
         seen = guest.queues[0].seen;
         left_over += oracle.slots.iter().filter(|slot| slot.is_some()).count();
     }
+    println!("{rounds} kills, {} ends, {} of flushes, {left_over} left to other servers", oracle.ends, oracle.flushes);
     assert!(left_over > rounds as usize, "{left_over} were left to other servers");
+    assert!(oracle.flushes > rounds * 5, "{} flushes have ended", oracle.flushes);
     let disk = std::fs::read(folder.0.join("disk")).unwrap();
     for (block, value) in oracle.told.iter().enumerate() {
         assert!(disk[block * 4096..(block + 1) * 4096].chunks(4).all(|word| word == value.to_le_bytes()), "{block}");

@@ -205,8 +205,7 @@ fn no_space_for_a_write_with_fua_is_told_apart_from_no_space_for_pages_that_were
     }
 }
 
-/// Linux answers neither ENODEV nor ENXIO for a drive that was pulled out: it has no bytes any more. The guest case
-/// `broken` pulls a real one.
+/// Linux answers neither ENODEV nor ENXIO for a drive that was pulled out: it has no bytes any more.
 #[test]
 fn a_block_device_without_bytes_is_a_drive_that_was_pulled_out() {
     let folder = tempfile::tempdir().unwrap();
