@@ -4,6 +4,9 @@
 //! need no feature. The feature `uring` (default) adds what touches the machine: the worker's thread, the ring, the
 //! clock, the engine, and the file device.
 
+#[cfg(test)]
+extern crate self as mqfq_blk; // for what `testing` writes into tests
+
 pub mod buffer;
 pub mod cap;
 pub mod client;

@@ -218,6 +218,8 @@ struct Burst {
 }
 
 impl Client for Burst {
+    mqfq_testing::ignores!(turn_end, room, drain);
+
     fn start(&mut self, context: &mut dyn Context) {
         for (index, &flow) in self.flows.iter().enumerate() {
             for n in 0..self.each {
@@ -246,12 +248,6 @@ impl Client for Burst {
             self.flows.clear();
         }
     }
-
-    fn turn_end(&mut self, _: &mut dyn Context) {}
-
-    fn room(&mut self, _: &mut dyn Context) {}
-
-    fn drain(&mut self, _: &mut dyn Context) {}
 
     fn is_done(&self) -> bool {
         self.order.len() as u64 == self.each * self.flows.len() as u64

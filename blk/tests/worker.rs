@@ -261,6 +261,8 @@ struct Waiter {
 }
 
 impl Client for Waiter {
+    mqfq_testing::ignores!(completed, turn_end, room);
+
     fn start(&mut self, context: &mut dyn Context) {
         for (user, after) in self.after.iter().enumerate() {
             let at_ns = context.now_ns() + after.as_nanos() as u64;
@@ -275,10 +277,6 @@ impl Client for Waiter {
         self.told.send((user, late_ns)).unwrap();
         self.is_done = user == 0;
     }
-
-    fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
-    fn turn_end(&mut self, _: &mut dyn Context) {}
-    fn room(&mut self, _: &mut dyn Context) {}
 
     fn drain(&mut self, _: &mut dyn Context) {
         self.is_done = true;
@@ -318,6 +316,8 @@ fn timers_come_in_order_and_never_early_and_a_client_that_is_done_is_not_kept_by
 fn a_panic_of_a_worker_is_told_and_nobody_waits_for_it() {
     struct Panicking(Toy);
     impl Client for Panicking {
+        mqfq_testing::ignores!(completed, turn_end, room, drain);
+
         fn start(&mut self, context: &mut dyn Context) {
             self.0.start(context);
         }
@@ -326,10 +326,7 @@ fn a_panic_of_a_worker_is_told_and_nobody_waits_for_it() {
             self.0.event(context, event);
             panic!("injected by the test");
         }
-        fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
-        fn turn_end(&mut self, _: &mut dyn Context) {}
-        fn room(&mut self, _: &mut dyn Context) {}
-        fn drain(&mut self, _: &mut dyn Context) {}
+
         fn is_done(&self) -> bool {
             false
         }

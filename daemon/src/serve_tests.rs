@@ -1,12 +1,11 @@
 //! What ends a server besides a signal: a worker that panics.
 
 use super::*;
-use mqfq_blk::client::{Client, Context, Event};
+use mqfq_blk::client::{Client, Context};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
-use mqfq_blk::request::Completion;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
 use std::fs::File;
@@ -21,14 +20,12 @@ const VICTIM: &str = "MQFQ_TEST_VICTIM_PANIC";
 struct Panicking;
 
 impl Client for Panicking {
+    mqfq_testing::ignores!(event, completed, turn_end, room, drain);
+
     fn start(&mut self, _: &mut dyn Context) {
         panic!("injected by\nthe test");
     }
-    fn event(&mut self, _: &mut dyn Context, _: Event) {}
-    fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
-    fn turn_end(&mut self, _: &mut dyn Context) {}
-    fn room(&mut self, _: &mut dyn Context) {}
-    fn drain(&mut self, _: &mut dyn Context) {}
+
     fn is_done(&self) -> bool {
         false
     }

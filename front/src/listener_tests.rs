@@ -17,12 +17,8 @@ const NAMES: Names = Names { front_end: "test", requests: &[], rules: &["crowded
 struct Idle(#[expect(dead_code, reason = "it holds the place")] Place);
 
 impl Client for Idle {
-    fn start(&mut self, _: &mut dyn Context) {}
-    fn event(&mut self, _: &mut dyn Context, _: Event) {}
-    fn completed(&mut self, _: &mut dyn Context, _: mqfq_blk::request::Completion) {}
-    fn turn_end(&mut self, _: &mut dyn Context) {}
-    fn room(&mut self, _: &mut dyn Context) {}
-    fn drain(&mut self, _: &mut dyn Context) {}
+    mqfq_testing::ignores!(start, event, completed, turn_end, room, drain);
+
     fn is_done(&self) -> bool {
         false
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`allocations`] | does a stretch of code take memory? |
 //! | [`browser`] | what does a page show, and what did it ask for? |
+//! | [`client`] | which calls does a client of a test do nothing about? |
 //! | [`folder`] | where does a test put its files? |
 //! | [`guest`] | what happens under a Linux kernel of its own? |
 //! | [`machine`] | who may use the machine? |
@@ -13,6 +14,7 @@
 
 pub mod allocations;
 pub mod browser;
+pub mod client;
 pub mod folder;
 pub mod guest;
 pub mod machine;

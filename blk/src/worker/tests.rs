@@ -255,6 +255,8 @@ struct Ticker {
 }
 
 impl Client for Ticker {
+    mqfq_testing::ignores!(turn_end, room, drain);
+
     fn start(&mut self, context: &mut dyn Context) {
         (0..self.timers).for_each(|user| context.timer(1000, user));
     }
@@ -278,12 +280,6 @@ impl Client for Ticker {
         assert_eq!(completion.status, Status::Ok);
         self.in_flight -= 1;
     }
-
-    fn turn_end(&mut self, _: &mut dyn Context) {}
-
-    fn room(&mut self, _: &mut dyn Context) {}
-
-    fn drain(&mut self, _: &mut dyn Context) {}
 
     fn is_done(&self) -> bool {
         false
@@ -511,6 +507,8 @@ fn timers_come_in_the_order_of_their_times_and_never_early() {
 struct Clocks(Rc<RefCell<Vec<(u64, u64)>>>);
 
 impl Client for Clocks {
+    mqfq_testing::ignores!(completed, turn_end, room, drain);
+
     fn start(&mut self, context: &mut dyn Context) {
         (0..3).for_each(|user| context.timer(1_000, user));
     }
@@ -521,14 +519,6 @@ impl Client for Clocks {
             context.timer(context.now_ns(), 3);
         }
     }
-
-    fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
-
-    fn turn_end(&mut self, _: &mut dyn Context) {}
-
-    fn room(&mut self, _: &mut dyn Context) {}
-
-    fn drain(&mut self, _: &mut dyn Context) {}
 
     fn is_done(&self) -> bool {
         false

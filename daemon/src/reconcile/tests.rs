@@ -7,7 +7,7 @@ use crate::live_bytes;
 use crate::log_format::LogFormat;
 use crate::watch;
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Label, Whose};
+use mqfq_blk::client::{Client, Context, DeviceIndex, Label, Whose};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::EngineOptions;
@@ -76,6 +76,8 @@ struct Writer {
 }
 
 impl Client for Writer {
+    mqfq_testing::ignores!(event, turn_end, room);
+
     fn start(&mut self, context: &mut dyn Context) {
         let submission = Submission {
             flow: self.flow,
@@ -88,12 +90,11 @@ impl Client for Writer {
         };
         context.submit(self.device, submission).expect("there is room");
     }
-    fn event(&mut self, _: &mut dyn Context, _: Event) {}
+
     fn completed(&mut self, _: &mut dyn Context, _: Completion) {
         self.is_written = true;
     }
-    fn turn_end(&mut self, _: &mut dyn Context) {}
-    fn room(&mut self, _: &mut dyn Context) {}
+
     fn drain(&mut self, _: &mut dyn Context) {
         self.is_draining = true;
     }

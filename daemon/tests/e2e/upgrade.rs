@@ -52,9 +52,14 @@ nbd = "unix:@/drive.sock"
 const NAMES: [&str; 3] = ["file", "memory", "drive"];
 
 fn start() -> Server {
+    Server::start_in(with_disk(), CONFIG)
+}
+
+/// A folder with the file of the file device.
+fn with_disk() -> Folder {
     let folder = Folder::new();
     drop(folder.file("disk", 16 * MIB));
-    Server::start_in(folder, CONFIG)
+    folder
 }
 
 fn connect(server: &Server, name: &str) -> Client {
@@ -233,8 +238,7 @@ fn a_server_that_does_not_come_up_changes_nothing_and_says_why() {
 #[test]
 fn a_client_that_waits_for_its_cap_holds_no_upgrade_up() {
     let _machine = machine::shared();
-    let folder = Folder::new();
-    drop(folder.file("disk", 16 * MIB));
+    let folder = with_disk();
     // One request in a second, and 20 are asked for.
     let config = CONFIG.replace("[tenant.t]", "[tenant.t]\nmax-iops = 1");
     let server = Server::start_in(folder, &config);
@@ -373,6 +377,14 @@ fn removed(socket: &UnixDatagram, count: usize) -> Vec<String> {
     (0..count).map(|_| next()).collect()
 }
 
+/// A folder with the disk, and the socket in it that systemd hears a server on.
+fn with_manager() -> (Folder, UnixDatagram) {
+    let folder = with_disk();
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    (folder, manager)
+}
+
 /// A server of `folder` as systemd starts it: with what it keeps, from descriptor 3 on.
 fn by_manager(folder: Folder, config: &str, kept: Vec<(String, OwnedFd)>, room: &str) -> Server {
     let made = command(&folder, config);
@@ -407,10 +419,7 @@ fn by_manager(folder: Folder, config: &str, kept: Vec<(String, OwnedFd)>, room: 
 #[test]
 fn a_restart_by_systemd_goes_through_its_descriptor_store() {
     let _machine = machine::shared();
-    let folder = Folder::new();
-    drop(folder.file("disk", 16 * MIB));
-    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (folder, manager) = with_manager();
     let server = by_manager(folder, CONFIG, Vec::new(), "64");
     let mut clients = NAMES.map(|name| connect(&server, name));
     clients.iter_mut().for_each(|client| works(client, 1));
@@ -449,10 +458,7 @@ fn a_restart_by_systemd_goes_through_its_descriptor_store() {
 #[test]
 fn a_restart_while_systemd_has_not_forgotten_the_last_one_mixes_nothing_up() {
     let _machine = machine::shared();
-    let folder = Folder::new();
-    drop(folder.file("disk", 16 * MIB));
-    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (folder, manager) = with_manager();
     let server = by_manager(folder, CONFIG, Vec::new(), "512");
     let mut clients = NAMES.map(|name| connect(&server, name));
     clients.iter_mut().for_each(|client| works(client, 1));
@@ -481,10 +487,7 @@ fn a_restart_while_systemd_has_not_forgotten_the_last_one_mixes_nothing_up() {
 #[test]
 fn what_was_never_saved_stops_no_start_and_the_state_is_used_once() {
     let _machine = machine::shared();
-    let folder = Folder::new();
-    drop(folder.file("disk", 16 * MIB));
-    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (folder, manager) = with_manager();
     // As if another device, an address and two exports had been added over the API.
     let added = "[device.more]\nkind = \"memory\"\nsize = \"1MiB\"\n\
                  [export.more]\ndevice = \"more\"\ntenant = \"t\"\nnbd = [\"unix:@/more.sock\", \"unix:@/file.sock\"]\n";
@@ -519,8 +522,7 @@ fn what_was_never_saved_stops_no_start_and_the_state_is_used_once() {
 #[test]
 fn a_store_that_is_too_small_or_of_another_version_is_refused_in_a_sentence() {
     let _machine = machine::shared();
-    let folder = Folder::new();
-    drop(folder.file("disk", 16 * MIB));
+    let folder = with_disk();
     let _manager = UnixDatagram::bind(folder.join("notify")).unwrap();
     let mut server = by_manager(folder, CONFIG, Vec::new(), "3");
     server.signal(libc::SIGTERM);
