@@ -27,6 +27,8 @@
 //!   queues twice. The rule takes a mean.
 //! * *Completions per reap*: those of all workers in a step over their reaps that found some. A worker
 //!   that never reaps in vain is not told from one that sleeps long.
+//! * *Time in the system*: where all requests are of one unit, the mean of the first one's and the last one's of a reap
+//!   stands for all. One and two are exact, and so is a time that grows evenly from the first to the last.
 //! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
 //!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
 //!
@@ -35,11 +37,14 @@
 //! M2. Nobody waits for the flag on the path. A D that is put in force was computed from sums no older than the flag.
 //!
 //! # Cost
-//! For each request additions to words of the worker's own: the units at dispatch, and at completion a count
-//! and a time, as long as requests of one size come back; for each run and each reap, stores to the own lines; for
+//! For each request its units are added to a word of the worker's own at dispatch. As many units on the device as
+//! commands: all are of one unit, and the list of completions is the count. Else the units of each are compared with
+//! those of the request before. For each run and each reap, stores to the own lines; for
 //! each step, one in [`STEP_COMPLETIONS`] or more, a read of all lines, of which about three have changed for each
 //! worker.
 
+use crate::request::Completion;
+use crate::table::Owner;
 use mqfq_sched::depth::{CLASSES, Controller, Sample, class_of};
 pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
 use mqfq_sched::policy::{Kick, Policy, PolicyOptions};
@@ -72,8 +77,8 @@ pub struct InForce {
 
 /// What is measured of one device, by whom, and what was found. See the module's text.
 pub struct Tuning {
-    /// By hctx.
-    lines: Box<[Line]>,
+    /// By hctx; each worker has its own at hand.
+    lines: Box<[Arc<Line>]>,
     /// [`Controller::epoch`], for the workers.
     epoch: Padded<AtomicU32>,
     tuner: TryOnce<Tuner>,
@@ -144,10 +149,11 @@ pub(crate) struct Meter {
 
 /// A worker's hand in a [`Tuning`].
 struct Hand {
+    line: Arc<Line>,
+    /// Completions until this worker's next step.
+    step_after: u32,
     tuning: Arc<Tuning>,
     hctx: HctxId,
-    /// Completions since this worker's last step.
-    completions: u32,
 }
 
 impl Tuning {
@@ -165,7 +171,7 @@ impl Tuning {
             waited_ns: vec![0; workers].into(),
         };
         Some(Arc::new(Tuning {
-            lines: (0..workers).map(|_| Line::default()).collect(),
+            lines: (0..workers).map(|_| Arc::default()).collect(),
             epoch: Padded::default(),
             tuner: TryOnce::new(tuner),
             finds_depth: options.depth_auto,
@@ -197,9 +203,11 @@ impl Tuning {
     /// One worker's hand.
     pub(crate) fn meter(self: &Arc<Tuning>, hctx: HctxId, now_ns: u64) -> Meter {
         // Relaxed: as all that is written to a line.
-        self.lines[hctx.index()].accounted_ns.store(now_ns, Ordering::Relaxed);
-        self.lines[hctx.index()].completed_ns.store(now_ns, Ordering::Relaxed);
-        Meter { hand: Some(Hand { tuning: self.clone(), hctx, completions: 0 }), ..Meter::off() }
+        let line = self.lines[hctx.index()].clone();
+        line.accounted_ns.store(now_ns, Ordering::Relaxed);
+        line.completed_ns.store(now_ns, Ordering::Relaxed);
+        let hand = Hand { line, step_after: self.step_completions, tuning: self.clone(), hctx };
+        Meter { hand: Some(hand), ..Meter::off() }
     }
 
     /// Sums up, steps the controller, and puts in force what it says. Returns whether anything has changed.
@@ -322,7 +330,7 @@ impl Meter {
     #[inline]
     pub(crate) fn account(&mut self, now_ns: u64) {
         if let Some(hand) = &self.hand {
-            self.account_on(hand.line(), now_ns);
+            self.account_on(&hand.line, now_ns);
         }
     }
 
@@ -338,7 +346,7 @@ impl Meter {
     /// A run is over. Its last pick left somebody waiting for a token, or not; that or the window held so many flows
     /// back.
     pub(crate) fn picked(&mut self, is_waiting: bool, waiting_flows: u64) {
-        let Some(line) = self.hand.as_ref().map(Hand::line) else { return };
+        let Some(Hand { line, .. }) = &self.hand else { return };
         set(&line.is_waiting, is_waiting.into());
         set(&line.waiting_flows, waiting_flows);
         set(&line.out_units, self.out_units);
@@ -348,6 +356,12 @@ impl Meter {
     #[inline(always)]
     pub(crate) fn dispatched(&mut self, units: u32) {
         self.out_units += u64::from(units);
+    }
+
+    /// So many units are on the device.
+    #[inline(always)]
+    pub(crate) fn has_out(&self, units: u64) -> bool {
+        self.out_units == units
     }
 
     /// A request of so many units is back; submission to now is `total_ns`.
@@ -374,39 +388,35 @@ impl Meter {
         self.run_units = units;
     }
 
-    /// Puts what has completed on the line.
-    fn end_run(&mut self) {
-        let (requests, total_ns) = (std::mem::take(&mut self.run_requests), std::mem::take(&mut self.run_total_ns));
-        let Some(line) = self.hand.as_ref().map(Hand::line) else { return };
-        let (class, size) = (class_of(self.run_units), u64::from(self.run_units));
-        let requests = u64::from(requests);
-        let units = size * requests;
-        self.out_units -= units;
-        let [units_word, requests_word] = &line.work[class];
-        add(units_word, units);
-        add(requests_word, requests);
-        add(&line.system_unit_ns, size.wrapping_mul(total_ns));
-        set(&line.out_units, self.out_units);
+    /// Requests of one unit each are back, all of a reap. Nothing else was counted since the last one.
+    #[inline(always)]
+    pub(crate) fn completed_ones(&mut self, ended: &[(Owner, Completion)]) {
+        let (Some(Hand { line, .. }), [(_, first), ..], [.., (_, last)]) = (&self.hand, ended, ended) else { return };
+        let requests = ended.len() as u64;
+        let ends_ns = first.queued_ns + first.device_ns + last.queued_ns + last.device_ns;
+        self.out_units -= requests;
+        put(line, 0, requests, requests, ends_ns.wrapping_mul(requests) / 2, self.out_units);
     }
 
-    /// So many requests were reaped, and large ones go in parts now, or whole. Steps the controller if it is time; true
-    /// if that changed anything. The caller picks after it.
-    pub(crate) fn reaped<P: Policy>(
-        &mut self,
-        requests: usize,
-        is_in_parts: bool,
-        policy: &P,
-        now_ns: u64,
-        kick: &mut impl Kick,
-    ) -> bool {
+    /// Puts what has completed on the line.
+    pub(crate) fn end_run(&mut self) {
+        let (requests, total_ns) = (std::mem::take(&mut self.run_requests), std::mem::take(&mut self.run_total_ns));
+        let Some(Hand { line, .. }) = &self.hand else { return };
+        let size = u64::from(self.run_units);
+        let (requests, units) = (u64::from(requests), size * u64::from(requests));
+        self.out_units -= units;
+        put(line, class_of(self.run_units), units, requests, size.wrapping_mul(total_ns), self.out_units);
+    }
+
+    /// So many requests were reaped and counted. True: it is time for [`Meter::step`].
+    #[inline(always)]
+    pub(crate) fn reaped(&mut self, requests: usize, now_ns: u64) -> bool {
         if requests == 0 {
             return false;
         }
-        self.end_run();
-        let Some(hand) = &mut self.hand else { return false };
-        let line = hand.line();
+        let Some(Hand { line, step_after, tuning, .. }) = &mut self.hand else { return false };
         // Relaxed: see `Tuning::step`.
-        let epoch = hand.tuning.epoch.0.load(Ordering::Relaxed);
+        let epoch = tuning.epoch.0.load(Ordering::Relaxed);
         let before_ns = own(&line.completed_ns);
         // Relaxed: our own word.
         let is_first = line.epoch.load(Ordering::Relaxed) != epoch;
@@ -419,20 +429,27 @@ impl Meter {
         }
         set(&line.completed_ns, now_ns);
         add(&line.reaps, 1);
-        hand.completions += requests as u32;
-        if hand.completions < hand.tuning.step_completions {
-            return false;
-        }
-        hand.completions = 0;
-        hand.tuning.step(policy, hand.hctx, is_in_parts, now_ns, kick)
+        *step_after = step_after.saturating_sub(requests as u32);
+        *step_after == 0
+    }
+
+    /// Steps the controller; large requests go in parts now, or whole. True if that changed anything. The caller picks
+    /// after it.
+    pub(crate) fn step<P: Policy>(&mut self, is_in_parts: bool, policy: &P, now_ns: u64, kick: &mut impl Kick) -> bool {
+        let Some(Hand { step_after, tuning, hctx, .. }) = &mut self.hand else { return false };
+        *step_after = tuning.step_completions;
+        tuning.step(policy, *hctx, is_in_parts, now_ns, kick)
     }
 }
 
-impl Hand {
-    #[inline(always)]
-    fn line(&self) -> &Line {
-        &self.tuning.lines[self.hctx.index()]
-    }
+/// Adds what has completed, of one class, to the own line.
+#[inline(always)]
+fn put(line: &Line, class: usize, units: u64, requests: u64, system_unit_ns: u64, out_units: u64) {
+    let [units_word, requests_word] = &line.work[class];
+    add(units_word, units);
+    add(requests_word, requests);
+    add(&line.system_unit_ns, system_unit_ns);
+    set(&line.out_units, out_units);
 }
 
 /// A word of the own line.

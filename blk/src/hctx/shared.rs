@@ -218,14 +218,30 @@ impl<P: Policy> Shared<P> {
         out: &mut Vec<(Owner, Completion)>,
     ) {
         self.account(now_ns);
-        // Where nothing is measured, requests do not pay for it.
-        if self.meter.is_on() {
+        // Where nothing is measured, requests do not pay for it; nor where each is known to be of one unit.
+        let is_metered = self.meter.is_on();
+        if is_metered && !self.are_ones(now_ns) {
             return self.complete_metered::<E>(now_ns, kick, out);
         }
+        let before = out.len();
         self.complete_each::<E, false>(now_ns, kick, out);
+        if is_metered {
+            self.meter.completed_ones(&out[before..]);
+        }
     }
 
-    /// The same where something is measured.
+    /// All requests on the device are of one unit, each is a command, and what ends now was carried out.
+    #[inline(always)]
+    fn are_ones(&self, now_ns: u64) -> bool {
+        // None is of less, and one that has no tag has a unit, too.
+        self.meter.has_out(self.commands.tags.in_use() as u64)
+            && self.apart == 0
+            && !self.merging.is_on()
+            && self.commands.recalls.is_none()
+            && !self.expiry.is_due(now_ns)
+    }
+
+    /// The same where something is measured, and requests may be of several units.
     #[inline(never)]
     fn complete_metered<E: Ending<P>>(
         &mut self,
@@ -233,7 +249,11 @@ impl<P: Policy> Shared<P> {
         kick: &mut impl Kick,
         out: &mut Vec<(Owner, Completion)>,
     ) {
+        let are_any = !self.commands.reaped.is_empty();
         self.complete_each::<E, true>(now_ns, kick, out);
+        if are_any {
+            self.meter.end_run();
+        }
     }
 
     #[inline(always)]
@@ -279,12 +299,16 @@ impl<P: Policy> Shared<P> {
     /// So many requests were completed: steps what tunes the policy, if anything does and it is time.
     #[inline(always)]
     pub(super) fn tune(&mut self, completed: usize, now_ns: u64, kick: &mut impl Kick) {
-        if !self.meter.is_on() {
-            return;
+        if self.meter.reaped(completed, now_ns) {
+            self.step_tuning(now_ns, kick);
         }
+    }
+
+    #[inline(never)]
+    fn step_tuning(&mut self, now_ns: u64, kick: &mut impl Kick) {
         let Shared { meter, policy, counters, splitting, .. } = self;
         let is_in_parts = splitting.as_deref().is_some_and(|splitting| splitting.control().is_in_parts());
-        if meter.reaped(completed, is_in_parts, &**policy, now_ns, kick) {
+        if meter.step(is_in_parts, &**policy, now_ns, kick) {
             counters.mark(TraceEvent::Tuned, now_ns);
         }
     }
@@ -296,7 +320,7 @@ impl<P: Policy> Shared<P> {
     }
 
     /// Completes a request that has a token, with the payload in `buffer`. `IS_METERED`: the meter counts it; false
-    /// only where the meter is off.
+    /// only where the meter is off, or counts all of a reap at once.
     #[inline(always)]
     pub(super) fn complete<E: Ending<P>, const IS_METERED: bool>(
         &mut self,

@@ -1,6 +1,7 @@
 //! What a step reads of several workers, and that nobody waits for another.
 
 use super::*;
+use crate::request::{Op, Status};
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyKind};
 use mqfq_sched::topology::Topology;
@@ -31,6 +32,24 @@ fn policy(depth: u32, workers: usize) -> AnyPolicy {
     AnyPolicy::new(&options(depth), &Topology::flat(workers), &[Weight::DEFAULT]).expect("good options")
 }
 
+/// The end of a request that was in the system for so long.
+fn end(total_ns: u64) -> (Owner, Completion) {
+    let (queued_ns, device_ns) = (total_ns / 4, total_ns - total_ns / 4);
+    let (op, status) = (Op::Read, Status::Ok);
+    (Owner(0), Completion { cookie: 0, status, op, length_bytes: 4096, buffer: None, queued_ns, device_ns })
+}
+
+/// A reap of requests of so many units, each in the system for so long.
+fn reap(meter: &mut Meter, ends: &[(u32, u64)]) {
+    ends.iter().for_each(|&(units, total_ns)| meter.completed(units, total_ns));
+    meter.end_run();
+}
+
+/// So many were reaped: the step, if it is time. True if it has changed anything.
+fn reaped(meter: &mut Meter, requests: usize, policy: &AnyPolicy, now_ns: u64) -> bool {
+    meter.reaped(requests, now_ns) && meter.step(false, policy, now_ns, &mut |_: HctxId| ())
+}
+
 #[test]
 fn a_device_whose_depth_is_a_number_has_no_tuning() {
     assert!(Tuning::new(&PolicyOptions::new(PolicyKind::Mqfq), 4).is_none());
@@ -43,9 +62,8 @@ fn what_workers_count_adds_up_and_goes_on_while_they_sleep() {
     a.dispatched(32);
     b.dispatched(1);
     b.account(4 * US);
-    b.completed(1, 4 * US);
-    a.end_run();
-    b.end_run();
+    reap(&mut b, &[(1, 4 * US)]);
+    reap(&mut a, &[]);
     // A has not woken up since: its 32 units count all the same.
     let sample = sample(&tuning, 10 * US);
     assert_eq!((sample.units(), sample.requests(), sample.out_units), (1, 1, 32));
@@ -60,11 +78,28 @@ fn what_is_given_back_is_no_work_of_the_device() {
     meter.dispatched(8);
     meter.dispatched(1);
     meter.given_back(8);
-    meter.completed(1, 3 * US);
-    meter.end_run();
+    reap(&mut meter, &[(1, 3 * US)]);
     let sample = sample(&tuning, 10 * US);
     assert_eq!((sample.units(), sample.requests(), sample.out_units), (1, 1, 0));
     assert_eq!(sample.system_unit_ns, 3 * US);
+}
+
+#[test]
+fn as_many_units_as_requests_are_requests_of_one_unit_each() {
+    let tuning = tuning(64, 1);
+    let mut meter = tuning.meter(HctxId(0), 0);
+    [1, 1, 1, 1, 4].into_iter().for_each(|units| meter.dispatched(units));
+    assert!(!meter.has_out(5), "eight units");
+    reap(&mut meter, &[(4, 2 * US)]);
+    assert!(meter.has_out(4));
+    meter.completed_ones(&[]);
+    meter.completed_ones(&[end(7 * US)]);
+    // 3, 4 and 5 us: the first and the last tell their sum.
+    meter.completed_ones(&[3, 4, 5].map(|us| end(us * US)));
+    let sample = sample(&tuning, 10 * US);
+    let work = [1, 4].map(|units| (sample.work[class_of(units)].requests, sample.work[class_of(units)].units));
+    assert_eq!((work, sample.out_units), ([(4, 4), (1, 4)], 0));
+    assert_eq!(sample.system_unit_ns, (4 * 2 + 7 + 12) * US);
 }
 
 #[test]
@@ -87,9 +122,7 @@ fn a_silence_is_what_the_silences_of_all_workers_have_in_common() {
     let tuning = tuning(64, 2);
     let policy = policy(64, 2);
     let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
-    let mut reap = |worker: usize, at_ns| {
-        meters[worker].reaped(1, false, &policy, at_ns, &mut |_: HctxId| ());
-    };
+    let mut reap = |worker: usize, at_ns| _ = reaped(&mut meters[worker], 1, &policy, at_ns);
     // Worker 0 is silent from 10 to 60, worker 1 from 20 to 90.
     for (worker, at_us) in [(0, 5), (1, 10), (0, 10), (1, 20), (0, 60), (0, 80), (1, 90), (0, 95)] {
         reap(worker, at_us * US);
@@ -113,8 +146,8 @@ fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
         meter.picked(true, 1);
         now_ns += u64::from(batch) * US;
         meter.account(now_ns);
-        (0..batch).for_each(|_| meter.completed(1, 100 * US));
-        if meter.reaped(batch as usize, false, &policy, now_ns, &mut |_: HctxId| ()) {
+        reap(&mut meter, &[(1, 100 * US); 4][..batch as usize]);
+        if reaped(&mut meter, batch as usize, &policy, now_ns) {
             changes += 1;
             depth = policy.depth().expect("mqfq has one");
             let in_force = tuning.in_force(now_ns).expect("nobody else is inside");
@@ -135,7 +168,7 @@ fn a_window_that_the_rule_wants_is_in_force_after_the_step() {
     for (worker, meter) in meters.iter_mut().enumerate() {
         meter.picked(worker == 0, u64::from(worker < 3));
     }
-    let mut step = |now_ns| meters[3].reaped(32, false, &policy, now_ns, &mut |_: HctxId| ());
+    let mut step = |now_ns| reaped(&mut meters[3], 32, &policy, now_ns);
     let changed_ns = (1..100).map(|at_us| at_us * US).find(|&now_ns| step(now_ns)).expect("T changes");
     assert_eq!(policy.window_terms(), Some(options.terms_of(VSpan::from_bytes(128 << 10), 4)));
     let in_force = tuning.in_force(changed_ns).expect("nobody else is inside");
