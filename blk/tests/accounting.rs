@@ -20,6 +20,10 @@ fn context() -> HwCtx<AnyPolicy> {
 }
 
 fn context_of(policy: AnyPolicy, path: PathOptions) -> HwCtx<AnyPolicy> {
+    context_of_flows(1, policy, path)
+}
+
+fn context_of_flows(flows: usize, policy: AnyPolicy, path: PathOptions) -> HwCtx<AnyPolicy> {
     let queue = QueueOptions {
         hctx: HctxId(0),
         depth: 8,
@@ -32,7 +36,7 @@ fn context_of(policy: AnyPolicy, path: PathOptions) -> HwCtx<AnyPolicy> {
         policy: Arc::new(policy),
         device: MemoryDevice::new(1 << 20).open_queue(queue).unwrap(),
         queue_depth: 8,
-        limits: vec![StageLimits::DEFAULT],
+        limits: vec![StageLimits::DEFAULT; flows],
         cost: CostModel::FLAT,
         path,
     })
@@ -160,5 +164,66 @@ fn nobody_waits_for_discards_and_zeroes_without_fua() {
             reap(&mut hctx, 20);
             run(&mut hctx, 20);
         }
+    }
+}
+
+/// Two flows of equal weight, D in units of 4 KiB.
+fn two_flows(depth: u32) -> HwCtx<AnyPolicy> {
+    let options = PolicyOptions { depth, token_unit_bytes: Some(4096), ..PolicyOptions::new(PolicyKind::Mqfq) };
+    let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT; 2]).unwrap();
+    context_of_flows(2, policy, PathOptions::default())
+}
+
+fn submit_of(hctx: &mut HwCtx<AnyPolicy>, flow: u32, op: Op, length_bytes: u32) {
+    let buffer = matches!(op, Op::Read | Op::Write).then(|| Buffer::new(length_bytes as usize));
+    let flow = FlowId(flow);
+    let submission = Submission { flow, op, offset_bytes: 0, length_bytes, fua: false, buffer, cookie: flow.0.into() };
+    hctx.submit(Owner(5), submission, 0, &mut |_: HctxId| ()).unwrap();
+}
+
+#[test]
+fn a_tenant_that_writes_zeroes_gets_no_more_than_one_that_writes() {
+    for may_unmap in [false, true] {
+        let mut hctx = two_flows(1);
+        let loads = [(Op::WriteZeroes { may_unmap }, 256 << 10), (Op::Write, 16 << 10)];
+        for (flow, (op, length_bytes)) in (0..).zip(loads) {
+            (0..8).for_each(|_| submit_of(&mut hctx, flow, op, length_bytes));
+        }
+        let mut bytes = [0u64; 2];
+        let mut ended = Vec::new();
+        for now_ns in 1..2000 {
+            run(&mut hctx, now_ns);
+            hctx.reap(now_ns, &mut |_: HctxId| (), &mut ended);
+            for (_, completion) in ended.drain(..) {
+                let flow = completion.cookie as u32;
+                bytes[flow as usize] += u64::from(completion.length_bytes);
+                let (op, length_bytes) = loads[flow as usize];
+                submit_of(&mut hctx, flow, op, length_bytes);
+            }
+        }
+        assert!(bytes[0] > 20 << 20 && bytes[0].abs_diff(bytes[1]) < 1 << 20, "{bytes:?}");
+        while hctx.admitted() > 0 {
+            run(&mut hctx, 3000);
+            reap(&mut hctx, 3000);
+        }
+    }
+}
+
+#[test]
+fn zeroes_and_discards_hold_a_unit_of_d_however_long_they_are() {
+    for op in [Op::WriteZeroes { may_unmap: false }, Op::Discard] {
+        let mut hctx = two_flows(4);
+        submit_of(&mut hctx, 0, op, 1 << 20);
+        (0..4).for_each(|_| submit_of(&mut hctx, 1, Op::Read, 4096));
+        assert_eq!(run(&mut hctx, 1), 4, "{op:?} and three reads");
+        for now_ns in 2..1000 {
+            reap(&mut hctx, now_ns);
+            run(&mut hctx, now_ns);
+            if hctx.admitted() == 0 {
+                break;
+            }
+        }
+        let cost = |flow: usize| hctx.flow_stats()[flow].as_ref().map(|stats| stats.cost);
+        assert_eq!((cost(0), cost(1)), (Some(if op == Op::Discard { 4096 } else { 1 << 20 }), Some(4 * 4096)));
     }
 }

@@ -15,7 +15,7 @@ pub enum CostKind {
     Read,
     /// Write of bytes.
     Write,
-    /// Deallocate or write zeroes: moves no bytes over the link.
+    /// Deallocate or write zeroes: no bytes go over the link.
     Discard,
     /// Flush of a volatile cache.
     Flush,
@@ -37,29 +37,40 @@ pub struct CostModel {
     pub read: CostTerm,
     /// Cost of a write.
     pub write: CostTerm,
-    /// Deallocate and write zeroes.
+    /// Deallocate.
     pub discard: CostTerm,
     /// Flushes.
     pub flush: CostTerm,
+    /// Write zeroes. `None`: as a write, also where that follows the device ([`crate::write_cost`]).
+    pub write_zeroes: Option<CostTerm>,
 }
 
 impl CostModel {
-    /// A byte read or written costs one; a discard or flush costs as much as 4 KiB, because nothing may be free: a
-    /// request of cost 0 would let a tenant submit without end at one start tag.
+    /// A byte read or written, or made zero, costs one; a discard or flush costs as much as 4 KiB, because nothing may
+    /// be free: a request of cost 0 would let a tenant submit without end at one start tag.
     pub const FLAT: CostModel = CostModel {
         read: CostTerm { base_bytes: 0, per_byte_256ths: 256 },
         write: CostTerm { base_bytes: 0, per_byte_256ths: 256 },
         discard: CostTerm { base_bytes: 4096, per_byte_256ths: 0 },
         flush: CostTerm { base_bytes: 4096, per_byte_256ths: 0 },
+        write_zeroes: None,
     };
 
-    /// What a request of `kind` costs.
+    /// What a request of `kind` costs; of those that write zeroes [`CostModel::zeroes`] tells.
     pub const fn term(&self, kind: CostKind) -> CostTerm {
         match kind {
             CostKind::Read => self.read,
             CostKind::Write => self.write,
             CostKind::Discard => self.discard,
             CostKind::Flush => self.flush,
+        }
+    }
+
+    /// What writing zeroes costs, while writes cost as the model says.
+    pub const fn zeroes(&self) -> CostTerm {
+        match self.write_zeroes {
+            Some(term) => term,
+            None => self.write,
         }
     }
 
@@ -98,6 +109,15 @@ mod tests {
         assert_eq!(CostModel::FLAT.cost(CostKind::Read, 0), Cost(1));
         assert_eq!(CostModel::FLAT.cost(CostKind::Flush, 0), Cost(4096));
         assert_eq!(CostModel::FLAT.cost(CostKind::Discard, 1 << 40), Cost(4096));
+    }
+
+    #[test]
+    fn zeroes_cost_as_a_write_unless_the_model_says_otherwise() {
+        let dear = CostTerm { base_bytes: 100, per_byte_256ths: 512 };
+        assert_eq!(CostModel::FLAT.zeroes().cost(1 << 20), Cost(1 << 20));
+        assert_eq!(CostModel { write: dear, ..CostModel::FLAT }.zeroes(), dear);
+        let own = CostModel { write: dear, write_zeroes: Some(CostModel::FLAT.discard), ..CostModel::FLAT };
+        assert_eq!(own.zeroes().cost(1 << 20), Cost(4096));
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Oracle {
             flow: entry.flow,
             handle: entry.handle,
             cost: entry.cost,
-            units: self.options.units(entry.cost),
+            units: self.options.units_of(entry),
         };
         self.arrivals += 1;
         let queue = &mut self.queues[hctx.0 as usize];

@@ -33,7 +33,11 @@ pub(super) trait Ending<P: Policy> {
 }
 
 /// How a submission is charged, by [`Op::index`].
-pub(super) struct Charges([OpCharge; Op::COUNT]);
+pub(super) struct Charges {
+    by_op: [OpCharge; Op::COUNT],
+    /// Writing zeroes costs what a write does.
+    zeroes_as_writes: bool,
+}
 
 #[derive(Clone, Copy)]
 struct OpCharge {
@@ -52,19 +56,23 @@ impl Charges {
         let write = of(CostKind::Write, !async_writes, u32::MAX);
         let flush = of(CostKind::Flush, true, 0);
         let discard = of(CostKind::Discard, false, 0);
-        Charges([read, write, flush, discard, discard])
+        let zeroes = OpCharge { term: cost.zeroes(), ..discard };
+        Charges { by_op: [read, write, flush, discard, zeroes], zeroes_as_writes: cost.write_zeroes.is_none() }
     }
 
     /// Writes are charged by `term` from now on.
     pub(super) fn set_write(&mut self, term: CostTerm) {
-        self.0[Op::Write.index()].term = term;
+        self.by_op[Op::Write.index()].term = term;
+        if self.zeroes_as_writes {
+            self.by_op[Op::WriteZeroes { may_unmap: false }.index()].term = term;
+        }
     }
 
     /// How this submission is charged.
     #[inline(always)]
     pub(super) fn of(&self, submission: &Submission) -> Charge {
         let &Submission { op, length_bytes, fua, .. } = submission;
-        let &OpCharge { term, kind, is_sync, payload_mask } = &self.0[op.index()];
+        let &OpCharge { term, kind, is_sync, payload_mask } = &self.by_op[op.index()];
         let (cost, staged_bytes) = (term.cost(u64::from(length_bytes)), length_bytes & payload_mask);
         Charge { cost, kind, is_sync: is_sync | fua, staged_bytes }
     }

@@ -15,31 +15,38 @@ const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// Largest bandwidth that a profile may name, bytes per second.
 const BANDWIDTH_MAX: u64 = 1 << 50;
 
-/// `cost`: `"bytes"`, `"auto"` or `[device.NAME.cost]`, which has `read`, `write`, `discard` and `flush`, each
-/// `{ base = SIZE, per-byte = NUMBER }`, and `auto`. Whether the cost of writes is followed from there.
+/// `cost`: `"bytes"`, `"auto"` or `[device.NAME.cost]`, which has `read`, `write`, `discard`, `flush` and
+/// `write-zeroes`, each `{ base = SIZE, per-byte = NUMBER }`, and `auto`. Whether the cost of writes is followed from
+/// there.
 ///
 /// # Errors
 /// A value of the wrong type or out of range.
 pub fn read(device: &Section<'_, '_>) -> Result<(CostModel, bool), ConfigError> {
-    let mut model = CostModel::FLAT;
+    let model = CostModel::FLAT;
     let Some(cost) = device.get("cost") else { return Ok((model, false)) };
     match (cost.text("\"bytes\", \"auto\" or a table"), cost.table(&[])) {
         (Ok(_), _) => return Ok((model, cost.choice(&["bytes", "auto"])? == "auto")),
         (Err(neither), Err(_)) => return Err(neither),
         (Err(_), Ok(_)) => {}
     }
-    let cost = cost.table(&["read", "write", "discard", "flush", "auto"])?;
-    let CostModel { read, write, discard, flush } = &mut model;
-    for (key, term) in [("read", read), ("write", write), ("discard", discard), ("flush", flush)] {
-        let Some(entry) = cost.get(key) else { continue };
+    let cost = cost.table(&["read", "write", "discard", "flush", "write-zeroes", "auto"])?;
+    let term = |key, default: CostTerm| -> Result<CostTerm, ConfigError> {
+        let Some(entry) = cost.get(key) else { return Ok(default) };
         let entry = entry.table(&["base", "per-byte"])?;
+        let mut term = default;
         if let Some(base) = entry.get("base") {
             term.base_bytes = base.size(0..=1 << 30)?;
         }
         if let Some(per_byte) = entry.get("per-byte") {
-            *term = CostTerm { per_byte_256ths: (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32, ..*term };
+            term.per_byte_256ths = (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32;
         }
-    }
+        Ok(term)
+    };
+    let CostModel { read, write, discard, flush, .. } = model;
+    let write = term("write", write)?;
+    let write_zeroes = cost.get("write-zeroes").map(|_| term("write-zeroes", write)).transpose()?;
+    let (read, discard, flush) = (term("read", read)?, term("discard", discard)?, term("flush", flush)?);
+    let model = CostModel { read, write, discard, flush, write_zeroes };
     Ok((model, cost.get("auto").map_or(Ok(false), |auto| auto.flag())?))
 }
 

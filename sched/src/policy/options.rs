@@ -1,7 +1,7 @@
 //! The options of a policy: its kind, the depth D, the window T, and what a request takes of D.
 
-use super::{OwnOptions, PolicyKind};
-use crate::cost::Cost;
+use super::{Entry, OwnOptions, PolicyKind};
+use crate::cost::{Cost, CostKind};
 use crate::flow::Weight;
 use crate::hierarchy::TreeError;
 use crate::vtime::{VSpan, VTime};
@@ -197,6 +197,16 @@ impl PolicyOptions {
         match self.token_unit_bytes {
             None => 1,
             Some(unit) => cost.0.div_ceil(u64::from(unit)).clamp(1, u64::from(self.units_max())) as u32,
+        }
+    }
+
+    /// The same of a request. One that moves no bytes takes one unit, however long it is: with the units of its length a
+    /// write of 1 GiB of zeroes would hold back everybody else until it ends.
+    #[inline]
+    pub fn units_of(&self, entry: &Entry) -> u32 {
+        match self.units(entry.cost) {
+            units if units > 1 && entry.kind == CostKind::Discard => 1,
+            units => units,
         }
     }
 
@@ -443,5 +453,9 @@ mod tests {
         // 1 byte, one unit, one byte more than a unit, 128 KiB = 32 units, 1 GiB = 262144 units, of which 64.
         let costs = [1, 4096, 4097, 128 << 10, 1 << 30];
         assert_eq!(costs.map(|cost| weighted.units(Cost(cost))), [1, 1, 2, 32, 64]);
+        let entry =
+            |kind| Entry { kind, ..Entry::read(crate::flow::FlowId(0), Cost(1 << 20), crate::policy::Handle(0)) };
+        let kinds = [CostKind::Read, CostKind::Write, CostKind::Flush, CostKind::Discard];
+        assert_eq!(kinds.map(|kind| weighted.units_of(&entry(kind))), [64, 64, 64, 1]);
     }
 }

@@ -35,6 +35,19 @@ fn the_cost_of_writes_is_followed_only_where_that_is_asked_for() {
 }
 
 #[test]
+fn zeroes_cost_as_a_write_unless_the_config_says_otherwise() {
+    assert_eq!(device("cost = { write = { per-byte = 2.5 } }").0.zeroes().per_byte_256ths, 640);
+    let (cost, ..) = device("cost = { write = { base = 100 }, write-zeroes = { per-byte = 0.5 } }");
+    assert_eq!(cost.write_zeroes, Some(CostTerm { base_bytes: 100, per_byte_256ths: 128 }));
+    let (cost, ..) = device("cost = { write-zeroes = { base = \"4KiB\", per-byte = 0 } }");
+    assert_eq!((cost.zeroes(), cost.write), (CostModel::FLAT.discard, CostModel::FLAT.write));
+    assert_eq!(
+        refused("cost = { zeroes = { base = 1 } }"),
+        "c.toml:3: device.fast.cost.zeroes: unknown key, allowed are read, write, discard, flush, write-zeroes, auto"
+    );
+}
+
+#[test]
 fn a_profile_is_where_d_starts_unless_d_is_set() {
     let profile = "profile = { knee = 133, knee-requests = 54, latency = \"102us\", bandwidth = 2758232122 }";
     let (.., known, depth) = device(profile);

@@ -93,7 +93,7 @@ impl Policy for Bfq {
     }
 
     fn submit(&self, queue: &mut CentralQueue, entry: Entry, now_ns: u64, _kick: &mut impl Kick) {
-        let units = self.options.units(entry.cost);
+        let units = self.options.units_of(&entry);
         self.central.submit(queue, |scheduler, hctx| scheduler.submit(hctx, entry, units, now_ns));
     }
 

@@ -389,7 +389,7 @@ impl Policy for MqDeadline {
     }
 
     fn submit(&self, queue: &mut CentralQueue, entry: Entry, now_ns: u64, _kick: &mut impl Kick) {
-        let units = self.options.units(entry.cost);
+        let units = self.options.units_of(&entry);
         self.central.submit(queue, |order, hctx| {
             order.now_ns = order.now_ns.max(now_ns);
             order.stage(entry, Waiting { handle: entry.handle, units, hctx }, now_ns);

@@ -607,7 +607,7 @@ impl<S: Structures> Policy for Mqfq<S> {
     fn submit(&self, queue: &mut Queue<S>, entry: Entry, _now_ns: u64, kick: &mut impl Kick) {
         let Entry { flow, cost, handle, .. } = entry;
         let now = self.virtual_time.global_vtime();
-        let payload = Waiting { handle: handle.0, units: self.options.units(cost) };
+        let payload = Waiting { handle: handle.0, units: self.options.units_of(&entry) };
         let Some(mut behind) = queue.stage.behind(flow) else {
             return self.submit_first(queue, flow, cost, payload, kick);
         };

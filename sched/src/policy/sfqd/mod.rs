@@ -92,7 +92,7 @@ impl Policy for Sfqd {
 
     fn submit(&self, queue: &mut CentralQueue, entry: Entry, _now_ns: u64, _kick: &mut impl Kick) {
         let Entry { flow, cost, handle, .. } = entry;
-        let units = self.options.units(cost);
+        let units = self.options.units_of(&entry);
         self.central.submit(queue, |order, hctx| {
             let payload = Waiting { handle, units, hctx };
             let Some(behind) = order.stage.behind(flow) else {
