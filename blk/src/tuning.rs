@@ -29,6 +29,8 @@
 //!   that never reaps in vain is not told from one that sleeps long.
 //! * *Time in the system*: where all requests are of one unit, the mean of the first one's and the last one's of a reap
 //!   stands for all. One and two are exact, and so is a time that grows evenly from the first to the last.
+//! * *A device that is empty when workers look*: a reap that leaves nothing of its own worker's. What others have there
+//!   is not looked at; if it is empty for each, it is for all.
 //! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
 //!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
 //!
@@ -45,7 +47,7 @@
 
 use crate::request::Completion;
 use crate::table::Owner;
-use mqfq_sched::depth::{CLASSES, Controller, Sample, class_of};
+use mqfq_sched::depth::{CLASSES, Controller, Reaps, Sample, Turns, class_of};
 pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
 use mqfq_sched::policy::{Kick, Policy, PolicyOptions};
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Ordering};
@@ -104,7 +106,8 @@ struct Line {
     is_waiting: AtomicU64,
     /// Flows with requests here, if the last pick answered `NoToken` or `Throttled`; else 0.
     waiting_flows: AtomicU64,
-    /// Reaps that found completions.
+    /// Reaps that found completions, and in the upper half those of them that left nothing of this worker's on the
+    /// device.
     reaps: AtomicU64,
     /// When the last request completed.
     completed_ns: AtomicU64,
@@ -127,8 +130,11 @@ struct Tuner {
     /// As the policy was made.
     options: PolicyOptions,
     sample: Sample,
-    /// Reaps that found completions, until the last step.
-    reaps: u64,
+    /// Reaps that found completions, until the last step, and those of them that left nothing on the device.
+    reaps: u32,
+    empty_reaps: u32,
+    /// D where the device is empty whenever a worker looks.
+    turns: Turns,
     /// By hctx: how long it had waited at the last step.
     waited_ns: Box<[u64]>,
 }
@@ -168,6 +174,8 @@ impl Tuning {
             options: *options,
             sample: Sample::default(),
             reaps: 0,
+            empty_reaps: 0,
+            turns: Turns::new(workers, PolicyOptions::DEPTH_MAX),
             waited_ns: vec![0; workers].into(),
         };
         Some(Arc::new(Tuning {
@@ -214,23 +222,34 @@ impl Tuning {
     #[inline(never)]
     fn step<P: Policy>(&self, policy: &P, from: HctxId, is_in_parts: bool, now_ns: u64, kick: &mut impl Kick) -> bool {
         let changed = self.tuner.try_with(|tuner| {
-            let (completed, reaps) = (tuner.sample.requests(), tuner.reaps);
+            let (completed, reaps, empty) = (tuner.sample.requests(), tuner.reaps, tuner.empty_reaps);
             let waiting = self.read(tuner, now_ns);
             let completed = tuner.sample.requests().wrapping_sub(completed);
-            let seen = Seen { waiting, completed, reaps: tuner.reaps.wrapping_sub(reaps) };
+            let (all, empty) = (tuner.reaps.wrapping_sub(reaps).into(), tuner.empty_reaps.wrapping_sub(empty).into());
+            let (seen, reaps) = (Seen { waiting, completed, reaps: all }, Reaps { all, empty, completed });
             tuner.sample.is_in_parts = is_in_parts;
             // Here, and not after the flag is free: the next step may already want others.
-            let has_another_depth = self.step_depth(tuner, policy, from, kick);
+            let has_another_depth = self.step_depth(tuner, reaps, policy, from, kick);
             let has_another_window = self.step_window(tuner, seen, policy, now_ns);
             has_another_depth || has_another_window
         });
         changed.unwrap_or(false)
     }
 
-    fn step_depth<P: Policy>(&self, tuner: &mut Tuner, policy: &P, from: HctxId, kick: &mut impl Kick) -> bool {
-        let Tuner { controller: Some(controller), sample, .. } = tuner else { return false };
+    fn step_depth<P: Policy>(
+        &self,
+        tuner: &mut Tuner,
+        reaps: Reaps,
+        policy: &P,
+        from: HctxId,
+        kick: &mut impl Kick,
+    ) -> bool {
+        let Tuner { controller: Some(controller), turns, sample, .. } = tuner else { return false };
         let before = controller.depth();
-        let depth = controller.step(sample);
+        let depth = match turns.step(reaps) {
+            Some(depth) => controller.hold(depth, sample.now_ns),
+            None => controller.step(sample),
+        };
         // Relaxed: a number by which a worker sees that a time begins; late is as good.
         self.epoch.0.store(controller.epoch(), Ordering::Relaxed);
         depth != before && policy.set_depth(from, depth, kick)
@@ -250,8 +269,8 @@ impl Tuning {
 
     /// Reads all lines. Returns the number of flows that wait, as the rule for T counts them.
     fn read(&self, tuner: &mut Tuner, now_ns: u64) -> u32 {
-        let Tuner { controller, sample, reaps, waited_ns, .. } = tuner;
-        *reaps = 0;
+        let Tuner { controller, sample, reaps, empty_reaps, waited_ns, .. } = tuner;
+        (*reaps, *empty_reaps) = (0, 0);
         let epoch = controller.as_ref().map_or(0, Controller::epoch);
         let (mut waiting_flows, mut waiting_queues) = (0u32, 0u32);
         let mut sum = Sample { now_ns, waiting_ns: sample.waiting_ns, ..Sample::default() };
@@ -271,7 +290,9 @@ impl Tuning {
             sum.device_unit_ns = sum.device_unit_ns.wrapping_add(device);
             sum.system_unit_ns = sum.system_unit_ns.wrapping_add(get(&line.system_unit_ns));
             sum.out_units = sum.out_units.wrapping_add(out);
-            *reaps = reaps.wrapping_add(get(&line.reaps));
+            let found = get(&line.reaps);
+            *reaps = reaps.wrapping_add(found as u32);
+            *empty_reaps = empty_reaps.wrapping_add((found >> 32) as u32);
             let flows = get(&line.waiting_flows) as u32;
             (waiting_flows, waiting_queues) = (waiting_flows + flows, waiting_queues + u32::from(flows > 0));
             let waited = get(&line.waiting_ns) + if get(&line.is_waiting) == 1 { since_ns } else { 0 };
@@ -428,7 +449,8 @@ impl Meter {
             line.epoch.store(epoch, Ordering::Relaxed);
         }
         set(&line.completed_ns, now_ns);
-        add(&line.reaps, 1);
+        // Of 2^32 reaps one is counted in the upper half, too.
+        add(&line.reaps, 1 + (u64::from(self.out_units == 0) << 32));
         *step_after = step_after.saturating_sub(requests as u32);
         *step_after == 0
     }

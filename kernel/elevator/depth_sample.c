@@ -41,6 +41,12 @@ struct mqfq_work mqfq_work_of(const struct mqfq_sample *sample)
 	return sum;
 }
 
+/* A reading takes what is out on the device to stay there; the next one may have less: that is nothing. */
+static u64 grown(u64 from, u64 to)
+{
+	return (s64)(to - from) >= 0 ? to - from : 0;
+}
+
 void mqfq_span_between(struct mqfq_span *span, const struct mqfq_sample *from,
 		       const struct mqfq_sample *to)
 {
@@ -49,7 +55,7 @@ void mqfq_span_between(struct mqfq_span *span, const struct mqfq_sample *from,
 	span->elapsed_ns = to->now_ns > from->now_ns ? to->now_ns - from->now_ns : 1;
 	span->units = after.units - before.units;
 	span->requests = after.requests - before.requests;
-	span->device_unit_ns = to->device_unit_ns - from->device_unit_ns;
+	span->device_unit_ns = grown(from->device_unit_ns, to->device_unit_ns);
 	span->system_unit_ns = to->system_unit_ns - from->system_unit_ns;
 	span->waiting_ns = to->waiting_ns - from->waiting_ns;
 }

@@ -12,7 +12,7 @@
 //! Between the ends of phases a few subtractions per step; at the end of one some logarithms of 16 multiplications.
 
 use super::sample::{Phase, Sample, Sizes, Span};
-use super::search::{Search, State};
+use super::search::{Reason, Search, State};
 
 /// A phase has this many requests at least.
 const REQUESTS_MIN: u64 = 128;
@@ -95,6 +95,16 @@ impl Controller {
                 }
             }
         }
+        self.depth
+    }
+
+    /// D is at least `depth` from now on, whatever was measured: the device is empty whenever a worker looks. What
+    /// happens meanwhile is not measured; the next [`Controller::step`] begins anew at the D that is in force then.
+    /// Returns that.
+    pub fn hold(&mut self, depth: u32, now_ns: u64) -> u32 {
+        self.depth = self.search.state().chosen.max(depth);
+        self.search.begin_at(self.depth, Reason::Turns, now_ns);
+        self.stage = Stage::New;
         self.depth
     }
 
@@ -196,6 +206,19 @@ mod tests {
             controller.state().phases
         });
         assert_eq!((phases, controller.depth()), ([1, 1, 1, 2], 8));
+    }
+
+    #[test]
+    fn a_depth_that_is_held_is_no_smaller_and_is_measured_anew() {
+        let mut controller = measuring();
+        assert_eq!((controller.hold(40, 2000), controller.hold(40, 2100), controller.hold(4, 2200)), (40, 40, 40));
+        assert_eq!((controller.state().reason, controller.state().chosen_ns), (Reason::Turns, 2000));
+        // Much was done meanwhile: nothing of it is in a phase. What is out completes, and then a phase is measured.
+        for (units, epoch, phases) in [(5000, 1, 0), (5009, 1, 0), (5010, 2, 0), (5137, 2, 0), (5138, 3, 1)] {
+            controller.step(&sample(units * 100, units, units));
+            assert_eq!((controller.epoch(), controller.state().phases), (epoch, phases), "{units} units");
+        }
+        assert_eq!((controller.depth(), controller.state().reason), (40, Reason::Quiet));
     }
 
     #[test]

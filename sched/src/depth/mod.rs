@@ -24,6 +24,7 @@
 //! | `log.rs` | by which factor do two counts differ? |
 //! | `controller.rs` | when is a measurement over, and which D is measured next? |
 //! | `search.rs` | which D is better, and when is that sure? |
+//! | `turns.rs` | which D where the device is empty whenever a worker looks? |
 //!
 //! # Rules
 //! R1. *A grid.* With debt, requests of n units only step at D = 1 + k n ([`crate::token_tree`]). Candidates lie there;
@@ -42,10 +43,12 @@ mod controller;
 mod log;
 mod sample;
 mod search;
+mod turns;
 
 pub use controller::Controller;
 pub use sample::{CLASSES, Sample, Work, class_of};
 pub use search::{Probe, Reason, State, Verdict};
+pub use turns::{Reaps, Turns};
 
 #[cfg(all(test, not(loom)))]
 mod drive;

@@ -78,12 +78,19 @@ impl Span {
             elapsed_ns: to.now_ns.saturating_sub(from.now_ns).max(1),
             units: to.units().wrapping_sub(from.units()),
             requests: to.requests().wrapping_sub(from.requests()),
-            device_unit_ns: to.device_unit_ns.wrapping_sub(from.device_unit_ns),
+            device_unit_ns: grown(from.device_unit_ns, to.device_unit_ns),
             system_unit_ns: to.system_unit_ns.wrapping_sub(from.system_unit_ns),
             waiting_ns: to.waiting_ns.wrapping_sub(from.waiting_ns),
             is_in_parts: to.is_in_parts,
         }
     }
+}
+
+/// By how much a sum has grown, which may wrap. A reading takes what is out on the device to stay there; if it was back
+/// already, the next one may have less: that is nothing.
+fn grown(from: u64, to: u64) -> u64 {
+    let grown = to.wrapping_sub(from);
+    if grown as i64 >= 0 { grown } else { 0 }
 }
 
 /// One measurement at one D. Logarithms are to base 2, in 65536ths ([`super::log`]).
@@ -207,6 +214,13 @@ mod tests {
         to.work[0].units = 19;
         let span = Span::between(&from, &to);
         assert_eq!((span.elapsed_ns, span.units, span.device_unit_ns), (20, 20, 40));
+    }
+
+    #[test]
+    fn what_was_taken_to_be_out_and_was_back_already_is_no_depth() {
+        let from = Sample { device_unit_ns: 1000, ..Sample::default() };
+        let to = Sample { device_unit_ns: 999, now_ns: 10, ..Sample::default() };
+        assert_eq!(Span::between(&from, &to).device_unit_ns, 0);
     }
 
     #[test]

@@ -123,6 +123,8 @@ pub enum Reason {
     Found,
     /// The load is another one than that for which D was found.
     Changed,
+    /// The device is empty whenever a worker looks ([`super::Turns`]).
+    Turns,
 }
 
 impl Reason {
@@ -134,6 +136,7 @@ impl Reason {
             Reason::Searching => "deeper and shallower are being tried",
             Reason::Found => "deeper gains less than it costs, shallower loses work",
             Reason::Changed => "the load has changed, the search begins anew",
+            Reason::Turns => "the CPU is the limit and the device is empty, so a worker does more in a turn",
         }
     }
 
@@ -145,6 +148,7 @@ impl Reason {
             Reason::Searching => "searching",
             Reason::Found => "found",
             Reason::Changed => "changed",
+            Reason::Turns => "turns",
         }
     }
 }
@@ -247,6 +251,13 @@ impl Search {
             phases: self.phases,
             probes: self.probes,
         }
+    }
+
+    /// D is `depth` for another reason than what was measured. What is measured next is compared with that.
+    pub fn begin_at(&mut self, depth: u32, reason: Reason, now_ns: u64) {
+        self.choose(depth, now_ns);
+        (self.task, self.factor, self.found, self.hold) = (Task::Look, 0, None, HOLD);
+        (self.is_up, self.is_fast, self.fails, self.reason) = (true, false, 0, reason);
     }
 
     /// Takes in a phase at `depth` and says which D to measure next.
