@@ -97,7 +97,7 @@
 //! minutes at 100 GB/s and weight 1).
 
 use crate::cost::{COST_MAX, Cost};
-use crate::hierarchy::{Hierarchy, Member, Tree};
+use crate::hierarchy::{Hierarchy, Member, Tree, span_fixed_at};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
 use std::fmt;
@@ -331,8 +331,9 @@ impl FlowTable {
     }
 
     /// The same of a flow in no group. `None`: it is in one (or the cost is out of range, which is seen when it is
-    /// deferred), and its request is to wait without an interval until it is the first of its flow in the queue; then
-    /// it is charged. So what is staged keeps no old effective weights.
+    /// deferred), and its request is to wait without an interval until it is the first of its flow in the queue, or
+    /// what is left of a lease has room for it ([`Ahead`]); then it is charged. So what is staged keeps old effective
+    /// weights for a lease at most.
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
@@ -417,6 +418,26 @@ impl FlowTable {
         let FlowCell { charged, rate } = self.cell(flow);
         let grains = rate.grains(cost)?;
         Some(charged.cut(grains, global_vtime, lease, length))
+    }
+
+    /// The weight of a flow in a group at a moment, to charge what is behind its first in a queue.
+    #[inline(always)]
+    pub(crate) fn ahead(&self, flow: FlowId, global_vtime: VTime) -> Ahead {
+        Ahead { units_per_cost: self.cell(flow).rate.member.units_per_cost(), global_vtime }
+    }
+
+    /// As [`FlowTable::charge_deferred`] of the second request of a flow in a queue, whose first is staged there, so
+    /// that nobody else needs to be told: what follows is cut from the same lease.
+    #[inline(never)]
+    pub(crate) fn charge_second(
+        &self,
+        flow: FlowId,
+        cost: Cost,
+        global_vtime: VTime,
+        lease: &mut Lease,
+        length: VSpan,
+    ) -> Interval {
+        self.charge_deferred(flow, cost, global_vtime, lease, length)
     }
 
     /// As [`FlowTable::charge_leased`] of a flow in a group, whose request was deferred and so has a cost in range.
@@ -638,6 +659,28 @@ impl Rate {
     fn grains_in_group(&self, cost: Cost) -> (u64, u64) {
         check(cost);
         in_grains(self.member.span_fixed(cost))
+    }
+}
+
+/// What a flow in a group is charged at a moment, out of what is left of a lease. So it stands for no more than a lease
+/// at a weight that changes until it goes.
+pub(crate) struct Ahead {
+    units_per_cost: u64,
+    global_vtime: VTime,
+}
+
+impl Ahead {
+    /// An interval for a request whose cost is in range. `None`: too little is left.
+    #[inline(always)]
+    pub(crate) fn cut(&self, cost: Cost, lease: &mut Lease) -> Option<Interval> {
+        let (grains, fraction) = in_grains(span_fixed_at(self.units_per_cost, cost));
+        let carry = lease.carry + fraction;
+        let span = (grains + (carry >> GRAIN_BITS)) * TAG_GRAIN.0;
+        if lease.left().0 < span || lease.refund > 0 || lease.next.is_before(self.global_vtime) {
+            return None;
+        }
+        lease.carry = carry & FRACTION_MASK;
+        Some(lease.cut(span))
     }
 }
 

@@ -40,7 +40,8 @@
 //!
 //! A request of a flow in a group gets its interval when it becomes its flow's first in its queue, and not when it is
 //! submitted (`StageQueue`, "deferred"): else a flow with much staged would go at its old effective weight until that
-//! is through, and two that take turns would for ever use each other's.
+//! is through, and two that take turns would for ever use each other's. With leases those behind the first get theirs
+//! with it, as far as one lease goes: that is a small part of a step, and the way apart is gone once for all of them.
 //!
 //! # Invariants
 //! H1. Whatever the members' appetites: (sum of the hungry's effective weights) + (what the content used in the last
@@ -68,7 +69,8 @@
 //!   when it comes is too little when it goes: the hungry get in one step what the content left in the step before, so
 //!   over many steps the sum of what a group used is off by what the content used in the last and in the first, and a
 //!   flow that comes and goes does not add up (`a_flow_that_comes_and_goes_does_not_add_up`: within 1% of the share).
-//! * *What has its interval keeps it*: one request for each queue that the flow is on, as after any change of a weight.
+//! * *What has its interval keeps it*: one request for each queue that the flow is on, and with leases what is left of
+//!   one, as after any change of a weight.
 //!
 //! P is eight windows, and more with many flows, so that a step is a small part of the work that is done meanwhile.
 //!
@@ -287,9 +289,7 @@ impl Member {
     /// `cost / effective weight` in 2^-32ths of a unit.
     #[inline]
     pub(crate) fn span_fixed(&self, cost: Cost) -> u128 {
-        // Relaxed: whichever of two effective weights we meet, the request is charged at one of them.
-        let span = u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed));
-        if span < SPAN_MAX_FIXED { span } else { SPAN_MAX_FIXED }
+        span_fixed_at(self.units_per_cost(), cost)
     }
 
     /// The weight at which it competes.
@@ -306,8 +306,10 @@ impl Member {
         rate.min(u128::from(Weight::MAX.get()) << RATE_BITS) as u64
     }
 
-    fn units_per_cost(&self) -> u64 {
-        // Relaxed: a report, or under `busy`.
+    /// What a charge multiplies with now, in 2^-32ths.
+    #[inline]
+    pub(crate) fn units_per_cost(&self) -> u64 {
+        // Relaxed: a report, under `busy`, or whichever of two effective weights we meet, a request is charged at one.
         self.units_per_cost.load(Relaxed)
     }
 
@@ -327,6 +329,13 @@ impl Member {
         // Relaxed: under `busy`.
         self.appetite.store(appetite as u32, Relaxed);
     }
+}
+
+/// `cost` at so many units for each of it, in 2^-32ths of a unit as those are: an interval of a flow in a group.
+#[inline]
+pub(crate) fn span_fixed_at(units_per_cost: u64, cost: Cost) -> u128 {
+    let span = u128::from(cost.0) * u128::from(units_per_cost);
+    if span < SPAN_MAX_FIXED { span } else { SPAN_MAX_FIXED }
 }
 
 /// One group: a line that its members' charges read, and one for who makes a step.

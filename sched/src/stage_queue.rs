@@ -19,9 +19,10 @@
 //! not by the number of flows: 100,000 flows cost a queue nothing. The policy may keep something with a lane (`L`) for
 //! as long as it exists: MQFQ keeps a lease there.
 //!
-//! A request may be *deferred*: it waits without an interval, behind its flow's first, and gets one when it is the
-//! first. Such requests hang on their lane apart from the first, and what follows the first is no node: the check of a
-//! node's number that there is anyway is the look for them, and the common path knows nothing of them.
+//! A request may be *deferred*: it waits without an interval, behind those of its flow that have one, and gets one at
+//! the latest when it is the first. Such requests hang on their lane apart from the others, and what follows the last
+//! of those is no node: the check of a node's number that there is anyway is the look for them, and the common path
+//! knows nothing of them.
 //!
 //! # Invariants
 //! Q1. `peek` is the smallest (start tag, span, arrival) of all staged requests.
@@ -53,6 +54,9 @@ const NONE: u32 = u32::MAX;
 /// In place of a next node: those behind are deferred. No node has this number.
 const DEFERRED: u32 = u32::MAX - 1;
 
+/// Deferred requests of a flow that get their intervals at once.
+const AHEAD_MAX: usize = 16;
+
 /// A staged request, as handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Staged<P> {
@@ -83,7 +87,7 @@ struct Lane<L> {
     head: u32,
     /// Last node; of a free lane, the next free one.
     tail: u32,
-    /// First deferred node. If there is one, all behind the head are deferred.
+    /// First deferred node. If there is one, all behind it are deferred.
     deferred: u32,
     kept: L,
 }
@@ -213,19 +217,21 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
     /// As [`StageQueue::pop`].
     #[inline(always)]
     pub fn drop_first(&mut self, leave: impl FnOnce(FlowId, L)) {
-        self.drop_first_and(|flow, _, _| panic!("a request of flow {} is deferred", flow.0), leave);
+        self.drop_first_and(|flow, _, _| panic!("a request of flow {} is deferred", flow.0), |(), _, _| None, leave);
     }
 
     /// The same, and if the flow's next request was deferred, `promote` gives it an interval, of its cost: start tag
-    /// and length. Returns the smallest start tag now; `None` if the request was the last of its flow here: then
+    /// and length. Then `ahead` is asked for those behind, up to [`AHEAD_MAX`] and until it has none.
+    /// Returns the smallest start tag now; `None` if the request was the last of its flow here: then
     /// [`StageQueue::lead`] tells.
     ///
     /// # Panics
     /// In debug builds, if that start tag is before that of the request that is removed (I9).
     #[inline(always)] // the common path of `pick`; what is rare in it is not inlined
-    pub fn drop_first_and(
+    pub fn drop_first_and<A>(
         &mut self,
-        promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan),
+        promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan, A),
+        ahead: impl Fn(&A, Cost, &mut L) -> Option<(VTime, VSpan)>,
         leave: impl FnOnce(FlowId, L),
     ) -> Option<VTime> {
         let first = self.order.first_key().lane;
@@ -237,7 +243,7 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
                 lane.head = next;
                 self.order.replace_first(Key { start_tag, span, arrival, lane: first });
             }
-            None if next == DEFERRED => self.promote_first(first, promote),
+            None if next == DEFERRED => self.promote_first(first, promote, ahead),
             None => {
                 self.drop_lane(first, leave);
                 return None;
@@ -248,18 +254,31 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
 
     /// The first lane has only deferred requests any more.
     #[inline(never)]
-    fn promote_first(&mut self, first: u32, promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan)) {
-        let lane = &mut self.lanes[first as usize];
-        let node = &mut self.nodes.all[lane.deferred as usize];
-        let (start_tag, span) = promote(lane.flow, Cost(node.span.0), &mut lane.kept);
+    fn promote_first<A>(
+        &mut self,
+        first: u32,
+        promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan, A),
+        ahead: impl Fn(&A, Cost, &mut L) -> Option<(VTime, VSpan)>,
+    ) {
+        let Lane { flow, head, deferred, kept, .. } = &mut self.lanes[first as usize];
+        let node = &mut self.nodes.all[*deferred as usize];
+        let (start_tag, span, at) = promote(*flow, Cost(node.span.0), kept);
         debug_assert!(!start_tag.is_before(self.order.first_key().start_tag), "start tag {start_tag:?} goes back");
         (node.start_tag, node.span) = (start_tag, span);
-        (lane.head, lane.deferred) = (lane.deferred, node.next);
-        if node.next != NONE {
-            node.next = DEFERRED;
+        let key = Key { start_tag, span, arrival: node.arrival, lane: first };
+        *head = *deferred;
+        let mut last = std::mem::replace(deferred, node.next);
+        for _ in 1..AHEAD_MAX {
+            // `NONE` is no node.
+            let Some(node) = self.nodes.all.get_mut(*deferred as usize) else { break };
+            let Some((start_tag, span)) = ahead(&at, Cost(node.span.0), kept) else { break };
+            (node.start_tag, node.span) = (start_tag, span);
+            last = std::mem::replace(deferred, node.next);
         }
-        let arrival = node.arrival;
-        self.order.replace_first(Key { start_tag, span, arrival, lane: first });
+        if *deferred != NONE {
+            self.nodes.all[last as usize].next = DEFERRED;
+        }
+        self.order.replace_first(key);
     }
 
     /// The first lane has no requests any more.
@@ -287,6 +306,18 @@ impl<P: Copy + Default, L> Behind<'_, P, L> {
         &mut self.lane.kept
     }
 
+    /// One of the flow's requests waits here.
+    #[inline]
+    pub fn is_second(&self) -> bool {
+        self.lane.head == self.lane.tail
+    }
+
+    /// Some of the flow's requests are deferred, and so must be those that come now.
+    #[inline]
+    pub fn has_deferred(&self) -> bool {
+        self.lane.deferred != NONE
+    }
+
     /// Takes in a request there. It does not become the queue's first.
     ///
     /// # Panics
@@ -310,13 +341,12 @@ impl<P: Copy + Default, L> Behind<'_, P, L> {
     ///
     /// # Panics
     /// As [`StageQueue::push`], and if the cost is out of range.
-    #[inline(never)]
+    #[inline]
     pub fn defer(self, cost: Cost, payload: P) {
         crate::flow::check(cost);
         let (node, _) = self.nodes.take(VTime::ZERO, VSpan(cost.0), payload);
         let last = &mut self.nodes.all[self.lane.tail as usize];
         if self.lane.deferred == NONE {
-            debug_assert_eq!(self.lane.tail, self.lane.head, "a request behind the first has its interval");
             (last.next, self.lane.deferred) = (DEFERRED, node);
         } else {
             last.next = node;
@@ -439,6 +469,7 @@ impl FlowIndex {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::cell::Cell;
 
     type Queue = StageQueue<u32>;
 
@@ -487,12 +518,58 @@ mod tests {
             queue.drop_first_and(
                 |flow, cost, ()| {
                     assert_eq!(flow, FlowId(0));
-                    (tag, VSpan(cost.0))
+                    (tag, VSpan(cost.0), ())
                 },
+                |(), _, ()| None,
                 |_, ()| (),
             );
         }
         assert_eq!(order, [(0, 100, 64), (1, 200, 5), (9, 250, 64), (2, 300, 6), (3, 400, 7)]);
+    }
+
+    #[test]
+    fn some_deferred_requests_get_their_intervals_together_and_more_may_be_deferred_behind() {
+        let mut queue = Queue::new(64);
+        queue.push(staged(0, 100, 0));
+        let mut order = Vec::new();
+        let (tag, asked) = (Cell::new(100), Cell::new(0));
+        let next_tag = || {
+            tag.set(tag.get() + 10);
+            VTime::from_raw(tag.get())
+        };
+        let defer = |queue: &mut Queue, payload| {
+            let behind = queue.behind(FlowId(0)).expect("it has a request here");
+            assert_eq!(behind.has_deferred(), payload > 1);
+            behind.defer(Cost(1), payload);
+        };
+        (1..40).for_each(|payload| defer(&mut queue, payload));
+        while let Some(first) = queue.peek() {
+            order.push((first.payload, first.start_tag.raw()));
+            queue.drop_first_and(
+                |_, cost, ()| {
+                    asked.set(0);
+                    (next_tag(), VSpan(cost.0), ())
+                },
+                |(), cost, ()| {
+                    // Five at a time, and then as many as go.
+                    asked.set(asked.get() + 1);
+                    (asked.get() < 5 || order.len() >= 12).then(|| (next_tag(), VSpan(cost.0)))
+                },
+                |_, ()| (),
+            );
+            if order.len() == 20 {
+                assert!(queue.behind(FlowId(0)).expect("20 are left").has_deferred());
+                queue.behind(FlowId(0)).expect("it has a request here").defer(Cost(1), 40);
+            }
+            if order.len() == 35 {
+                let behind = queue.behind(FlowId(0)).expect("5 are left");
+                assert!(!behind.has_deferred());
+                behind.push(next_tag(), VSpan(1), 41);
+            }
+        }
+        let payloads: Vec<u32> = order.iter().map(|&(payload, _)| payload).collect();
+        assert_eq!(payloads, (0..42).collect::<Vec<_>>());
+        assert!(order.iter().map(|&(_, tag)| tag).is_sorted());
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //! instructions per request, by the CPU, as glibc chooses a `memset` by it and callgrind counts each round of its `rep
 //! stos`. So count 1,000 batches and 3,000, and divide the difference by the 64,000 requests between them.
 //!
-//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto]]]`: LAYER is a policy or `raw`; prints nanoseconds per request.
-//! GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is found.
+//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside]]]`: LAYER is a policy or `raw`; prints nanoseconds per
+//! request. GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is found. `beside`: the same
+//! flows in no group take turns with those in groups, of 100 batches each, and the medians of both are printed.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;
@@ -33,6 +34,9 @@ use std::time::Instant;
 
 /// Requests per batch: twice a batch is what `bench scale` keeps in flight on a worker.
 const BATCH: u32 = 32;
+
+/// Batches of one path before the other has its turn.
+const TURN_BATCHES: u32 = 100;
 
 const LENGTH_BYTES: u32 = 4096;
 
@@ -146,11 +150,31 @@ fn measure(arguments: &[String]) -> Result<(), String> {
     let depth_auto = match arguments.get(4).map(String::as_str) {
         None => false,
         Some("auto") => true,
-        Some(_) => return Err("argument 5 is not auto".to_string()),
+        Some("beside") => return beside([path(layer, flows, 0, false)?, path(layer, flows, groups, false)?], batches),
+        Some(_) => return Err("argument 5 is neither auto nor beside".to_string()),
     };
-    let mut path = path(layer, flows, groups, depth_auto)?;
+    let ns = ns_per_request(&mut path(layer, flows, groups, depth_auto)?, batches);
+    print_line(format_args!("{layer}: {ns:.2} ns per request"))
+}
+
+fn ns_per_request(path: &mut Path, batches: u32) -> f64 {
     let start = Instant::now();
     path.batches(batches);
-    let ns = start.elapsed().as_nanos() as f64 / (f64::from(batches) * f64::from(BATCH));
-    print_line(format_args!("{layer}: {ns:.2} ns per request"))
+    start.elapsed().as_nanos() as f64 / (f64::from(batches) * f64::from(BATCH))
+}
+
+/// Both in turns, so that the machine is the same for both: medians, and what the second costs more.
+fn beside(mut paths: [Path; 2], batches: u32) -> Result<(), String> {
+    let mut rounds: Vec<[f64; 2]> = Vec::new();
+    for _ in 0..batches.div_ceil(TURN_BATCHES) {
+        rounds.push(paths.each_mut().map(|path| ns_per_request(path, TURN_BATCHES)));
+    }
+    let median = |of: &dyn Fn(&[f64; 2]) -> f64| {
+        let mut values: Vec<f64> = rounds.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let [without, with] = [median(&|round| round[0]), median(&|round| round[1])];
+    let more = median(&|round| round[1] - round[0]);
+    print_line(format_args!("in no group {without:.2} ns per request, in groups {with:.2}; {more:.2} more per round"))
 }

@@ -218,11 +218,11 @@ use super::{
     PolicyOptions, Registered, WindowTerms,
 };
 use crate::cost::Cost;
-use crate::flow::{FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
+use crate::flow::{Ahead, FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align, check};
 use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
 use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
-use crate::stage_queue::{StageQueue, Staged};
+use crate::stage_queue::{Behind, StageQueue, Staged};
 use crate::sync::{AtomicU32, Ordering, Setting};
 use crate::throttle_wheel::ThrottleWheel;
 use crate::token_tree::TokenTree;
@@ -452,16 +452,48 @@ impl<S: Structures> Mqfq<S> {
         }
     }
 
-    /// The interval of a request of a flow in a group, which has become its flow's first in its queue. The request
-    /// before it is still shown, so global virtual time has not passed the flow's finish tag.
-    #[inline(always)]
-    fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan) {
-        let now = self.virtual_time.global_vtime();
-        let Interval { start_tag, span } = match self.lease.get() {
-            0 => self.flows.charge(flow, cost, now),
-            lease_max => self.flows.charge_deferred(flow, cost, now, lease, VSpan(lease_max)),
+    /// Stages a request of a flow in a group that has others in this queue: with an interval if it is the second, or if
+    /// none waits without one and the lease has room; else without. So of a flow one lease is staged at most, and one
+    /// request.
+    #[inline(never)]
+    fn submit_in_group(
+        &self,
+        mut behind: Behind<'_, Waiting, Lease>,
+        flow: FlowId,
+        cost: Cost,
+        now: VTime,
+        payload: Waiting,
+    ) {
+        check(cost);
+        let lease_max = self.lease.get();
+        if lease_max == 0 || behind.has_deferred() {
+            return behind.defer(cost, payload);
+        }
+        let lease = behind.kept_mut();
+        let interval = match self.flows.ahead(flow, now).cut(cost, lease) {
+            None if behind.is_second() => {
+                let lease = behind.kept_mut();
+                self.flows.charge_second(flow, cost, now, lease, VSpan(lease_max))
+            }
+            None => return behind.defer(cost, payload),
+            Some(interval) => interval,
         };
-        (start_tag, span)
+        behind.push(interval.start_tag, interval.span, payload);
+    }
+
+    /// The interval of a request of a flow in a group, which has become its flow's first in its queue, and what those
+    /// behind it are charged by. The request before it is still shown, so global virtual time has not passed the flow's
+    /// finish tag.
+    #[inline(always)]
+    fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan, Option<Ahead>) {
+        let now = self.virtual_time.global_vtime();
+        let lease_max = self.lease.get();
+        if lease_max == 0 {
+            let Interval { start_tag, span } = self.flows.charge(flow, cost, now);
+            return (start_tag, span, None);
+        }
+        let Interval { start_tag, span } = self.flows.charge_deferred(flow, cost, now, lease, VSpan(lease_max));
+        (start_tag, span, Some(self.flows.ahead(flow, now)))
     }
 
     /// We are awake and need not be woken: Figure 2 begins with the same two steps. A turner that has just taken us out
@@ -615,7 +647,9 @@ impl<S: Structures> Policy for Mqfq<S> {
             0 => self.flows.charge_alone(flow, cost, now),
             lease => self.flows.charge_alone_leased(flow, cost, now, behind.kept_mut(), VSpan(lease)),
         };
-        let Some(Interval { start_tag, span }) = interval else { return behind.defer(cost, payload) };
+        let Some(Interval { start_tag, span }) = interval else {
+            return self.submit_in_group(behind, flow, cost, now, payload);
+        };
         behind.push(start_tag, span, payload);
     }
 
@@ -647,6 +681,7 @@ impl<S: Structures> Policy for Mqfq<S> {
             };
             let next = queue.stage.drop_first_and(
                 |flow, cost, lease| self.promote(flow, cost, lease),
+                |at: &Option<Ahead>, cost, lease| at.as_ref()?.cut(cost, lease).map(|it| (it.start_tag, it.span)),
                 |flow, lease| self.flows.give_back(flow, lease),
             );
             debug_assert!(queue.is_shown, "a queue with a lead shows one (P1)");

@@ -48,6 +48,35 @@ fn it_tells_what_it_holds() {
 }
 
 #[test]
+fn of_a_flow_in_a_group_one_lease_is_charged_ahead_and_no_more() {
+    // L is 32 KiB: eight requests behind the first.
+    let options = PolicyOptions { depth: 64, ..PolicyOptions::new(PolicyKind::Mqfq) }.relaxed(1);
+    let mut policy = policy(options, &Topology::flat(1), 1);
+    let group = crate::hierarchy::Group { weight: Weight::DEFAULT, parent: None };
+    policy.set_tree(&Tree { groups: vec![group], of_flow: vec![Some(GroupId(0))] });
+    let mut queue = policy.open_queue(HctxId(0), 64);
+    (0..40).for_each(|handle| submit(&policy, &mut queue, 0, 4096, handle));
+    let mut tags = Vec::new();
+    let mut grants = Vec::new();
+    for handle in 0..40 {
+        if handle == 20 {
+            policy.set_group_weight(GroupId(0), Weight::new(200).expect("in range"));
+        }
+        tags.push(queue.stage.peek().expect("40 are staged").start_tag);
+        let grant = dispatched(&policy, &mut queue, &mut Vec::new());
+        assert_eq!(grant.handle, Handle(handle));
+        grants.push(grant);
+    }
+    let kib: Vec<i64> = tags.windows(2).map(|pair| pair[1].since(pair[0]) / (1024 * 1024)).collect();
+    let ahead = (options.lease.bytes() / 4096) as usize;
+    // Those that had their intervals keep them, at most so many from the change on; the rest is half as long.
+    let old = kib.iter().take_while(|&&span| span == 4).count();
+    assert!((20..=20 + ahead + 1).contains(&old), "{old} at the old weight, {kib:?}");
+    assert!(kib[old..].iter().all(|&span| span == 2), "{kib:?}");
+    grants.into_iter().for_each(|grant| _ = grant.token.into_units());
+}
+
+#[test]
 fn a_flow_that_is_retired_starts_at_virtual_time() {
     // 1 MiB is charged; virtual time has got to its start alone.
     let policy = policy(PolicyOptions::new(PolicyKind::Mqfq), &Topology::flat(1), 2);

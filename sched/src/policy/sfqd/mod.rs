@@ -72,7 +72,14 @@ impl Sfqd {
     fn next(&self, order: &mut ByStartTag) -> Next {
         let Some(Staged { flow, start_tag, span, payload }) = order.stage.peek() else { return Next::Nothing };
         order.virtual_time = order.virtual_time.later(start_tag);
-        order.stage.drop_first_and(|flow, cost, ()| self.interval(flow, cost, order.virtual_time), |_, ()| ());
+        order.stage.drop_first_and(
+            |flow, cost, ()| {
+                let (start_tag, span) = self.interval(flow, cost, order.virtual_time);
+                (start_tag, span, ())
+            },
+            |(), _, ()| None,
+            |_, ()| (),
+        );
         order.finish_max = order.finish_max.later(start_tag.plus(span));
         self.flows.refresh_if_due(order.virtual_time);
         Next::Request(flow, payload)
