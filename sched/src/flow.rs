@@ -97,7 +97,7 @@
 //! minutes at 100 GB/s and weight 1).
 
 use crate::cost::{COST_MAX, Cost};
-use crate::hierarchy::{Hierarchy, Member, Tree, span_fixed_at};
+use crate::hierarchy::{Hierarchy, Member, Tree};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
 use std::fmt;
@@ -662,28 +662,6 @@ impl Rate {
     }
 }
 
-/// What a flow in a group is charged at a moment, out of what is left of a lease. So it stands for no more than a lease
-/// at a weight that changes until it goes.
-pub(crate) struct Ahead {
-    units_per_cost: u64,
-    global_vtime: VTime,
-}
-
-impl Ahead {
-    /// An interval for a request whose cost is in range. `None`: too little is left.
-    #[inline(always)]
-    pub(crate) fn cut(&self, cost: Cost, lease: &mut Lease) -> Option<Interval> {
-        let (grains, fraction) = in_grains(span_fixed_at(self.units_per_cost, cost));
-        let carry = lease.carry + fraction;
-        let span = (grains + (carry >> GRAIN_BITS)) * TAG_GRAIN.0;
-        if lease.left().0 < span || lease.refund > 0 || lease.next.is_before(self.global_vtime) {
-            return None;
-        }
-        lease.carry = carry & FRACTION_MASK;
-        Some(lease.cut(span))
-    }
-}
-
 #[inline]
 fn in_grains(span_fixed: u128) -> (u64, u64) {
     ((span_fixed >> GRAIN_BITS) as u64, span_fixed as u64 & FRACTION_MASK)
@@ -798,8 +776,11 @@ impl Charged {
     }
 }
 
+mod ahead;
 mod retire;
 mod weights;
+
+pub(crate) use ahead::Ahead;
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -200,8 +200,8 @@ impl PolicyOptions {
         }
     }
 
-    /// The same of a request. One that moves no bytes takes one unit, however long it is: with the units of its length a
-    /// write of 1 GiB of zeroes would hold back everybody else until it ends.
+    /// The same of a request. One that moves no bytes takes one unit, however long it is: with the units of its length
+    /// a write of 1 GiB of zeroes would hold back everybody else until it ends.
     #[inline]
     pub fn units_of(&self, entry: &Entry) -> u32 {
         match self.units(entry.cost) {

@@ -207,6 +207,7 @@
 //! token leaf. In the relaxed form the add happens once per L of the flow's service, the mindicator's part once per q
 //! of virtual time. No lock, no loop over queues.
 
+mod in_group;
 mod queue;
 pub mod structures;
 
@@ -218,11 +219,11 @@ use super::{
     PolicyOptions, Registered, WindowTerms,
 };
 use crate::cost::Cost;
-use crate::flow::{Ahead, FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align, check};
+use crate::flow::{Ahead, FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
 use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
 use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
-use crate::stage_queue::{Behind, StageQueue, Staged};
+use crate::stage_queue::{StageQueue, Staged};
 use crate::sync::{AtomicU32, Ordering, Setting};
 use crate::throttle_wheel::ThrottleWheel;
 use crate::token_tree::TokenTree;
@@ -450,50 +451,6 @@ impl<S: Structures> Mqfq<S> {
         if queue.stage.push_lane(Staged { flow, start_tag, span, payload }, lease) {
             self.announce(queue, kick);
         }
-    }
-
-    /// Stages a request of a flow in a group that has others in this queue: with an interval if it is the second, or if
-    /// none waits without one and the lease has room; else without. So of a flow one lease is staged at most, and one
-    /// request.
-    #[inline(never)]
-    fn submit_in_group(
-        &self,
-        mut behind: Behind<'_, Waiting, Lease>,
-        flow: FlowId,
-        cost: Cost,
-        now: VTime,
-        payload: Waiting,
-    ) {
-        check(cost);
-        let lease_max = self.lease.get();
-        if lease_max == 0 || behind.has_deferred() {
-            return behind.defer(cost, payload);
-        }
-        let lease = behind.kept_mut();
-        let interval = match self.flows.ahead(flow, now).cut(cost, lease) {
-            None if behind.is_second() => {
-                let lease = behind.kept_mut();
-                self.flows.charge_second(flow, cost, now, lease, VSpan(lease_max))
-            }
-            None => return behind.defer(cost, payload),
-            Some(interval) => interval,
-        };
-        behind.push(interval.start_tag, interval.span, payload);
-    }
-
-    /// The interval of a request of a flow in a group, which has become its flow's first in its queue, and what those
-    /// behind it are charged by. The request before it is still shown, so global virtual time has not passed the flow's
-    /// finish tag.
-    #[inline(always)]
-    fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan, Option<Ahead>) {
-        let now = self.virtual_time.global_vtime();
-        let lease_max = self.lease.get();
-        if lease_max == 0 {
-            let Interval { start_tag, span } = self.flows.charge(flow, cost, now);
-            return (start_tag, span, None);
-        }
-        let Interval { start_tag, span } = self.flows.charge_deferred(flow, cost, now, lease, VSpan(lease_max));
-        (start_tag, span, Some(self.flows.ahead(flow, now)))
     }
 
     /// We are awake and need not be woken: Figure 2 begins with the same two steps. A turner that has just taken us out
