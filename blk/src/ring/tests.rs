@@ -47,10 +47,7 @@ fn cancelled_timers_leave_the_kernel_and_those_of_others_do_not() {
     ring.timer(1, hour, 11);
     ring.cancel_waits(1);
     let events = events(&mut ring);
-    assert!(
-        matches!(events[..], [HostEvent::Client { client: 2, event: Event::Timer { user: 20 } }]),
-        "{events:?}"
-    );
+    assert!(matches!(events[..], [HostEvent::Client { client: 2, event: Event::Timer { user: 20 } }]), "{events:?}");
 }
 
 #[test]

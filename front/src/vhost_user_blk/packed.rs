@@ -140,9 +140,9 @@ impl Packed {
         self.next_used
     }
 
-    /// Goes on with the next end at `used`, and `taken_slots` before the next new buffer. Nothing in between has ended: a
-    /// server that was killed amid a batch has written the ends behind the first, and the driver would take them for new
-    /// as soon as it is shown another one before them.
+    /// Goes on with the next end at `used`, and `taken_slots` before the next new buffer. Nothing in between has ended:
+    /// a server that was killed amid a batch has written the ends behind the first, and the driver would take them for
+    /// new as soon as it is shown another one before them.
     pub fn go_on_from(&mut self, used: Place, taken_slots: u16) {
         self.next_used = used;
         self.taken_slots = taken_slots.min(self.size);

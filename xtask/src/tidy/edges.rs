@@ -50,8 +50,8 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "lab/watched/blk",
         package: "mqfq-blk-watched",
-        on: &["lab/watched/sched", "nvme"],
-        or_fewer: false,
+        on: &["lab/watched/sched", "nvme", "testing"],
+        or_fewer: true,
     },
     Edges {
         folder: "lab/sim",
