@@ -165,10 +165,23 @@ impl SplitArea {
     }
 
     fn put(&self, at: usize, bytes: &[u8]) {
+        #[cfg(test)]
+        super::kill::step();
         // Inside: `Areas::new` has seen to that.
         let _ = self.memory.copy_from(at, bytes);
         // SeqCst: pairs with nothing but the kill, which is between two instructions: the steps stand in memory in
         // their order, and other processes look only after it.
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// In one store: a kill may come between two.
+    fn put_u16(&self, at: usize, value: u16) {
+        #[cfg(test)]
+        super::kill::step();
+        if let Some(word) = self.memory.atomic_u16(at) {
+            // Relaxed: as in `put`.
+            word.store(value, Ordering::Relaxed);
+        }
         compiler_fence(Ordering::SeqCst);
     }
 
@@ -189,10 +202,10 @@ impl SplitArea {
         if is_new {
             let entries = vec![0; usize::from(self.size) * ENTRY_BYTES];
             self.put(self.offset + HEADER_BYTES, &entries);
-            self.put(self.offset + LAST_BATCH_AT, &0u16.to_ne_bytes());
-            self.put(self.offset + USED_AT, &used.to_ne_bytes());
-            self.put(self.offset + ENTRIES_AT, &self.size.to_ne_bytes());
-            self.put(self.offset + VERSION_AT, &VERSION.to_ne_bytes());
+            self.put_u16(self.offset + LAST_BATCH_AT, 0);
+            self.put_u16(self.offset + USED_AT, used);
+            self.put_u16(self.offset + ENTRIES_AT, self.size);
+            self.put_u16(self.offset + VERSION_AT, VERSION);
             return None;
         }
         // Ends that the guest has seen, and that were not struck out any more.
@@ -205,7 +218,7 @@ impl SplitArea {
             self.put(self.entry(head), &[0]);
             head = u16::from_ne_bytes(self.get(self.entry(head) + NEXT_AT));
         }
-        self.put(self.offset + USED_AT, &used.to_ne_bytes());
+        self.put_u16(self.offset + USED_AT, used);
         let counter = |head: u16| u64::from_ne_bytes(self.get(self.entry(head) + COUNTER_AT));
         let mut left: Vec<u16> = (0..self.size).filter(|head| self.get(self.entry(*head)) == [1]).collect();
         left.sort_by_key(|head| counter(*head));
@@ -223,9 +236,9 @@ impl SplitArea {
 
     /// A head is about to be shown as ended, with others.
     pub fn ending(&mut self, head: u16) {
-        self.put(self.entry(head) + NEXT_AT, &self.last_batch.to_ne_bytes());
+        self.put_u16(self.entry(head) + NEXT_AT, self.last_batch);
         self.last_batch = head;
-        self.put(self.offset + LAST_BATCH_AT, &head.to_ne_bytes());
+        self.put_u16(self.offset + LAST_BATCH_AT, head);
         self.ended.push(head);
     }
 
@@ -234,12 +247,13 @@ impl SplitArea {
         let mut ended = std::mem::take(&mut self.ended);
         ended.drain(..).for_each(|head| self.put(self.entry(head), &[0]));
         self.ended = ended;
-        self.put(self.offset + USED_AT, &used.to_ne_bytes());
+        self.put_u16(self.offset + USED_AT, used);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::kill;
     use super::*;
     use proptest::prelude::*;
     use std::os::fd::AsFd;
@@ -328,11 +342,13 @@ mod tests {
     }
 
     proptest! {
-        /// Takes, ends in any order and in batches, and a kill at any of the steps of the table above.
+        /// Takes, ends in any order and in batches, a kill at any of the steps of the table above, and servers that are
+        /// killed as they take over.
         #[test]
         fn each_head_is_in_the_used_ring_once_wherever_the_kill_comes(
             steps in prop::collection::vec((0..3usize, any::<prop::sample::Index>()), 0..60),
-            kill in 0..5usize,
+            kill in 0..20usize,
+            later_kills in prop::collection::vec(0..10usize, 0..3),
         ) {
             let (file, length) = create(2, SIZE, false).unwrap();
             let mut queue = areas(&file, length).queue(1, SIZE).unwrap().unwrap();
@@ -358,23 +374,23 @@ mod tests {
                     }
                 }
             }
-            // The last batch, and a kill in it.
+            // The last batch, and a kill before any store of it, or behind the last.
             let count = truth.taken.len().div_ceil(2);
-            let batch: Vec<u16> = truth.taken[..count].to_vec();
-            if kill >= 1 {
-                batch.iter().for_each(|head| queue.ending(*head));
-            }
-            if kill >= 2 {
+            let used = truth.used.wrapping_add(count as u16);
+            let mut is_shown = false;
+            kill::after(kill, || {
+                truth.taken[..count].iter().for_each(|head| queue.ending(*head));
+                is_shown = true;
+                queue.ended(used);
+            });
+            if is_shown {
                 truth.taken.drain(..count);
-                truth.used = truth.used.wrapping_add(count as u16);
-            }
-            if kill == 3 {
-                batch[..count / 2].iter().for_each(|head| queue.put(queue.entry(*head), &[0]));
-            }
-            if kill == 4 {
-                queue.ended(truth.used);
+                truth.used = used;
             }
             drop(queue);
+            for kill in later_kills {
+                kill::after(kill, || _ = areas(&file, length).queue(1, SIZE).unwrap().unwrap().take_over(truth.used));
+            }
             let mut next = areas(&file, length).queue(1, SIZE).unwrap().unwrap();
             prop_assert_eq!(next.take_over(truth.used), Some(truth.taken.clone()));
             // And it goes on: all of them end.

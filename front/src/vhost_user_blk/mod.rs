@@ -40,6 +40,8 @@ mod front_end;
 pub mod guest;
 pub mod inflight;
 pub mod inflight_packed;
+#[cfg(test)]
+mod kill;
 pub mod line;
 pub mod log;
 mod notice;

@@ -160,8 +160,15 @@ impl Packed {
         load(&self.descriptors, usize::from(slot) * DESCRIPTOR_BYTES + FLAGS_AT, order)
     }
 
-    /// The end that goes to `place` has been shown, or the descriptor there is the driver's for another reason.
-    pub fn has_ended(&self, place: Place) -> bool {
+    /// The descriptor at `place` is as the driver made it available for this lap. An end that was shown there has
+    /// changed that, whether or not the driver has offered the slot again since.
+    pub fn is_untouched(&self, place: Place) -> bool {
+        // Relaxed: nothing is read behind it.
+        self.flags(place.slot, Ordering::Relaxed) & (PACKED_AVAIL | PACKED_USED) == place.available_flags()
+    }
+
+    /// An end stands at `place`, which is between the next end and the next new buffer.
+    fn has_ended(&self, place: Place) -> bool {
         // Relaxed: nothing is read behind it.
         self.flags(place.slot, Ordering::Relaxed) & (PACKED_AVAIL | PACKED_USED) == place.used_flags()
     }

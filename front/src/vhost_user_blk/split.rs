@@ -200,6 +200,8 @@ pub(super) fn load(area: &Area, at: usize, order: Ordering) -> u16 {
 }
 
 pub(super) fn store(area: &Area, at: usize, value: u16, order: Ordering) {
+    #[cfg(test)]
+    super::kill::step();
     if let Some(word) = area.memory.atomic_u16(area.offset + at) {
         // Orders: as the caller says.
         word.store(value.to_le(), order);
