@@ -4,7 +4,7 @@
  *
  * A blkcg policy keeps a flow per cgroup and device. io.mqfq.weight takes "N" and "default N" for
  * all devices, "MAJ:MIN N" and "MAJ:MIN default" for one; io.mqfq.stat shows what each has had.
- * Without memory for a flow, or for a cgroup that is being removed, the root cgroup pays.
+ * Without memory for a flow, or for a cgroup that is being removed, the nearest one above pays.
  */
 #include <linux/backing-dev.h>
 #include "glue.h"
@@ -61,14 +61,17 @@ static u32 weight_of_cgroup(struct mqfq_cgroup *cgroup)
 
 static void set_weight(struct mqfq_cgroup *cgroup)
 {
-	u32 weight = weight_of_cgroup(cgroup);
 	struct mqfq_elevator *e = cgroup->e;
 	unsigned long flags;
+	u32 weight;
 
-	WRITE_ONCE(cgroup->flow.weight, weight);
+	/* pd_online() looks by itself. */
 	if (!cgroup->is_in_tree)
 		return;
 	spin_lock_irqsave(&e->tree_lock, flags);
+	/* Here: of two writers, the later one has seen what both wrote. */
+	weight = weight_of_cgroup(cgroup);
+	WRITE_ONCE(cgroup->flow.weight, weight);
 	mqfq_tree_set_weight(&e->tree, &cgroup->node, weight);
 	spin_unlock_irqrestore(&e->tree_lock, flags);
 }
@@ -386,6 +389,8 @@ void mqfq_cgroups_unregister(void)
 		return;
 	/* 6.1 frees that of a removed cgroup later, by the policy's own function. */
 	wait_var_event(&flows, !atomic_read(&flows));
+	/* Its caller, which may be preempted there, is out of pd_free(). */
+	synchronize_rcu_tasks();
 	blkcg_policy_unregister(&mqfq_policy);
 }
 

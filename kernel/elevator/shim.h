@@ -30,6 +30,7 @@ static inline u64 mqfq_item_cost(struct list_head *item)
 	switch (req_op(rq)) {
 	case REQ_OP_READ:
 	case REQ_OP_WRITE:
+	case REQ_OP_ZONE_APPEND:
 		return max(blk_rq_bytes(rq), 1U);
 	default:
 		return 4096;
