@@ -458,6 +458,9 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     }
     let wall_s = start.elapsed().as_secs_f64();
     judge_traces(&folder.join("share"), &mut outcome)?;
+    if outcome.rows.is_empty() && outcome.faults.is_empty() {
+        outcome.faults.push(format!("nothing was run: {name} has no part {only:?}"));
+    }
     report(case, &outcome, wall_s, options.json)?;
     match outcome.faults.first().or(outcome.complaints.first()) {
         None => Ok(()),

@@ -16,7 +16,8 @@
 //!
 //! # What would make it lie
 //! A machine without a core for each of server, fio and attackers: then fio and the server wait for the processor, and
-//! the loss is that of any other program beside them. The report has the processor's idle part in both phases.
+//! the loss is that of any other program beside them. The report has the processor's idle part in both phases, and
+//! [`Options::elsewhere`] measures that loss.
 
 use crate::run::{cargo, output, run, target};
 use mqfq_report::plot::{Block, Column, Curve, write};
@@ -45,6 +46,9 @@ pub struct Options {
     pub depth: u32,
     /// Of the mutants.
     pub seed: u64,
+    /// Those who disturb do it to a second server, which the tenant has nothing to do with: what their own work costs
+    /// on this machine. No bound is judged.
+    pub elsewhere: bool,
     /// The binary of the server; `None`: a release build.
     pub program: Option<PathBuf>,
     /// Print JSON alone on stdout.
@@ -60,6 +64,7 @@ impl Default for Options {
             connects_per_s: 2000,
             depth: 8,
             seed: 1,
+            elsewhere: false,
             program: None,
             json: false,
         }
@@ -119,7 +124,8 @@ pub fn hostile(options: &Options) -> Result<(), String> {
     };
     let mut server = Server::start(&program)?;
     let mut phases = Vec::new();
-    let attack = Attack::new(&server, options);
+    let other = options.elsewhere.then(|| Server::start(&program)).transpose()?;
+    let attack = Attack::new(other.as_ref().unwrap_or(&server), options);
     phases.push(server.measure(options, false)?);
     let at_start = server.holds()?;
     let mut warm = None;
@@ -139,11 +145,14 @@ pub fn hostile(options: &Options) -> Result<(), String> {
     attack.rest();
     let at_end = server.holds()?;
     let peak_mib = server.peak_mib();
-    let broken = server.end()?;
+    let mut broken = server.end()?;
+    if let Some(other) = other {
+        broken = other.end()?;
+    }
     let report = Report::new(options, phases, &attack, [at_start, warm.unwrap_or(at_start), at_end], peak_mib, broken);
     report.picture(&target().join("hostile.svg"))?;
     report.print(options.json);
-    report.verdict()
+    if options.elsewhere { Ok(()) } else { report.verdict() }
 }
 
 /// What a process has: descriptors, memory in MiB.
@@ -552,6 +561,7 @@ impl Report {
         let held = |(descriptors, mib): Holds| json!({ "descriptors": descriptors, "memory_mib": mib });
         let json = json!({
             "rounds": options.rounds, "seconds": options.seconds, "depth": options.depth, "seed": options.seed,
+            "elsewhere": options.elsewhere,
             "idle_clients": IDLE, "stuck_clients": STUCK,
             "mutants": attack.mutants.load(Ordering::Relaxed),
             "connects_per_s": attack.connects_per_s(),

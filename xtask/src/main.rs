@@ -29,8 +29,9 @@ cargo xtask COMMAND
                              processor time of a change of each kind, mean of N (default 200) one after the other, on
                              servers of N tenants (default 200, and 10000), of a release build or of P
   hostile [--rounds N] [--seconds S] [--mutants N] [--connects N] [--depth D] [--seed S] [--program P] [--json]
-                             500 idle and 50 stuck clients, 2000 connects a second with 100000 mutated handshakes and
-                             requests beside a tenant under fio that verifies, in turns with nobody beside it
+          [--elsewhere]      500 idle and 50 stuck clients, 2000 connects a second with 100000 mutated handshakes and
+                             requests beside a tenant under fio that verifies, in turns with nobody beside it; or with
+                             all of them at another server of this machine
   vopr [--seed N | --for S | --cuts N | --script FILE] [--steps N] [--seeds N] [--no-shrink] [--managed]
                              the whole server in virtual time, from one seed; a seed that fails is made shorter; or
                              until the power was cut N times; or of a server that is changed as a whole
@@ -159,6 +160,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
                 match *word {
                     "--json" => options.json = true,
+                    "--elsewhere" => options.elsewhere = true,
                     "--rounds" => options.rounds = positive(next()?)? as usize,
                     "--seconds" => options.seconds = positive(next()?)?.into(),
                     "--mutants" => options.mutants = positive(next()?)?.into(),
@@ -169,7 +171,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                     other => {
                         return Err(format!(
                             "hostile takes --rounds N, --seconds S, --mutants N, --connects N, --depth D, --seed S, \
-                             --program P and --json, not {other}"
+                             --program P, --elsewhere and --json, not {other}"
                         ));
                     }
                 }
