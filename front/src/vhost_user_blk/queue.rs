@@ -192,7 +192,7 @@ impl Queue {
                 Err(rule) => Err(rule),
             };
             match begun {
-                Ok(()) => self.poll.found_ns = context.now_ns(),
+                Ok(()) => self.poll.has_found(context.now_ns()),
                 Err(rule) => self.broke(&mut run, rule, context),
             }
         }
@@ -424,13 +424,17 @@ impl Queue {
 
     /// Shows the guest what has ended, and parks if that was the last of a ring that stops.
     fn show_ends(&mut self, context: &mut dyn Context) {
+        let mut has_shown = false;
         if let Some(run) = &mut self.run {
-            run.show_ends(context);
+            has_shown = run.show_ends(context);
             if run.broken.is_none() && run.start.memory.is_lost() {
                 let mut run = self.run.take().expect("looked at just now");
                 self.broke(&mut run, Rule::MemoryLost, context);
                 self.run = Some(run);
             }
+        }
+        if has_shown && self.life == Life::Running && self.poll.has_shown(context.now_ns()) {
+            self.look_next_turn(context);
         }
         if !matches!(self.life, Life::Stopping | Life::Leaving) || self.run.as_ref().is_some_and(|run| !run.is_over()) {
             return;

@@ -5,13 +5,13 @@ use super::super::guest::GuestMemory;
 use super::super::line::{Seats, bell};
 use super::super::poll::{POLL_NS_LEAST, POLL_NS_MAX};
 use super::super::ring::Ring;
-use super::super::run::Start;
+use super::super::run::{SHOWN_AT_ONCE, Start};
 use super::super::split::tests::{offer, queue as ring_in_memory, read16, write};
 use super::super::wire::request;
 use super::*;
 use crate::fake::Peer;
 
-const SIZE: u16 = 8;
+const SIZE: u16 = 32;
 
 /// A queue that runs on a ring, with what the test needs to play its guest.
 struct Rig {
@@ -88,6 +88,14 @@ impl Rig {
         self.peer.fake.timers.iter().any(|(_, user)| *user == user::POLL)
     }
 
+    /// Lets so much time pass in looks. True: it looks on.
+    fn look_for(&mut self, ns: u64) -> bool {
+        for _ in 0..ns / 1_000 {
+            self.peer.pass_ns(1_000);
+        }
+        self.is_looking()
+    }
+
     /// Lets time pass in looks of `step_ns` until it looks no more; how long that took.
     fn look_until_quiet(&mut self, step_ns: u64) -> u64 {
         let mut passed_ns = 0;
@@ -112,25 +120,68 @@ fn a_guest_that_kicks_seldom_is_not_looked_at() {
 }
 
 #[test]
-fn a_guest_that_kicks_often_is_looked_at_for_a_while_that_is_bounded() {
+fn a_guest_that_answers_soon_is_looked_at_instead_of_kicking_until_it_pauses() {
     let mut rig = Rig::new();
-    let mut longest_ns = 0;
-    for _ in 0..10 {
+    let answer_ns = POLL_NS_LEAST * 3;
+    let mut kicks = 0;
+    for _ in 0..4 {
         rig.offer(&[2]);
-        rig.kick_after(1_000);
-        assert!(rig.is_looking());
-        // What comes meanwhile is found without a kick.
-        rig.offer(&[4]);
-        let used = rig.used();
-        rig.peer.pass_ns(1_000);
-        assert_eq!(rig.used(), used + 1);
-        longest_ns = longest_ns.max(rig.look_until_quiet(1_000));
-        assert_eq!(rig.kick_event(), rig.offered, "and then a kick is asked for");
+        rig.kick_after(answer_ns);
+        kicks += 1;
+        if rig.is_looking() && rig.look_for(answer_ns) {
+            break;
+        }
     }
-    assert!((POLL_NS_LEAST..=POLL_NS_MAX + 1_000).contains(&longest_ns), "{longest_ns} ns");
-    // Nothing comes any more: no looks.
+    assert_eq!(kicks, 3, "6, 12 and then 25 us, within which the next answer comes");
+    for _ in 0..10 {
+        let used = rig.used();
+        rig.offer(&[4]);
+        rig.peer.pass_ns(1_000);
+        assert_eq!(rig.used(), used + 1, "found without a kick");
+        assert!(rig.look_for(answer_ns));
+    }
+    let quiet_ns = rig.look_until_quiet(1_000);
+    assert!((POLL_NS_LEAST..=POLL_NS_MAX + 1_000).contains(&quiet_ns), "{quiet_ns} ns");
+    assert_eq!(rig.kick_event(), rig.offered, "and then a kick is asked for");
+    // Nothing comes any more: no looks, and none after the kick that ends the pause.
     rig.peer.pass_ns(1_000_000_000);
     assert!(!rig.is_looking());
+    rig.offer(&[6]);
+    rig.kick_after(1);
+    assert!(!rig.is_looking());
+}
+
+#[test]
+fn the_answer_to_an_end_is_looked_for_however_long_the_request_took() {
+    let mut rig = Rig::new();
+    for _ in 0..6 {
+        rig.offer(&[0]);
+        rig.kick_after(POLL_NS_LEAST / 2);
+    }
+    rig.peer.executes = false;
+    rig.offer(&[2]);
+    rig.peer.pass_ns(1_000);
+    rig.look_until_quiet(1_000);
+    rig.peer.pass_ns(1_000_000);
+    rig.peer.executes = true;
+    rig.peer.run();
+    assert!(rig.is_looking());
+    let used = rig.used();
+    rig.offer(&[4]);
+    rig.peer.pass_ns(1_000);
+    assert_eq!(rig.used(), used + 1, "without a kick");
+}
+
+#[test]
+fn the_first_of_many_ends_are_shown_before_the_turn_is_over() {
+    let mut rig = Rig::new();
+    rig.peer.executes = false;
+    rig.offer(&[0, 2, 4, 6, 8, 10, 12, 14, 16, 18]);
+    rig.kick_after(1);
+    rig.peer.execute_some(10);
+    assert_eq!(usize::from(rig.used()), SHOWN_AT_ONCE);
+    rig.peer.client.turn_end(&mut rig.peer.fake);
+    assert_eq!(rig.used(), 10);
 }
 
 #[test]

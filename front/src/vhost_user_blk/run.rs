@@ -1,7 +1,8 @@
 //! What of a queue is under way: the ring that runs, its requests, and how their ends are shown to the guest.
 //!
-//! A request's pieces end in any order, on the device's word. The request ends with the last of them: it is noted, and
-//! shown with all others of the same turn, by one index and at most one signal.
+//! A request's pieces end in any order, on the device's word. The request ends with the last of them. Ends are shown
+//! [`SHOWN_AT_ONCE`] at a time, by one index, so that a guest that polls goes on with the first of a turn's ends while
+//! the last are made. A turn signals once at most.
 
 use super::chain::Chain;
 use super::disk::{Disk, Range};
@@ -40,8 +41,10 @@ pub(super) struct Run {
     /// Heads that were taken and not shown as ended.
     pub taken: usize,
     pub handing: Option<Handing>,
-    /// Heads that have ended since the last turn's end.
+    /// Heads that have ended and are not shown.
     pub done: Vec<u16>,
+    /// In this turn some were shown.
+    has_shown: bool,
     pub chain: Chain,
     /// A signal is under way; another is to follow.
     pub is_signalling: bool,
@@ -82,6 +85,9 @@ pub(super) struct Handing {
     pub held: Option<Submission>,
 }
 
+/// So many ends are shown before their turn is over: a line of the used ring.
+pub(super) const SHOWN_AT_ONCE: usize = 8;
+
 /// Least part of a longer request that goes to the device from where it lies, bytes.
 const DIRECT_BYTES: u32 = 32 << 10;
 
@@ -91,6 +97,7 @@ impl Run {
         start.ring.take_over();
         Box::new(Run {
             done: Vec::with_capacity(usize::from(start.ring.size())),
+            has_shown: false,
             start,
             requests,
             taken: 0,
@@ -115,6 +122,9 @@ impl Run {
         let request = &self.requests[usize::from(head)];
         if request.pieces == 0 && request.is_handed_over && self.broken.is_none() {
             self.done.push(head);
+            if self.done.len() >= SHOWN_AT_ONCE {
+                self.publish();
+            }
         }
     }
 
@@ -128,10 +138,18 @@ impl Run {
         context.signal(call.as_raw_fd(), super::queue::user::CALL);
     }
 
-    pub fn show_ends(&mut self, context: &mut dyn Context) {
-        if self.done.is_empty() {
-            return;
+    /// Shows all ends of the turn, and signals if the guest wants to hear of one of them. True: there were some.
+    pub fn show_ends(&mut self, context: &mut dyn Context) -> bool {
+        if !self.done.is_empty() {
+            self.publish();
         }
+        if self.start.ring.wants_signal() {
+            self.signal(context);
+        }
+        std::mem::take(&mut self.has_shown)
+    }
+
+    fn publish(&mut self) {
         let Run { start: Start { ring, memory, log, .. }, requests, done, .. } = self;
         let count = done.len() as u16;
         for head in done.drain(..) {
@@ -152,9 +170,7 @@ impl Run {
             ring.for_each_written(*used, count, |at, length| log.mark_range(at, length));
         }
         self.taken -= usize::from(count);
-        if self.start.ring.wants_signal() {
-            self.signal(context);
-        }
+        self.has_shown = true;
     }
 }
 
