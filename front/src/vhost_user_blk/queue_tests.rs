@@ -3,7 +3,7 @@
 use super::super::disk::tests::export;
 use super::super::guest::GuestMemory;
 use super::super::line::{Seats, bell};
-use super::super::poll::{POLL_NS_LEAST, POLL_NS_MAX};
+use super::super::poll::{CALM_NS, POLL_NS_LEAST, POLL_NS_MAX};
 use super::super::ring::Ring;
 use super::super::run::{SHOWN_AT_ONCE, Start};
 use super::super::split::tests::{offer, queue as ring_in_memory, read16, write};
@@ -149,6 +149,28 @@ fn a_guest_that_answers_soon_is_looked_at_instead_of_kicking_until_it_pauses() {
     rig.offer(&[6]);
     rig.kick_after(1);
     assert!(!rig.is_looking());
+}
+
+#[test]
+fn looks_that_bring_nothing_for_long_are_given_up_for_a_while() {
+    let mut rig = Rig::new();
+    // The guest answers after each while has passed, as one does that waits for our processor.
+    for _ in 0..5 {
+        rig.look_until_quiet(1_000);
+        rig.offer(&[0]);
+        rig.kick_after(1_000);
+    }
+    assert!(!rig.is_looking(), "6, 12, 25 and 50 us brought nothing");
+    for _ in 0..CALM_NS / POLL_NS_MAX - 1 {
+        rig.offer(&[0]);
+        rig.kick_after(POLL_NS_MAX - 1_000);
+        assert!(!rig.is_looking());
+    }
+    for _ in 0..3 {
+        rig.offer(&[0]);
+        rig.kick_after(POLL_NS_MAX - 1_000);
+    }
+    assert!(rig.is_looking(), "and are tried again");
 }
 
 #[test]
