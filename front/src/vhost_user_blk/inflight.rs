@@ -1,9 +1,9 @@
 //! Which heads had a server taken and not ended when it was killed?
 //!
 //! Source: the vhost-user specification, "Inflight I/O tracking", split virtqueues; `inflight_packed` has the packed
-//! ones. The area lies in a file of the
-//! front-end's (VHOST_USER_GET_INFLIGHT_FD, SET_INFLIGHT_FD), which outlives the server. A scheduler ends requests in
-//! another order than they came, so the index of the available ring alone does not say which ones are left.
+//! ones. The area lies in a file of the front-end's (VHOST_USER_GET_INFLIGHT_FD, SET_INFLIGHT_FD), which outlives the
+//! server. A scheduler ends requests in another order than they came, so the index of the available ring alone does not
+//! say which ones are left.
 //!
 //! ```text
 //!   of a queue   features 8 │ version 2 │ entries 2 │ last batch 2 │ used index 2 │ an entry for each descriptor
