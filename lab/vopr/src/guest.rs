@@ -9,7 +9,7 @@
 //! server ends, each once (I15).
 
 use crate::nbd::{Counts, Want};
-use crate::net::SharedPipe;
+use crate::net::{self, SharedPipe};
 use crate::oracle::{Oracle, SECTOR_BYTES};
 use mqfq_blk::foreign::ForeignMemory;
 use mqfq_front::vhost_user_blk::wire::{
@@ -126,6 +126,11 @@ impl Guest {
     /// Requests under way.
     pub fn under_way(&self) -> usize {
         self.slots.iter().flatten().count()
+    }
+
+    /// It has its queue, and has asked for all that is wanted.
+    pub fn is_idle(&self) -> bool {
+        self.is_ready && self.wants.is_empty()
     }
 
     /// More to ask for.
@@ -278,7 +283,7 @@ impl Guest {
 
     fn ring(&self) {
         if let Some(kick) = &self.kick {
-            let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
+            let _ = net::ring(kick.as_fd());
         }
     }
 

@@ -3,7 +3,7 @@
 //! A sleep returns at once and says when it would have ended; the world (`world.rs`) steps the worker again then, or
 //! when it is kicked, or when something that it asked for can be done.
 
-use crate::net::{SOCKET_BYTES, SharedPipe, identity, path_of};
+use crate::net::{self, KnownPipes, SOCKET_BYTES, SharedPipe, path_of};
 use crate::world::{self, World};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Descriptors, Event, Part};
@@ -56,6 +56,9 @@ pub struct VirtualHost {
     world: Rc<World>,
     desk: Desk,
     operations: Vec<Operation>,
+    pipes: KnownPipes,
+    /// Rings of eventfds when the kernel was last asked which waits are over; `None`: there are newer waits.
+    polled_at: Option<u64>,
     /// When, in which order asked for, whose, which.
     timers: BinaryHeap<Reverse<(u64, u64, u32, u32)>>,
     asked: u64,
@@ -77,6 +80,8 @@ impl VirtualHost {
             world,
             desk,
             operations: Vec::new(),
+            pipes: KnownPipes::default(),
+            polled_at: None,
             timers: BinaryHeap::new(),
             asked: 0,
             ended: Vec::new(),
@@ -165,8 +170,11 @@ impl VirtualHost {
         }
     }
 
-    /// Asks the kernel once which of the waits are over.
+    /// Asks the kernel which of the waits are over, unless nothing has happened that ends one.
     fn poll_all(&mut self) {
+        if self.polled_at.replace(net::rings()) == Some(net::rings()) {
+            return;
+        }
         let mut polls = Vec::new();
         for one in &self.operations {
             if let Asked::Wait { descriptor, .. } = one.asked {
@@ -228,11 +236,14 @@ impl VirtualHost {
         }
     }
 
-    fn pipe(&self, socket: RawFd) -> Option<SharedPipe> {
-        self.world.net.borrow().pipe(identity(socket)).cloned()
+    fn pipe(&mut self, socket: RawFd) -> Option<SharedPipe> {
+        self.pipes.get(&self.world.net.borrow(), socket)
     }
 
     fn ask(&mut self, client: u32, user: u32, asked: Asked) {
+        if matches!(asked, Asked::Wait { .. }) {
+            self.polled_at = None;
+        }
         self.operations.push(Operation { client, user, asked });
     }
 
@@ -330,7 +341,9 @@ impl Host for VirtualHost {
     }
 
     fn shutdown(&mut self, socket: RawFd) {
-        match self.pipe(socket) {
+        // A listener has a number that a connection may have had.
+        let pipe = self.world.net.borrow().pipe(net::identity(socket)).cloned();
+        match pipe {
             Some(pipe) => pipe.borrow_mut().is_shut = true,
             None => path_of(socket).iter().for_each(|path| self.end_accepts(path)),
         }
@@ -390,7 +403,7 @@ impl Host for VirtualHost {
     fn signal(&mut self, client: u32, event: RawFd, user: u32) {
         // SAFETY: the client keeps it open until the signal has ended.
         let borrowed = unsafe { BorrowedFd::borrow_raw(event) };
-        let result = rustix::io::write(borrowed, &1u64.to_ne_bytes()).map(|_| ()).map_err(Errno::raw_os_error);
+        let result = net::ring(borrowed).map_err(Errno::raw_os_error);
         self.finish(client, Event::Signalled { user, result });
     }
 
@@ -437,8 +450,7 @@ impl Host for VirtualHost {
 
     fn turned(&mut self) {
         self.desk.turned();
-        // A turn takes some time, so that what is asked for later is later.
-        world::pass(200);
+        world::pass(self.world.turn_ns);
     }
 }
 

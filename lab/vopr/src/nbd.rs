@@ -270,13 +270,20 @@ impl NbdClient {
     /// Reads what came, and asks for more. True: something happened.
     pub fn turn(&mut self) -> bool {
         let Some(pipe) = self.pipe.clone() else { return false };
-        let (bytes, is_over) = {
+        let (has_come, is_over) = {
             let mut pipe = pipe.borrow_mut();
-            (std::mem::take(&mut pipe.to_client), pipe.is_shut)
+            let has_come = !pipe.to_client.is_empty();
+            if self.received.is_empty() {
+                std::mem::swap(&mut self.received, &mut pipe.to_client);
+            } else {
+                self.received.append(&mut pipe.to_client);
+            }
+            (has_come, pipe.is_shut)
         };
-        let mut has_moved = !bytes.is_empty();
-        self.received.extend_from_slice(&bytes);
-        has_moved |= self.parse();
+        let mut has_moved = has_come;
+        if has_come {
+            self.parse();
+        }
         if is_over {
             self.lose();
             return true;
@@ -344,8 +351,8 @@ impl NbdClient {
         has_moved
     }
 
-    /// Takes the messages of the server that are whole. True: there was one.
-    fn parse(&mut self) -> bool {
+    /// Takes the messages of the server that are whole.
+    fn parse(&mut self) {
         let bytes = std::mem::take(&mut self.received);
         let mut at = 0;
         loop {
@@ -363,7 +370,6 @@ impl NbdClient {
         }
         self.received = bytes;
         self.received.drain(..at);
-        at > 0
     }
 
     fn greeting(&mut self, bytes: &[u8]) -> usize {

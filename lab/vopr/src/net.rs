@@ -8,14 +8,14 @@
 
 use rustix::fs::fstat;
 use rustix::net::SocketAddrUnix;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// What a socket that nobody reads from takes, bytes.
 pub const SOCKET_BYTES: usize = 256 << 10;
@@ -48,6 +48,55 @@ pub struct Net {
     pipes: HashMap<u64, SharedPipe>,
     /// By the path of the listening socket: connections that nobody has accepted.
     waiting: HashMap<PathBuf, VecDeque<OwnedFd>>,
+    /// Connections in `waiting`.
+    waiting_count: usize,
+    /// Connections that were ever made.
+    made: u64,
+}
+
+/// The pipes of a worker's descriptors, by number: the kernel is asked for the inode of each once. A number means
+/// another socket only when a connection was made since, or in another server's process, which has hosts of its own.
+#[derive(Default)]
+pub struct KnownPipes {
+    pipes: Vec<Weak<RefCell<Pipe>>>,
+    made: u64,
+}
+
+impl KnownPipes {
+    /// The pipe of a server's socket.
+    pub fn get(&mut self, net: &Net, socket: RawFd) -> Option<SharedPipe> {
+        if self.made != net.made {
+            (self.made, self.pipes) = (net.made, Vec::new());
+        }
+        let at = usize::try_from(socket).ok()?;
+        if let Some(pipe) = self.pipes.get(at).and_then(Weak::upgrade) {
+            return Some(pipe);
+        }
+        let pipe = net.pipe(identity(socket))?;
+        self.pipes.resize(self.pipes.len().max(at + 1), Weak::new());
+        self.pipes[at] = Rc::downgrade(pipe);
+        Some(pipe.clone())
+    }
+}
+
+thread_local! {
+    static RINGS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Rings an eventfd that a worker may wait for.
+pub fn ring(event: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    stir();
+    rustix::io::write(event, &1u64.to_ne_bytes()).map(|_| ())
+}
+
+/// An eventfd may have been rung.
+pub fn stir() {
+    RINGS.set(RINGS.get() + 1);
+}
+
+/// Rings so far on this thread. As long as there is none, the kernel is not asked for them.
+pub fn rings() -> u64 {
+    RINGS.get()
 }
 
 /// Where a socket listens.
@@ -56,6 +105,12 @@ pub fn path_of(listener: RawFd) -> Option<PathBuf> {
     let borrowed = unsafe { BorrowedFd::borrow_raw(listener) };
     let address = SocketAddrUnix::try_from(rustix::net::getsockname(borrowed).ok()?).ok()?;
     Some(PathBuf::from(OsStr::from_bytes(address.path_bytes()?)))
+}
+
+/// Where folders of sockets are: in memory, where there is such a place.
+pub fn scratch() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
 /// What a descriptor is, whatever its number.
@@ -74,6 +129,8 @@ impl Net {
         let pipe = Rc::new(RefCell::new(Pipe { piece_bytes, ..Pipe::default() }));
         self.pipes.insert(identity(ours.as_raw_fd()), pipe.clone());
         self.waiting.entry(listener).or_default().push_back(ours);
+        self.waiting_count += 1;
+        self.made += 1;
         pipe
     }
 
@@ -84,18 +141,21 @@ impl Net {
 
     /// A connection that waits is there.
     pub fn has_waiting(&self, listener: &Path) -> bool {
-        self.waiting.get(listener).is_some_and(|waiting| !waiting.is_empty())
+        self.waiting_count > 0 && self.waiting.get(listener).is_some_and(|waiting| !waiting.is_empty())
     }
 
     /// The next of them.
     pub fn accept(&mut self, listener: &Path) -> Option<OwnedFd> {
-        self.waiting.get_mut(listener)?.pop_front()
+        let socket = self.waiting.get_mut(listener)?.pop_front()?;
+        self.waiting_count -= 1;
+        Some(socket)
     }
 
     /// The server's process has ended: all its sockets are closed.
     pub fn end_all(&mut self) {
         self.pipes.drain().for_each(|(_, pipe)| pipe.borrow_mut().is_shut = true);
         self.waiting.clear();
+        self.waiting_count = 0;
     }
 
     /// Forgets connections that are over at both ends.

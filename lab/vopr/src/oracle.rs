@@ -79,8 +79,13 @@ pub struct Oracle {
 }
 
 /// A sector's bytes.
-fn bytes_of(value: u64) -> impl Iterator<Item = u8> {
-    (0..WORDS).flat_map(move |word| if value == 0 { 0 } else { value + word }.to_le_bytes())
+fn bytes_of(value: u64) -> [u8; SECTOR_BYTES] {
+    let mut bytes = [0; SECTOR_BYTES];
+    let step = u64::from(value != 0);
+    for (place, word) in (0..).zip(bytes.as_chunks_mut::<8>().0) {
+        *word = (value + place * step).to_le_bytes();
+    }
+    bytes
 }
 
 /// Whose value it is.
@@ -244,11 +249,11 @@ impl Oracle {
         let word = |place: usize| u64::from_le_bytes(bytes[place * 8..][..8].try_into().expect("8 bytes"));
         let (value, tenant) = (word(0), self.tenant);
         let step = u64::from(value != 0);
-        if (1..WORDS).any(|place| word(place as usize) != value + place * step) {
-            let torn = (1..WORDS).find(|&place| word(place as usize) != value + place * step).unwrap_or(0);
+        let wanted = |place: usize| value.wrapping_add(place as u64 * step);
+        if let Some(torn) = (1..SECTOR_BYTES / 8).find(|&place| word(place) != wanted(place)) {
             return Err(format!(
                 "sector {at} of tenant {tenant} is torn: word 0 is {value:#x}, word {torn} is {:#x}",
-                word(torn as usize)
+                word(torn)
             ));
         }
         if value != 0 && tenant_of(value) != tenant {
@@ -283,12 +288,9 @@ impl Oracle {
     /// The power is cut: each sector holds one of what was not covered. `may_lose`: the drive has stored these bytes in
     /// this sector, and may lose them.
     pub fn cut(&mut self, may_lose: impl Fn(usize, &[u8]) -> bool) {
-        let mut bytes = Vec::with_capacity(SECTOR_BYTES);
         for (at, sector) in self.sectors.iter_mut().enumerate() {
             if let Some(written) = sector.cut.last().filter(|_| sector.is_writing) {
-                bytes.clear();
-                bytes.extend(bytes_of(written.value));
-                sector.is_cut |= may_lose(at, &bytes);
+                sector.is_cut |= may_lose(at, &bytes_of(written.value));
             }
             // What a read under way has seen it may still bring.
             if sector.readers == 0 {

@@ -133,7 +133,7 @@ pub fn run(script: &Script) -> Result<Outcome, Failure> {
 impl Run {
     fn new(script: &Script) -> Run {
         let config = script.config.clone();
-        let world = World::begin(config.get("seed"));
+        let world = World::begin(&config);
         let site = Site::new(&config, world.clone());
         let server = Server::start(&site);
         let mut random = Random::new(config.get("seed") ^ 0x5eed);
@@ -290,13 +290,20 @@ impl Run {
         assert!(is_over, "nobody is silent after {SETTLE_NS} ns");
         // What a drive has lost keeps the requests that want its place; a command that was lost without a timeout is
         // the drive's fault.
+        let is_stuck = self.site.device.forgotten() > 0;
         for client in &self.clients.borrow().nbd {
             let left = client.under_way();
             assert!(client.is_away() || left == 0, "nobody waits for ever (I10): {left} requests of {client}");
+            let is_heard = client.is_served() && client.is_idle();
+            assert!(client.is_away() || is_heard || is_stuck, "nobody waits for ever (I10): {client} is not served");
         }
         for guest in &self.clients.borrow().guests {
             let left = guest.under_way();
             assert!(guest.is_away() || left == 0, "nobody waits for ever (I10): {left} requests of {guest}");
+            assert!(
+                guest.is_away() || guest.is_idle() || is_stuck,
+                "nobody waits for ever (I10): {guest} is not served"
+            );
         }
         self.rest();
         self.outcome_is_idle();

@@ -47,11 +47,18 @@ const KEYS: &[(&str, u64)] = &[
     ("abort", 3),
     ("staged", 1024),
     ("memory", 1 << 30),
+    (TURN_NS, 1_000_000),
     (MANAGED, 1),
 ];
 
-/// The key of a server that is changed as a whole (`managed/`). A config without it is none.
+/// The key of a server that is changed as a whole (`managed/`).
 pub const MANAGED: &str = "managed";
+
+/// The key of the time that a worker's turn takes, ns. The longer, the more has come when the next begins.
+pub const TURN_NS: &str = "turn-ns";
+
+/// What a config has that does not say it.
+const DEFAULTS: &[(&str, u64)] = &[(TURN_NS, 200), (MANAGED, 0)];
 
 /// The policies that need no class queues, in the registry's order.
 pub fn policies() -> Vec<PolicyKind> {
@@ -109,6 +116,7 @@ impl Config {
             ("abort", below(4)),
             ("staged", 1 << below(9)),
             ("memory", if below(4) == 0 { 128 << 10 } else { 64 << 20 }),
+            (TURN_NS, [200, 1_000, 5_000][below(3) as usize]),
             (MANAGED, 0),
         ];
         Config { values }
@@ -116,7 +124,7 @@ impl Config {
 
     fn text(&self) -> String {
         let mut text = "config".to_owned();
-        for (key, value) in self.values.iter().filter(|value| **value != (MANAGED, 0)) {
+        for (key, value) in self.values.iter().filter(|value| !DEFAULTS.contains(value)) {
             let _ = write!(text, " {key} {value}");
         }
         text
@@ -126,8 +134,8 @@ impl Config {
         let mut values = Vec::new();
         for &(key, most) in KEYS {
             let at = words.chunks(2).find(|pair| pair[0] == key);
-            if at.is_none() && key == MANAGED {
-                values.push((key, 0));
+            if let (None, Some(default)) = (at, DEFAULTS.iter().find(|(name, _)| *name == key)) {
+                values.push(*default);
                 continue;
             }
             let Some([_, text]) = at else { return Err(format!("the config has no {key}")) };

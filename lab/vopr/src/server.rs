@@ -4,6 +4,7 @@
 //! kill? All of it is the code that ships; here stands what the daemon does in what order.
 
 use crate::host::VirtualHost;
+use crate::net;
 use crate::oracle::SECTOR_BYTES;
 use crate::script::Config;
 use crate::world::{STEPS, World};
@@ -98,7 +99,7 @@ impl Site {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only that it is another one matters.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("mqfq-vopr-{}-{number}", std::process::id()));
+        let folder = net::scratch().join(format!("mqfq-vopr-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
         let inner = MemoryDevice::new(tenants(config) as u64 * EXPORT_BYTES);
         let device = Arc::new(FaultDevice::new(Arc::new(inner), plan(config)));

@@ -5,7 +5,8 @@
 //! [`mqfq_blk::steps`].
 
 use crate::host::VirtualHost;
-use crate::net::Net;
+use crate::net::{self, Net};
+use crate::script::{Config, TURN_NS};
 use mqfq_blk::steps::Steps;
 use mqfq_blk::worker::Worker;
 use mqfq_nvme::random::Random;
@@ -44,18 +45,21 @@ pub struct World {
     /// Called between steps: clients read what came, and say more.
     clients: RefCell<Option<Box<dyn FnMut() -> bool>>>,
     steps: Cell<u64>,
+    /// What a turn of a worker takes, ns, so that what is asked for later is later.
+    pub turn_ns: u64,
 }
 
 impl World {
     /// A world at time 0, without workers, and the one of this thread from now on.
-    pub fn begin(seed: u64) -> Rc<World> {
+    pub fn begin(config: &Config) -> Rc<World> {
         NOW_NS.set(0);
         let world = Rc::new(World {
             net: RefCell::default(),
             workers: RefCell::default(),
-            random: RefCell::new(Random::new(seed)),
+            random: RefCell::new(Random::new(config.get("seed"))),
             clients: RefCell::new(None),
             steps: Cell::new(0),
+            turn_ns: config.get(TURN_NS),
         });
         WORLD.set(Some(world.clone()));
         world
@@ -122,6 +126,10 @@ impl World {
         false
     }
 
+    fn has_ready(&self) -> bool {
+        self.workers.borrow_mut().iter_mut().flatten().any(|worker| worker.host_mut().is_ready())
+    }
+
     fn next_ns(&self) -> Option<u64> {
         let workers = self.workers.borrow();
         workers.iter().flatten().filter_map(|worker| worker.host().next_ns()).min()
@@ -135,6 +143,11 @@ pub fn go_on(until_ns: u64) -> bool {
     let has_stepped = world.step();
     let has_moved = world.tell_clients();
     if has_stepped || has_moved {
+        return now_ns() < until_ns;
+    }
+    // A client that is dropped rings by itself.
+    net::stir();
+    if world.has_ready() {
         return now_ns() < until_ns;
     }
     match world.next_ns() {

@@ -21,6 +21,7 @@ mod wish;
 
 use crate::host::VirtualHost;
 use crate::nbd::{Counts, Manners, NbdClient};
+use crate::net;
 use crate::oracle::Oracle;
 use crate::run::Outcome;
 use crate::script::{Config, Script, Step};
@@ -144,10 +145,10 @@ impl Run {
 
     fn begin(config: &Config, wish: Wish) -> Run {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let world = World::begin(config.get("seed"));
+        let world = World::begin(config);
         // Relaxed: only that it is another one matters.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("mqfq-vopr-m{}-{number}", std::process::id()));
+        let folder = net::scratch().join(format!("mqfq-vopr-m{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
         let drives = Drives::begin(config);
         let mut random = Random::new(config.get("seed") ^ 0x5eed);
