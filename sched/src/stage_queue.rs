@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn a_queue_tells_how_many_flows_and_requests_it_has() {
         let mut queue = Queue::new(4);
-        assert_eq!((queue.is_empty(), queue.flows(), queue.len()), (true, 0, 0));
+        assert_eq!((queue.is_empty(), queue.flows(), queue.len(), queue.capacity()), (true, 0, 0, 4));
         for request in [staged(0, 100, 0), staged(0, 200, 1), staged(3, 150, 2)] {
             queue.push(request);
         }
@@ -525,6 +525,21 @@ mod tests {
             );
         }
         assert_eq!(order, [(0, 100, 64), (1, 200, 5), (9, 250, 64), (2, 300, 6), (3, 400, 7)]);
+    }
+
+    #[test]
+    fn requests_go_behind_a_promoted_one_wherever_on_the_circle_it_starts() {
+        let mut queue = Queue::new(4);
+        let tag = 1 << 63;
+        queue.push(staged(0, tag, 0));
+        let behind = queue.behind(FlowId(0)).expect("it has one");
+        assert!(behind.is_second());
+        behind.defer(Cost(1), 1);
+        assert!(!queue.behind(FlowId(0)).expect("it has two").is_second());
+        queue.drop_first_and(|_, _, ()| (VTime::from_raw(tag + 10), VSpan(64), ()), |(), _, ()| None, |_, ()| ());
+        queue.push(staged(0, tag + 20, 2));
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(|request| request.start_tag.raw() - tag).collect();
+        assert_eq!(order, [10, 20]);
     }
 
     #[test]
@@ -606,6 +621,15 @@ mod tests {
         assert!(!queue.push(staged(1, 100, 2)), "a tie is not earlier");
         assert!(queue.push(staged(2, 99, 3)));
         assert_eq!(queue.lead(), Some(VTime::from_raw(99)));
+    }
+
+    #[test]
+    fn dense_flow_numbers_are_found_with_a_probe_or_two() {
+        let mut index = FlowIndex::new(1024);
+        (0..1024).for_each(|flow| index.insert(FlowId(flow), flow));
+        let taken = (0..).zip(&index.places).filter(|(_, (_, lane))| *lane != NONE);
+        let probes: usize = taken.map(|(place, (flow, _))| 1 + usize::abs_diff(place, index.home(*flow))).sum();
+        assert!(probes < 2 * 1024, "{probes} probes for 1024 flows");
     }
 
     #[test]

@@ -364,6 +364,20 @@ mod tests {
     }
 
     #[test]
+    fn workers_are_behind_from_a_mean_of_four_on_and_until_two_is_not_reached() {
+        let at = |mean_parts: u64, is_behind: bool, reaps: u64| {
+            let mut rule = WindowRule { reaped_parts: mean_parts, is_behind, ..rule(64) };
+            // As many completions per reap as the mean has, so that it stays.
+            rule.follow_workers(mean_parts * reaps / PARTS, reaps);
+            assert_eq!(rule.reaped_parts, mean_parts);
+            rule.is_behind
+        };
+        let (enter, leave) = (BEHIND_ENTER * PARTS, BEHIND_LEAVE * PARTS);
+        assert_eq!([enter - 1, enter].map(|mean| at(mean, false, PARTS)), [false, true]);
+        assert_eq!([leave - 1, leave].map(|mean| at(mean, true, PARTS)), [false, true]);
+    }
+
+    #[test]
     fn t_changes_at_three_quarters_and_at_two_and_a_half_times_itself() {
         const KIB: u64 = 1024;
         let decided = |quotient| {

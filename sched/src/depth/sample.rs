@@ -171,7 +171,7 @@ impl Sizes {
         let mut above = 0;
         for (share, mean) in self.share.iter().zip(self.mean).rev() {
             above += share;
-            if above * 4 >= total && *share > 0 {
+            if above * 4 >= total {
                 self.step = mean;
                 return;
             }

@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod groups;
+
 const FLOW: FlowId = FlowId(0);
 
 fn table(weight: u64, start: VTime) -> FlowTable {
@@ -115,6 +117,7 @@ fn a_table_knows_its_size_and_a_weight_its_range() {
     assert_eq!((flows.len(), flows.is_empty()), (1, false));
     let three = FlowTable::new(&[Weight::DEFAULT; 3], VTime::ZERO);
     assert_eq!((three.len(), three.is_empty()), (3, false));
+    assert!(FlowTable::new(&[], VTime::ZERO).is_empty());
     let refused = Weight::new(10_001).unwrap_err().to_string();
     assert_eq!(refused, "weight 10001 is out of range, allowed is 1 to 10000");
 }
@@ -196,6 +199,44 @@ fn a_lease_is_cut_without_a_hole_and_goes_back() {
     assert!(flows.finish_tag(FLOW).since(last.finish_tag()) > 0);
     flows.give_back(FLOW, lease);
     assert_eq!(flows.finish_tag(FLOW).raw() as i64, span(21 * 4096));
+}
+
+#[test]
+fn a_lease_is_used_up_before_the_next_is_taken() {
+    // Sixteen requests of 4 KiB to a lease of 64 KiB.
+    let flows = table(100, VTime::ZERO);
+    let (_, mut lease) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    let mut tag = flows.finish_tag(FLOW);
+    let taken: Vec<bool> = (0..33)
+        .map(|_| {
+            let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
+            std::mem::replace(&mut tag, flows.finish_tag(FLOW)) != tag
+        })
+        .collect();
+    let takes: Vec<usize> = (0..33).filter(|&request| taken[request]).collect();
+    assert_eq!(takes, [0, 16, 32]);
+}
+
+#[test]
+fn a_grain_that_fractions_fill_is_paid_by_the_refund_or_the_lease_or_the_axis() {
+    // All but a fraction of a grain is kept back already, and the lease brings that. It ends where the axis does.
+    let start = VTime::from_raw(6400);
+    let after = |refund: u64, left: u64, carry: u64| {
+        let flows = table(100, VTime::ZERO);
+        let charged = &flows.cell(FLOW).charged;
+        charged.carry.store(FRACTION_MASK, Relaxed);
+        charged.finish.store(start.raw() + left, Relaxed);
+        flows.give_back(FLOW, Lease { next: start, end: start.plus(VSpan(left)), refund, carry });
+        (flows.finish_tag(FLOW).since(start), charged.credit.load(Relaxed))
+    };
+    // No grain is full: all goes back.
+    assert_eq!([after(128, 0, 0), after(0, 128, 0), after(64, 64, 0)], [(0, 128), (0, 0), (0, 64)]);
+    // The refund pays, if there is one.
+    assert_eq!([after(64, 128, 1), after(128, 0, 1)], [(0, 0), (0, 64)]);
+    // Else the lease.
+    assert_eq!([after(0, 64, 1), after(0, 128, 1)], [(64, 0); 2]);
+    // Else the axis.
+    assert_eq!(after(0, 0, 1), (64, 0));
 }
 
 #[test]
@@ -284,6 +325,21 @@ fn a_lease_that_virtual_time_has_passed_is_refunded() {
         assert_eq!(flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH).finish_tag(), now);
     }
     assert_eq!(flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH).finish_tag().since(now), span(4096));
+}
+
+#[test]
+fn a_lease_that_lies_all_behind_virtual_time_is_refunded_there() {
+    let flows = table(100, VTime::ZERO);
+    let (_, mut lease) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
+    // 60 KiB were left, up to 68 KiB: fifteen requests for nothing.
+    let now = VTime::from_raw(span(100 << 10) as u64);
+    for n in 0..17 {
+        let interval = flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH);
+        let paid = span(4096) * (n - 14).max(0);
+        assert_eq!(interval.finish_tag().since(now), paid, "request {n}");
+    }
+    assert_eq!(flows.finish_tag(FLOW).since(now), span(64 << 10));
 }
 
 #[test]

@@ -137,6 +137,21 @@ fn who_comes_to_a_busy_group_while_its_sums_are_taken_gets_no_more_than_its_part
 }
 
 #[test]
+fn only_who_comes_from_idleness_while_the_sums_are_taken_makes_a_step_due() {
+    let mut scene = Scene::new(&[(100, None)], &[(1, 0), (1, 0)]);
+    scene.wake(0);
+    scene.step(&[256, 0]);
+    let competes = [0, 1].map(|flow| scene.members[flow].0.effective_weight().competes);
+    assert_eq!(competes, [true, false]);
+    for (comes, is_due) in [(0, false), (1, true)] {
+        assert!(scene.hierarchy.enter(), "nobody is at the sums");
+        scene.wake(comes);
+        scene.hierarchy.leave();
+        assert_eq!(get(&scene.hierarchy.next) == get(&scene.hierarchy.last), is_due, "flow {comes}");
+    }
+}
+
+#[test]
 fn steps_come_as_often_as_the_window_in_force_says() {
     let mut scene = Scene::new(&[(100, None)], &[(1, 0), (1, 0)]);
     let steps = |scene: &mut Scene, passed: u64| {
@@ -261,6 +276,9 @@ fn a_tree_says_what_is_wrong_with_it_and_whether_anybody_is_in_it() {
     assert_eq!(tree(&[None], &[Some(1)]).validate(1), Err(TreeError::NoSuchGroup(GroupId(1))));
     let most = Tree { groups: vec![group(None); Tree::GROUPS_MAX], of_flow: Vec::new() };
     assert_eq!(most.validate(0), Ok(()));
+    let chain = [None, Some(0), Some(1), Some(2)];
+    assert_eq!(tree(&chain[..3], &[]).validate(0), Ok(()));
+    assert_eq!(tree(&chain, &[]).validate(0), Err(TreeError::TooDeep(GroupId(3))));
     let more = Tree { groups: vec![group(None); Tree::GROUPS_MAX + 1], of_flow: Vec::new() };
     assert_eq!(more.validate(0), Err(TreeError::TooMany(Tree::GROUPS_MAX + 1)));
 }

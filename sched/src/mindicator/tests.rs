@@ -134,6 +134,55 @@ fn a_node_that_was_raised_wrongly_is_repaired_by_the_next_raise_below_it() {
     assert_eq!(tree.query(), grains(45));
 }
 
+#[test]
+fn one_hctx_writes_the_root_and_nothing_else() {
+    let tree = Mindicator::new(&Topology::flat(1), VTime::ZERO);
+    for lead in [40, 90, 60] {
+        tree.publish(HctxId(0), grains(lead));
+        assert!(Word(tree.nodes[tree.shape.root()].load(Ordering::Relaxed)).shows_same(Word::leaf(grains(lead))));
+        assert_eq!(tree.nodes[0].load(Ordering::Relaxed), Word::EMPTY.0, "a leaf for nobody to read");
+    }
+}
+
+#[test]
+fn a_raise_keeps_a_node_covered() {
+    // 16 hctxs, as above. The group goes from 40 to 50, and who comes with 50 need not go on to the root.
+    let tree = Mindicator::new(&Topology::flat(16), VTime::ZERO);
+    for (hctx, lead) in [(0, 40), (1, 50), (0, 60)] {
+        tree.publish(HctxId(hctx), grains(lead));
+    }
+    let root = tree.nodes[tree.shape.root()].load(Ordering::Relaxed);
+    tree.publish(HctxId(2), grains(50));
+    assert_eq!(tree.nodes[tree.shape.root()].load(Ordering::Relaxed), root);
+}
+
+#[test]
+fn nobody_stops_at_a_node_whose_lead_may_not_be_at_the_root_yet() {
+    // hctx 0 was stopped between its group, node 16, and the root. Those who come meanwhile go on to the root, and do
+    // not say in its place that it has been there (M1).
+    let tree = Mindicator::new(&Topology::flat(16), VTime::ZERO);
+    tree.nodes[0].store(Word::leaf(grains(40)).0, Ordering::Relaxed);
+    tree.nodes[16].store(Word::EMPTY.next(Word::leaf(grains(40)), false).0, Ordering::Relaxed);
+    for (hctx, lead) in [(1, 50), (2, 45), (8, 90)] {
+        tree.publish(HctxId(hctx), grains(lead));
+    }
+    assert_eq!(tree.query(), grains(45));
+}
+
+#[test]
+fn a_lead_that_a_raiser_found_below_a_node_is_still_brought_to_the_root() {
+    // hctx 1 has written its leaf and not its group; hctx 0 goes from 40 to 60, finds that leaf, and is stopped before
+    // the root.
+    let tree = Mindicator::new(&Topology::flat(16), VTime::ZERO);
+    tree.publish(HctxId(0), grains(40));
+    let (sixty, thirty) = (Word::leaf(grains(60)), Word::leaf(grains(30)));
+    tree.nodes[1].store(thirty.0, Ordering::Relaxed);
+    tree.nodes[0].store(sixty.0, Ordering::Relaxed);
+    assert!(tree.raise_node(16, Word::leaf(grains(40)), false).is_some());
+    tree.lower(1, thirty);
+    assert_eq!(tree.query(), grains(30));
+}
+
 /// The same answers from an array and a scan.
 struct Naive {
     leads: Vec<Option<VTime>>,

@@ -95,6 +95,48 @@ fn the_smallest_lead_is_always_woken_by_the_virtual_time_that_it_allows() {
     }
 }
 
+#[test]
+fn slots_are_an_eighth_of_the_window_or_a_quantum_or_half_of_the_smallest_window() {
+    let of = |wheel: ThrottleWheel| wheel.slot_span().0;
+    for (window, slot) in [(0, 8), (63, 8), (64, 8), (127, 16), (200, 16), (511, 64), (8191, 1024), (8192, 1024)] {
+        assert_eq!(of(ThrottleWheel::new(1, VSpan(window), VTime::ZERO)), slot, "window {window}");
+    }
+    for (quantum, slot) in [(0, 1024), (64, 1024), (128, 1024), (1024, 1024), (2048, 2048), (4096, 4096)] {
+        let wheel = ThrottleWheel::with_quantum(1, VSpan(8192), VSpan(quantum), VTime::ZERO);
+        assert_eq!(of(wheel), slot, "quantum {quantum}");
+    }
+    for (least, slot) in [(128, 64), (4096, 2048), (5000, 2048)] {
+        assert_eq!(of(ThrottleWheel::for_windows(1, VSpan(least), VSpan(8192), VTime::ZERO)), slot, "least {least}");
+    }
+}
+
+#[test]
+fn a_window_below_a_grain_counts_as_all_but_a_unit_of_one() {
+    for (window, counts) in [(0, 63), (62, 63), (63, 63), (64, 64), (65, 65)] {
+        let wheel = ThrottleWheel::new(1, VSpan(window), VTime::ZERO);
+        let due = |lead| wheel.is_due(VTime::from_raw(lead), VTime::ZERO);
+        assert!(due(counts) && !due(counts + 1), "window {window}");
+    }
+}
+
+#[test]
+fn a_window_that_is_set_empties_every_bucket_and_counts_from_then_on() {
+    // W4. Slots of 4 KiB; leads from 9 KiB to 260 KiB ahead, one queue in each bucket.
+    let wheel = ThrottleWheel::for_windows(63, WINDOW, WINDOW, VTime::ZERO);
+    let lead = |hctx: u16| VTime::ZERO.plus(VSpan::from_bytes(9 << 10)).plus(VSpan(u64::from(hctx) * 4 * SLOT));
+    for hctx in 0..63 {
+        assert!(throttle(&wheel, hctx, lead(hctx), VTime::ZERO).is_some());
+    }
+    let window = VSpan::from_bytes(64 << 10);
+    let mut again = Vec::new();
+    wheel.set_window(window, |hctx| again.push(hctx.0));
+    again.sort();
+    assert_eq!((again, wheel.window()), ((0..63).collect::<Vec<u16>>(), window));
+    // Those that are within it now need not wait.
+    let waits: Vec<u16> = (0..63).filter(|&hctx| throttle(&wheel, hctx, lead(hctx), VTime::ZERO).is_some()).collect();
+    assert_eq!(waits, (14..63).collect::<Vec<u16>>());
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Throttle(u16, u64),

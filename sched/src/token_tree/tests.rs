@@ -109,6 +109,30 @@ fn a_big_request_takes_no_more_than_it_needs() {
 }
 
 #[test]
+fn a_leaf_that_holds_just_enough_is_enough() {
+    let tree = TokenTree::new(&Topology::flat(2), 3);
+    let token = taken(&tree, 0, 3);
+    tree.release_local(HctxId(0), token);
+    assert!(tree.acquire_own(HctxId(1), 3).is_none());
+    let token = tree.acquire_own(HctxId(0), 3).expect("it has three");
+    assert!(tree.acquire_own(HctxId(0), 1).is_none());
+    tree.release_root(token);
+}
+
+#[test]
+fn spare_tokens_come_from_where_the_rest_is_found_and_from_no_further() {
+    // One token at the core of 0, three at its socket.
+    let tree = TokenTree::new(&Topology::new(2, 2, 2), 4);
+    let tokens: Vec<DispatchToken> = (0..4).map(|_| taken(&tree, 0, 1)).collect();
+    for (token, to) in tokens.into_iter().zip([1, 2, 2, 2]) {
+        tree.release_toward(HctxId(0), HctxId(to), token);
+    }
+    let one = tree.acquire_batch(HctxId(0), 1, 2).expect("the core has it");
+    assert_eq!(tree.percolate(HctxId(2)), 3, "the socket keeps its own");
+    tree.release_root(one);
+}
+
+#[test]
 #[should_panic(expected = "5 units of a depth of 4")]
 fn more_units_than_the_depth_are_refused() {
     let _ = TokenTree::new(&Topology::flat(1), 4).acquire(HctxId(0), 5);

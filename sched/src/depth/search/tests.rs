@@ -235,6 +235,21 @@ fn a_search_that_begins_anew_has_forgotten_what_it_knew() {
     assert_eq!(talk.listen(1, load), [32]);
 }
 
+#[test]
+fn a_search_that_begins_at_a_depth_has_forgotten_what_it_found() {
+    let load = saturated(16, 1);
+    let mut talk = Talk::new(4, 4096);
+    let _ = talk.settle(&load);
+    let _ = talk.listen(30, &load);
+    talk.search.begin_at(40, Reason::Turns, 5);
+    let state = talk.search.state();
+    assert_eq!((state.chosen, state.chosen_ns, state.reason), (40, 5, Reason::Turns));
+    // By a factor of 2 again, and upwards.
+    talk.depth = 40;
+    assert_eq!(talk.listen(1, load), [80]);
+    assert_eq!((talk.search.hold, talk.search.found, talk.search.factor, talk.search.fails), (HOLD, None, 0, 0));
+}
+
 /// A load on which a doubling of depth earns its price and `more`, 65536ths.
 fn priced(more: i32) -> impl Fn(u32) -> Phase {
     move |depth| {

@@ -4,6 +4,10 @@ use super::*;
 use crate::policy::PolicyKind;
 use mqfq_testing::random::Random;
 
+mod far;
+mod waiting;
+mod window;
+
 const FLOW: FlowId = FlowId(0);
 
 fn policy(options: PolicyOptions, topology: &Topology, flows: usize) -> Mqfq {
