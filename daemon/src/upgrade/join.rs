@@ -1,11 +1,11 @@
 //! What comes from another process, on its way to its place here: files to devices, sockets to listeners, state to
 //! connections.
 
-use super::luggage::{Passenger, key};
+use super::luggage::{Luggage, Passenger, key};
 use super::new::{Inherited, Taking};
 use super::store::{self, Kept};
 use crate::systemd::Passed;
-use mqfq_blk::client::MakeClient;
+use mqfq_blk::client::{MakeClient, Packed};
 use mqfq_blk::device::Device;
 use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener, Travelled};
@@ -65,56 +65,20 @@ impl Arrival {
         self.inherited.as_ref().is_some_and(|inherited| inherited.listens_at(&key(address)))
     }
 
-    /// Lets the other process hold still and brings everything to its place; from here on clients wait. Listeners come
-    /// by [`key`]. `listen` are the options of a listener at an address.
-    ///
-    /// Of a process that has ended, clients and devices without a place here are left behind: a change that was never
-    /// saved would keep every server from starting.
+    /// Lets the other process hold still and brings everything to its place, as [`board`] does; from here on clients
+    /// wait.
     ///
     /// # Errors
-    /// One sentence: something has no place here, and the other process serves on; or a device has another size.
+    /// One sentence: the other process cannot hold still; or as [`board`]. The other process serves on.
     pub fn board(
         &mut self,
         devices: &[(String, Arc<dyn Device>)],
         tables: &[Table],
         listen: impl Fn(&ExportAddress) -> ListenOptions,
     ) -> Result<Boarded, String> {
-        let mut boarded = Boarded::default();
-        let Some(inherited) = self.inherited.take() else { return Ok(boarded) };
+        let Some(inherited) = self.inherited.take() else { return Ok(Boarded::default()) };
         let taking = self.taking.insert(inherited.take()?);
-        let version = taking.version;
-        let mut left = Left { is_allowed: self.is_last, sentences: BTreeMap::new() };
-        for (name, packed) in std::mem::take(&mut taking.luggage.devices) {
-            let Some((_, device)) = devices.iter().find(|(other, _)| *other == name) else {
-                left.behind(format!("device {name} is served and the config has none of this name"))?;
-                continue;
-            };
-            device.unpack(packed, version).map_err(|why| format!("device {name} {why}"))?;
-        }
-        let mut clients = std::mem::take(&mut taking.luggage.clients);
-        // Connections have a place when their listener has one.
-        clients.sort_by_key(|client| !client.is_listener);
-        for Passenger { address, is_listener, packed } in clients {
-            let travelled = Travelled { packed, version };
-            if is_listener {
-                // An address that is no longer there: its connections, if it has any, say so.
-                let table = tables.iter().find(|(other, _)| key(other) == address);
-                if let Some((at, table)) = table {
-                    boarded.listeners.insert(address, at.address().adopt(travelled, table.clone(), &listen(at))?);
-                }
-                continue;
-            }
-            let adopted = match boarded.listeners.get(&address) {
-                Some(listener) => listener.adopt(travelled),
-                None => Err(format!("{address} has connections and is no longer listened on")),
-            };
-            match adopted {
-                Ok(client) => boarded.connections.push(client),
-                Err(why) => left.behind(why)?,
-            }
-        }
-        boarded.left = left.sentences();
-        Ok(boarded)
+        board(std::mem::take(&mut taking.luggage), taking.version, self.is_last, devices, tables, listen)
     }
 
     /// What came, for the commit.
@@ -141,6 +105,82 @@ impl Arrival {
         self.inherited.iter_mut().for_each(|inherited| inherited.give_up(sentence));
         self.taking.iter_mut().for_each(|taking| taking.give_up(sentence));
     }
+}
+
+/// Brings everything to its place. Listeners come by [`key`]. `listen` are the options of a listener at an address.
+///
+/// Of a process that has ended (`is_last`), clients and devices without a place here are left behind: a change that was
+/// never saved would keep every server from starting.
+///
+/// # Errors
+/// One sentence: something has no place here; or a device has another size.
+pub fn board(
+    luggage: Luggage,
+    version: u16,
+    is_last: bool,
+    devices: &[(String, Arc<dyn Device>)],
+    tables: &[Table],
+    listen: impl Fn(&ExportAddress) -> ListenOptions,
+) -> Result<Boarded, String> {
+    let mut boarded = Boarded::default();
+    let mut left = Left { is_allowed: is_last, sentences: BTreeMap::new() };
+    for (name, packed) in luggage.devices {
+        let Some((_, device)) = devices.iter().find(|(other, _)| *other == name) else {
+            left.behind(format!("device {name} is served and the config has none of this name"))?;
+            continue;
+        };
+        device.unpack(packed, version).map_err(|why| format!("device {name} {why}"))?;
+    }
+    let mut clients = luggage.clients;
+    // Connections have a place when their listener has one.
+    clients.sort_by_key(|client| !client.is_listener);
+    for Passenger { address, is_listener, packed } in clients {
+        let travelled = Travelled { packed, version };
+        if is_listener {
+            // An address that is no longer there: its connections, if it has any, say so.
+            let table = tables.iter().find(|(other, _)| key(other) == address);
+            if let Some((at, table)) = table {
+                boarded.listeners.insert(address, at.address().adopt(travelled, table.clone(), &listen(at))?);
+            }
+            continue;
+        }
+        let Some(listener) = boarded.listeners.get(&address) else {
+            left.behind(format!("{address} has connections and is no longer listened on"))?;
+            continue;
+        };
+        // Its export may be offered elsewhere alone by now; where TLS is asked for nobody is taken in without.
+        let elsewhere = tables.iter().filter(|(at, _)| key(at) != address && is_same_kind(at, &address));
+        let elsewhere = elsewhere.filter(|(at, _)| listen(at).tls.is_none());
+        let elsewhere = elsewhere.filter_map(|(at, _)| boarded.listeners.get(&key(at)));
+        match adopt(travelled, &**listener, elsewhere.map(|listener| &**listener)) {
+            Ok(client) => boarded.connections.push(client),
+            Err(why) => left.behind(why)?,
+        }
+    }
+    boarded.left = left.sentences();
+    Ok(boarded)
+}
+
+fn is_same_kind(at: &ExportAddress, key: &str) -> bool {
+    key.split(' ').next() == Some(at.front_end().name())
+}
+
+/// Gives a connection a place with the listener by which it came, or else with the first that has one.
+fn adopt<'a>(
+    travelled: Travelled,
+    listener: &dyn Listener,
+    mut elsewhere: impl Iterator<Item = &'a dyn Listener>,
+) -> Result<MakeClient, String> {
+    let copy = |Travelled { packed, version }: &Travelled| {
+        let descriptors = packed.descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok()?;
+        Some(Travelled { packed: Packed { state: packed.state.clone(), descriptors }, version: *version })
+    };
+    let Some(other) = elsewhere.next() else { return listener.adopt(travelled) };
+    let Some(kept) = copy(&travelled) else { return listener.adopt(travelled) };
+    listener.adopt(travelled).or_else(|why| {
+        let mut elsewhere = std::iter::once(other).chain(elsewhere);
+        elsewhere.find_map(|listener| listener.adopt(copy(&kept)?).ok()).ok_or(why)
+    })
 }
 
 /// What has found its place.

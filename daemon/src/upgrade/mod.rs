@@ -51,8 +51,8 @@ mod old;
 mod store;
 mod wire;
 
-pub use join::{Arrival, Boarded};
-pub use luggage::key;
+pub use join::{Arrival, Boarded, board};
+pub use luggage::{Luggage, key};
 pub use new::{Replaced, wait_for_end};
 pub use old::{Outcome, Serving, Upgrades, hand_over};
 pub use store::{forget_the_rest, is_there, keep};

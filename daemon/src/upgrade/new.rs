@@ -107,7 +107,7 @@ impl Inherited {
         let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int;
         // SAFETY: the descriptor is new and nobody else's.
         let process = (process >= 0 && link.is_some()).then(|| unsafe { OwnedFd::from_raw_fd(process) });
-        Ok(Taking { pid, luggage, version, link, state, process })
+        Ok(Taking { pid, since_ns: luggage.since_ns, luggage, version, link, state, process })
     }
 
     /// Tells a server that runs why it is not replaced.
@@ -138,6 +138,8 @@ fn receive(link: &mut Link) -> Result<(Luggage, u16, File), String> {
 pub struct Taking {
     /// The process whose place is taken.
     pub pid: u32,
+    /// When the other one held still, as [`Luggage`] says it.
+    since_ns: u64,
     /// What came.
     pub luggage: Luggage,
     /// The version that its state is of.
@@ -182,7 +184,7 @@ impl Taking {
                 Err(why) => return Err(format!("cannot replace process {}: {why}", self.pid)),
             }
         }
-        let pause_ns = monotonic_ns().saturating_sub(self.luggage.since_ns);
+        let pause_ns = monotonic_ns().saturating_sub(self.since_ns);
         Ok((Replaced { pid: self.pid, pause_ns }, self.process))
     }
 
@@ -215,10 +217,10 @@ mod tests {
 
     fn taking() -> (Taking, Link) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let luggage = Luggage { since_ns: monotonic_ns(), ..Luggage::default() };
         let link = Some(Link::new(ours).unwrap());
         let state = Some(super::super::memory_file(b"state").unwrap());
-        (Taking { pid: 7, luggage, version: 1, link, state, process: None }, Link::new(theirs).unwrap())
+        let (since_ns, luggage) = (monotonic_ns(), Luggage::default());
+        (Taking { pid: 7, since_ns, luggage, version: 1, link, state, process: None }, Link::new(theirs).unwrap())
     }
 
     #[test]

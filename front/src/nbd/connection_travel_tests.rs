@@ -293,6 +293,16 @@ fn an_export_that_is_not_what_the_client_was_told_is_refused_by_what_differs() {
 }
 
 #[test]
+fn whose_export_is_being_drained_for_good_stays_behind() {
+    let mut peer = structured();
+    pause(&mut peer, 0, 0);
+    assert!(peer.client.pack(VERSION).unwrap().is_some());
+    let Phase::Transmitting(transmission) = &peer.client.phase else { panic!("the handshake is over") };
+    transmission.session().export.door.close();
+    assert!(peer.client.pack(VERSION).unwrap().is_none());
+}
+
+#[test]
 fn a_client_that_reads_nothing_is_handed_over_with_all_that_it_is_owed() {
     let mut peer = structured();
     peer.reads = false;

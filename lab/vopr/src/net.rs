@@ -6,6 +6,7 @@
 //! (the inode) is looked at: a copy of it, as an upgrade makes them, is the same socket. Bytes and descriptors that go
 //! with them stay in memory.
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::fstat;
 use rustix::net::SocketAddrUnix;
 use std::cell::{Cell, RefCell};
@@ -45,7 +46,8 @@ pub type SharedPipe = Rc<RefCell<Pipe>>;
 /// All sockets, by inode.
 #[derive(Default)]
 pub struct Net {
-    pipes: HashMap<u64, SharedPipe>,
+    /// And the other end, to which the kernel tells when no descriptor of the socket is left.
+    pipes: HashMap<u64, (SharedPipe, OwnedFd)>,
     /// By the path of the listening socket: connections that nobody has accepted.
     waiting: HashMap<PathBuf, VecDeque<OwnedFd>>,
     /// Connections in `waiting`.
@@ -123,11 +125,10 @@ pub fn identity(descriptor: RawFd) -> u64 {
 impl Net {
     /// A connection to the listener at this path, which will find it when it accepts.
     pub fn connect(&mut self, listener: PathBuf, piece_bytes: usize) -> SharedPipe {
-        // The other end would only be shut down with it.
-        let (ours, _) = UnixStream::pair().expect("a socket for a client");
+        let (ours, theirs) = UnixStream::pair().expect("a socket for a client");
         let ours = OwnedFd::from(ours);
         let pipe = Rc::new(RefCell::new(Pipe { piece_bytes, ..Pipe::default() }));
-        self.pipes.insert(identity(ours.as_raw_fd()), pipe.clone());
+        self.pipes.insert(identity(ours.as_raw_fd()), (pipe.clone(), theirs.into()));
         self.waiting.entry(listener).or_default().push_back(ours);
         self.waiting_count += 1;
         self.made += 1;
@@ -136,7 +137,18 @@ impl Net {
 
     /// The pipe of a server's socket.
     pub fn pipe(&self, socket: u64) -> Option<&SharedPipe> {
-        self.pipes.get(&socket)
+        self.pipes.get(&socket).map(|(pipe, _)| pipe)
+    }
+
+    /// Sockets that a server has closed without a word, such as one that has ended, are shut.
+    pub fn hang_up(&self) {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        for (pipe, theirs) in self.pipes.values() {
+            let mut poll = [PollFd::new(theirs, PollFlags::empty())];
+            if rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|count| count > 0) {
+                pipe.borrow_mut().is_shut = true;
+            }
+        }
     }
 
     /// A connection that waits is there.
@@ -153,13 +165,13 @@ impl Net {
 
     /// The server's process has ended: all its sockets are closed.
     pub fn end_all(&mut self) {
-        self.pipes.drain().for_each(|(_, pipe)| pipe.borrow_mut().is_shut = true);
+        self.pipes.drain().for_each(|(_, (pipe, _))| pipe.borrow_mut().is_shut = true);
         self.waiting.clear();
         self.waiting_count = 0;
     }
 
     /// Forgets connections that are over at both ends.
     pub fn forget(&mut self) {
-        self.pipes.retain(|_, pipe| Rc::strong_count(pipe) > 1 || !pipe.borrow().is_shut);
+        self.pipes.retain(|_, (pipe, _)| Rc::strong_count(pipe) > 1 || !pipe.borrow().is_shut);
     }
 }

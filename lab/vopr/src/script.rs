@@ -309,7 +309,7 @@ impl Script {
         let mut add = |name: &str, numbers: &[u64]| steps.push(Step::of(name, numbers).expect("a step of the list"));
         (0..6).for_each(|client| add("connect", &[client]));
         for _ in 0..length {
-            match random.below(64) {
+            match random.below(66) {
                 0..20 => {
                     let spoilt = if random.chance(24_000) { 1 + random.below(6) } else { 0 };
                     add("propose", &[random.next_u64() >> 32, spoilt]);
@@ -321,7 +321,8 @@ impl Script {
                 60 => add("leave", &[random.below(6), random.below(2)]),
                 61 => add("stall", &[random.below(3_000_000)]),
                 62 => add("power", &[]),
-                _ => add("kill", &[]),
+                63 => add("kill", &[]),
+                _ => add("upgrade", &[]),
             }
         }
         add("check", &[]);

@@ -222,6 +222,7 @@ impl Server {
         // The old process ends: its clients are dropped where they stand, its descriptors closed.
         drop(old_workers);
         drop(self);
+        site.world.net.borrow().hang_up();
         (new, Ok(()))
     }
 

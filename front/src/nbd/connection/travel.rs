@@ -93,7 +93,10 @@ impl Connection {
 
     /// See [`mqfq_blk::client::Client::pack`].
     pub(super) fn packed(&self, version: u16) -> io::Result<Option<PackedClient>> {
-        if self.life == Life::Closed || self.channel.is_some() {
+        // Whose export has gone is being sent away: nobody takes it in elsewhere.
+        let has_gone = matches!(&self.phase, Phase::Transmitting(transmission)
+            if transmission.session().export.door.is_closed());
+        if self.life == Life::Closed || self.channel.is_some() || has_gone {
             return Ok(None);
         }
         let mut writer = StateWriter::new(version);

@@ -3,6 +3,7 @@
 use super::wish::{DEVICES, EXPORTS};
 use crate::script::Config;
 use crate::server::{EXPORT_BYTES, plan};
+use mqfq_blk::client::Packed;
 use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
@@ -85,5 +86,14 @@ impl Device for Drive {
             Fault::Queue(first) if options.hctx.0 >= first => Err("the drive has no queue left".to_owned()),
             _ => self.inner.open_queue(options),
         }
+    }
+
+    /// It is the drive that lasts, not what stands for it in a process.
+    fn pack(&self, _version: u16) -> Result<Packed, String> {
+        Ok(Packed { state: Vec::new(), descriptors: Vec::new() })
+    }
+
+    fn unpack(&self, _packed: Packed, _version: u16) -> Result<(), String> {
+        Ok(())
     }
 }

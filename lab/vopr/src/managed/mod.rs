@@ -29,6 +29,7 @@ use crate::server::SECTORS;
 use crate::world::{self, STEPS, World};
 use drives::{Drives, Fault};
 use mqfq_blk::engine::{Engine, EngineOptions};
+use mqfq_blk::state::VERSION;
 use mqfq_blk::worker::Desk;
 use mqfq_control::document::Document;
 use mqfq_control::{By, Edit, Kind, Proposal, Server as _, Via};
@@ -38,13 +39,14 @@ use mqfq_daemon::live::{self, Exports, Listeners, Owners, Tenants, Trust};
 use mqfq_daemon::output::Output;
 use mqfq_daemon::reconcile::{Reconciler, Things};
 use mqfq_daemon::trouble::TroubleCounts;
-use mqfq_daemon::upgrade::Serving;
+use mqfq_daemon::upgrade::{self, Boarded, Luggage, Serving};
 use mqfq_daemon::watch::Watch;
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::{ExportAddress, ListenOptions};
 use mqfq_nvme::random::Random;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,14 +67,19 @@ const SETTLE_NS: u64 = STALL_NS + 120_000_000_000;
 struct Managed {
     running: Arc<Running>,
     engine: Arc<Engine>,
+    serving: Arc<Serving>,
 }
 
-fn assemble(world: &Rc<World>, folder: &Path, text: &str) -> Managed {
+/// Starts a server. `luggage` is of another one, whose place it takes.
+///
+/// # Errors
+/// One sentence: something of that has no place here.
+fn assemble(world: &Rc<World>, folder: &Path, text: &str, luggage: Option<Luggage>) -> Result<Managed, String> {
     let config = FileConfig::parse("vopr", text).unwrap_or_else(|error| panic!("{error}"));
     let control = config.control.clone();
     let plan = config.check(&RealFiles).unwrap_or_else(|error| panic!("{error}"));
     let open = |(slot, plan)| (slot, drives::open(plan, &mut Vec::new()).expect("a drive"));
-    let devices: std::collections::BTreeMap<_, _> = plan.devices.iter().map(open).collect();
+    let devices: BTreeMap<_, _> = plan.devices.iter().map(open).collect();
     let (tenants, caps) = (Tenants::new(&plan).expect("few"), LiveCaps::new(&plan));
     let exports = live::exports(&plan, &tenants, &caps, |slot| devices[&slot].clone(), &Exports::new());
     let exports = exports.expect("they fit");
@@ -81,15 +88,28 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str) -> Managed {
     let options = EngineOptions { workers, pin: false, spin_ns: 0, devices: options.collect() };
     let (engine, desks) = Engine::start_stepped(options, STEPS).expect("an engine starts");
     let engine = Arc::new(engine);
+    let table = |slots: &_| Arc::new(ExportTable::new(live::offered(slots, &exports)).expect("names"));
+    let tables: Vec<_> = plan.listeners.iter().map(|(address, slots)| (address.clone(), table(slots))).collect();
+    let named: Vec<_> =
+        plan.devices.iter().map(|(slot, plan)| (plan.config.name.clone(), devices[&slot].clone())).collect();
+    let boarded = luggage.map(|it| upgrade::board(it, VERSION, false, &named, &tables, |_| ListenOptions::default()));
+    let Boarded { listeners: mut came, connections, .. } = boarded.transpose()?.unwrap_or_default();
     let worker = |desk: Desk| Desk::worker(VirtualHost::new(world.clone(), desk), 64);
     world.employ(desks.into_iter().map(worker).collect::<Result<_, _>>().expect("workers"));
     let mut listeners = Listeners::new(Arc::new(|_| ListenOptions::default()), Arc::default());
-    for (address, slots) in &plan.listeners {
-        let table = Arc::new(ExportTable::new(live::offered(slots, &exports)).expect("names"));
-        let listener = listeners.listen(address, table.clone()).expect("a socket in a folder of ours");
-        listeners.add(address.clone(), table, &*listener);
+    let mut numbered = BTreeMap::new();
+    for (address, table) in tables {
+        let key = upgrade::key(&address);
+        let listener = came.remove(&key).unwrap_or_else(|| {
+            listeners.listen(&address, table.clone()).expect("a socket in a folder of ours")
+        });
+        numbered.insert(listener.number(), key);
+        listeners.add(address, table, &*listener);
         listener.into_clients().into_iter().for_each(|client| engine.attach(client));
     }
+    connections.into_iter().for_each(|client| engine.attach(client));
+    let serving =
+        Arc::new(Serving { devices: Mutex::new(named), listeners: Mutex::new(numbered), sockets: Vec::new() });
     let things = Things {
         open_device: drives::open,
         trust: Trust::new(&plan.trust),
@@ -102,14 +122,14 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str) -> Managed {
         listeners,
         trouble: Arc::new(TroubleCounts::new(Vec::new())),
         watch: Watch::of_nobody(),
-        serving: Arc::new(Serving { devices: Mutex::default(), listeners: Mutex::default(), sockets: Vec::new() }),
+        serving: serving.clone(),
         output: Output::of_nobody(),
     };
     let origin = Origin { path: folder.join("config.toml"), text: text.to_owned(), control, listen: Vec::new() };
     let reconciler = Reconciler::new(plan, engine.clone(), things);
     let nothing = Box::new(|| serde_json::Value::Null);
     let running = Arc::new(Running::new(engine.clone(), Output::of_nobody(), origin, reconciler, nothing));
-    Managed { running, engine }
+    Ok(Managed { running, engine, serving })
 }
 
 /// A run of such a server.
@@ -191,7 +211,7 @@ impl Run {
 
     fn start(&mut self) {
         let text = self.wish.text(&self.folder, Spoilt::No);
-        self.managed = Some(assemble(&self.world, &self.folder, &text));
+        self.managed = Some(assemble(&self.world, &self.folder, &text, None).expect("it has nothing to find a place for"));
         (self.revision, self.is_behind) = (1, false);
         self.oracles_follow(&self.wish.clone());
         assert_eq!(self.picture(), self.wish.picture(), "a server begins with what its config says");
@@ -225,6 +245,7 @@ impl Run {
             "check" => self.check(),
             "kill" => self.kill(false),
             "power" => self.kill(true),
+            "upgrade" => self.upgrade(),
             "propose" => self.propose(first, Spoilt::ALL[second as usize % Spoilt::ALL.len()]),
             _ => {}
         }
@@ -412,7 +433,7 @@ impl Run {
 
     /// What is there.
     fn picture(&self) -> Picture {
-        let Managed { running, engine } = self.managed();
+        let Managed { running, engine, .. } = self.managed();
         let mut picture = Picture::default();
         for device in engine.stats().devices {
             let flows = device.flows.iter().map(|flow| (flow.name.clone(), u64::from(flow.weight.get()))).collect();
@@ -496,6 +517,37 @@ impl Run {
         }
         self.outcome.kills += 1;
         self.start();
+    }
+
+    /// Another server takes the place of this one, with the config that is in force, as `--replace` has it.
+    fn upgrade(&mut self) {
+        let old = self.managed.take().expect("there is a server between steps");
+        let held = old.serving.pack(&old.engine, VERSION).and_then(|luggage| {
+            let (bytes, descriptors) = luggage.encode(VERSION);
+            let (luggage, _) = Luggage::decode(&bytes, descriptors)?;
+            let old_workers = self.world.dismiss();
+            let text = self.wish.text(&self.folder, Spoilt::No);
+            assemble(&self.world, &self.folder, &text, Some(luggage)).map_err(|why| {
+                self.world.employ(old_workers);
+                why
+            })
+        });
+        match held {
+            Ok(new) => self.managed = Some(new),
+            Err(why) => {
+                let may_fail = self.is_behind || self.stalled_until_ns > world::now_ns();
+                assert!(may_fail, "nothing is in the way of an upgrade: {why}");
+                // It goes on where it held still.
+                old.engine.resume();
+                self.managed = Some(old);
+                return;
+            }
+        }
+        drop(old);
+        self.world.net.borrow().hang_up();
+        self.outcome.upgrades += 1;
+        (self.revision, self.is_behind) = (1, false);
+        assert_eq!(self.picture(), self.wish.picture(), "a server begins with what its config says");
     }
 
     fn cut(&mut self) {
