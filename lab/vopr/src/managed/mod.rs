@@ -100,9 +100,9 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, luggage: Option<Luggag
     let mut numbered = BTreeMap::new();
     for (address, table) in tables {
         let key = upgrade::key(&address);
-        let listener = came.remove(&key).unwrap_or_else(|| {
-            listeners.listen(&address, table.clone()).expect("a socket in a folder of ours")
-        });
+        let listener = came
+            .remove(&key)
+            .unwrap_or_else(|| listeners.listen(&address, table.clone()).expect("a socket in a folder of ours"));
         numbered.insert(listener.number(), key);
         listeners.add(address, table, &*listener);
         listener.into_clients().into_iter().for_each(|client| engine.attach(client));
@@ -211,7 +211,8 @@ impl Run {
 
     fn start(&mut self) {
         let text = self.wish.text(&self.folder, Spoilt::No);
-        self.managed = Some(assemble(&self.world, &self.folder, &text, None).expect("it has nothing to find a place for"));
+        self.managed =
+            Some(assemble(&self.world, &self.folder, &text, None).expect("it has nothing to find a place for"));
         (self.revision, self.is_behind) = (1, false);
         self.oracles_follow(&self.wish.clone());
         assert_eq!(self.picture(), self.wish.picture(), "a server begins with what its config says");
