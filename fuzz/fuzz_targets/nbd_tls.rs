@@ -102,7 +102,8 @@ fuzz_target!(|changes: Vec<Change>| {
         let parts = channel.seal(&reply);
         let mut to_client: Vec<u8> = parts.iter().flat_map(Part::as_slice).copied().collect();
         if !goes_on {
-            assert!(to_client.len() < 200 || channel.is_established(), "an alert, not {} bytes", to_client.len());
+            // What broke may have come behind a hello that was right, and was answered with a certificate.
+            assert!(to_client.len() < 2048 || channel.is_established(), "an alert, not {} bytes", to_client.len());
             return;
         }
         pair.get(1).into_iter().for_each(|change| change.apply(&mut to_client));

@@ -149,7 +149,7 @@ pub fn checks() -> Result<(), String> {
     // The pure half of blk must build without the ring: it is what a simulator uses.
     run(&mut cargo("clippy -p mqfq-blk --no-default-features --locked -- -D warnings"))?;
     // A workspace of its own, which nothing else builds: do the fuzz targets still fit the code?
-    let mut fuzz = cargo("check --manifest-path fuzz/Cargo.toml --locked");
+    let mut fuzz = cargo("check --manifest-path fuzz/Cargo.toml --locked --features trace");
     run(fuzz.arg("--target-dir").arg(target().join("fuzz")))?;
     let mut loom = cargo("clippy -p mqfq-sched -p mqfq-blk --lib --profile test --locked");
     loom.arg("--target-dir").arg(target().join("loom")).args(["--", "-D", "warnings"]);
@@ -313,8 +313,10 @@ pub fn fuzz(target: &str, limit: Duration) -> Result<(), String> {
     if !has_tool {
         return Err("cargo-fuzz is missing: cargo xtask tools".into());
     }
-    let mut fuzz = command("cargo", ["fuzz", "run", "-s", "none", target, "--"]);
-    fuzz.current_dir(root().join("fuzz"));
+    let mut fuzz = command("cargo", ["fuzz", "run", "-s", "none"]);
+    // fuzz/Cargo.toml says why.
+    fuzz.args(if target == "trace_reader" { &["--release", "--features", "trace"][..] } else { &[] });
+    fuzz.args([target, "--"]).current_dir(root().join("fuzz"));
     // cargo-fuzz asks for flags that the pinned compiler has behind an unstable switch.
     run(fuzz.arg(format!("-max_total_time={}", limit.as_secs())).env("RUSTC_BOOTSTRAP", "1"))
 }

@@ -30,7 +30,7 @@ pub mod trust;
 
 pub use caps::LiveCaps;
 pub use change::same_device;
-pub use check::{DevicePlan, ExportPlan, FlowPlan, HeldFiles, Plan, RealFiles};
+pub use check::{DevicePlan, ExportPlan, Files, FlowPlan, HeldFiles, Plan, RealFiles};
 pub use control::ControlConfig;
 pub use cost::Profile;
 pub use family::GroupPlan;
