@@ -324,7 +324,13 @@ mod tests {
         for (head, readable, writable) in [(0, (0x20000, 16), (0x22000, 1)), (2, (0x30000, 32), (0x31000, 2))] {
             chain.read(&memory, ring.descriptors(), 4, head, false).unwrap();
             assert_eq!((spans(&chain.readable), spans(&chain.writable)), (vec![readable], vec![writable]));
+            assert_eq!((chain.ranges.len(), chain.descriptors), (0, 2));
+            // Ranges of a request that was refused amid them stay behind.
+            chain.ranges.push(Range { op: mqfq_blk::request::Op::Discard, offset_bytes: 0, length_bytes: 512 });
         }
+        chain.read_packed(&memory, &[], false).unwrap();
+        assert_eq!((spans(&chain.readable), spans(&chain.writable)), (vec![], vec![]));
+        assert_eq!((chain.ranges.len(), chain.descriptors), (0, 0));
     }
 
     #[test]

@@ -328,6 +328,56 @@ mod tests {
         assert_eq!(area(&file).take_over(&ring), None);
     }
 
+    #[test]
+    fn a_buffer_that_cannot_be_under_way_is_refused_and_changes_nothing() {
+        let file = area_file();
+        let ring = Driver::new().device(NEW, false);
+        let mut queue = area(&file);
+        queue.take_over(&ring);
+        let descriptor = Descriptor { guest_addr: 0x1000, length_bytes: 16, flags: 0, next: 3 };
+        let (one, all) = (Taken { id: 3, slots: 1 }, Taken { id: 4, slots: SIZE });
+        queue.took(one, &[descriptor]).unwrap();
+        assert_eq!(queue.took(one, &[descriptor]), Err(Rule::BadHead), "one of its name is");
+        assert_eq!(queue.took(all, &[descriptor; SIZE as usize]), Err(Rule::BadHead), "more than are free");
+        let left = area(&file).take_over(&ring).unwrap().1;
+        assert_eq!(left, [Left { taken: one, descriptors: vec![descriptor] }]);
+        // It still ends, and then its name and as many entries are free.
+        let used = Place { slot: 1, wrap: true };
+        queue.ending(3, used);
+        queue.ended();
+        assert_eq!(area(&file).take_over(&ring), Some((used, vec![])));
+        assert_eq!(queue.took(all, &[descriptor; SIZE as usize]), Ok(()));
+    }
+
+    #[test]
+    fn a_server_that_shows_nothing_leaves_the_next_end_where_it_was() {
+        let file = area_file();
+        let ring = Driver::new().device(0x0003_0003, false);
+        assert_eq!(area(&file).take_over(&ring), None);
+        for _ in 0..2 {
+            let mut queue = area(&file);
+            assert_eq!(queue.take_over(&ring), Some((Place { slot: 3, wrap: false }, vec![])));
+            queue.ended();
+        }
+    }
+
+    #[test]
+    fn memory_of_a_buffers_entries_is_used_again() {
+        let file = area_file();
+        let mut queue = area(&file);
+        queue.take_over(&Driver::new().device(NEW, false));
+        let taken = Taken { id: 3, slots: 1 };
+        let mut places = (0..3u16).map(|slot| {
+            queue.took(taken, &[Descriptor { guest_addr: 0, length_bytes: 1, flags: 0, next: 3 }]).unwrap();
+            queue.ending(3, Place { slot, wrap: true });
+            let ended = queue.ended.as_ptr();
+            queue.ended();
+            (queue.taken[3].as_ptr(), ended)
+        });
+        let first = places.next().unwrap();
+        assert!(places.all(|place| place == first));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 2_000 } else { 20_000 }))]
 

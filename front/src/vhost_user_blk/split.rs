@@ -301,6 +301,22 @@ pub(in crate::vhost_user_blk) mod tests {
     }
 
     #[test]
+    fn a_ring_that_goes_on_tells_the_guest_of_its_own_ends_alone() {
+        for has_events in [false, true] {
+            let (memory, _) = queue(4, false);
+            // Another server has shown 5 ends.
+            write(&memory, 0x8002, &5u16.to_le_bytes());
+            let mut ring = Split::new(&memory, &ADDRESSES, 4, 5, has_events).unwrap();
+            assert_eq!((ring.next_avail(), ring.next_used(), ring.wants_signal()), (5, 5, false));
+            write(&memory, 0x5004 + 2 * 4, &5u16.to_le_bytes());
+            ring.push(1, 0);
+            ring.publish();
+            assert_eq!((read16(&memory, 0x8002), read16(&memory, 0x8004 + 8)), (6, 1));
+            assert!(ring.wants_signal());
+        }
+    }
+
+    #[test]
     fn without_events_flags_say_who_wants_what() {
         let (memory, mut ring) = queue(4, false);
         assert!(!ring.arm());
