@@ -645,4 +645,14 @@ mod tests {
         );
         assert!(!sizes.narrower_than_default());
     }
+
+    #[test]
+    fn an_export_could_hold_whole_blocks_alone() {
+        let block = BlockSizes { min_bytes: 512, ..BlockSizes::DEFAULT };
+        let export = Export { block, ..export("a", 4096, 8192) };
+        assert!(export.could_hold(512, 512) && export.could_hold(0, 1024));
+        for (offset_bytes, length_bytes) in [(256, 512), (512, 256), (1, 1), (0, 0), (512, 0), (u64::MAX - 511, 512)] {
+            assert!(!export.could_hold(offset_bytes, length_bytes), "{length_bytes} at {offset_bytes}");
+        }
+    }
 }

@@ -223,3 +223,12 @@ fn a_listener_that_goes_takes_those_along_who_have_not_chosen() {
     places.close_handshakes();
     assert!(is_closed(&waiting_client) && !is_closed(&chosen_client));
 }
+
+#[test]
+fn each_listener_has_a_number_of_its_own_which_its_places_say() {
+    let listeners = [places(8, 1), places(8, 1)];
+    assert_ne!(listeners[0].number(), listeners[1].number());
+    for places in &listeners {
+        assert_eq!(enter(places).0.listener(), places.number());
+    }
+}

@@ -136,4 +136,16 @@ mod tests {
             inbox.consume(4095);
         }
     }
+
+    #[test]
+    fn it_is_full_when_it_holds_as_much_as_it_may() {
+        let mut inbox = Inbox::new(4096);
+        assert!(!inbox.is_full());
+        receive(&mut inbox, 4096, &[0; 4095]);
+        assert!(!inbox.is_full());
+        receive(&mut inbox, 4096, &[0; 1]);
+        assert!(inbox.is_full());
+        inbox.consume(1);
+        assert!(!inbox.is_full());
+    }
 }

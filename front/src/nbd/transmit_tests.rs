@@ -215,6 +215,7 @@ fn a_large_request_takes_no_memory_when_it_is_announced() {
     }
     assert!(matches!(transmission.advance(&header(Command::Write, 9, 0, 32 << 20)), (28, Taken::LargeWrite(_))));
     assert_eq!(transmission.under_way(), (10, 0));
+    assert!(transmission.take_payload().is_none(), "there is no buffer to receive into");
     // The first piece has a buffer once somebody asks for more, and then no other has one until it has come.
     assert!(matches!(transmission.advance(&[]), (0, Taken::More)));
     assert_eq!(transmission.under_way(), (10, 128 << 10));

@@ -100,8 +100,10 @@ mod tests {
         assert_eq!(of(state::FAIL_IO, recovery, false), Plan::Recover);
         assert_eq!(of(state::LIVE, recovery, false), Plan::Wait);
         assert_eq!(of(state::LIVE, recovery, true), Plan::Refuse(Whose::Process(7)));
-        assert_eq!(of(state::DEAD, 0, false), Plan::Replace);
-        assert_eq!(of(state::DEAD, 0, true), Plan::Refuse(Whose::Process(7)));
+        for state in [state::DEAD, state::QUIESCED, state::FAIL_IO] {
+            assert_eq!(of(state, 0, false), Plan::Replace, "without recovery nobody can take it over");
+            assert_eq!(of(state, 0, true), Plan::Refuse(Whose::Process(7)));
+        }
         let live = info(state::LIVE, recovery);
         assert_eq!(plan(&live, Some("data"), true, true), Plan::Wait, "it takes that one's place");
         for replaces in [false, true] {
