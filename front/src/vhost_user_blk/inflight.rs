@@ -286,6 +286,11 @@ mod tests {
         let areas = Areas::new(memory, 0, 2, SIZE, false).unwrap();
         assert!(areas.queue(2, SIZE).unwrap().is_none());
         assert_eq!(areas.queue(0, 16).err(), Some(Rule::BadInflight));
+        let (queues, size) = (super::super::disk::QUEUES_MAX, QUEUE_SIZE_MAX);
+        let (file, length) = create(queues, size, true).unwrap();
+        let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
+        let areas = Areas::new(memory, 0, queues, size, true).unwrap();
+        assert!(areas.packed_queue(queues - 1, size).unwrap().is_some());
     }
 
     #[test]
@@ -432,6 +437,7 @@ mod tests {
         assert_eq!(bytes(0)[8..], [1, 0, 8, 0, 2, 0, 7, 0], "the last of the batch, and the used index");
         assert_eq!(bytes(16 + 16 * 2)[..8], [0, 0, 0, 0, 0, 0, 6, 0], "ended, behind 6");
         assert_eq!(bytes(16 + 16 * 3), [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], "under way, the third taken");
+        assert!(queue.ended.capacity() >= 2, "its memory is used again");
         // The next server's batch is behind the last one.
         let mut next = areas(&file, length).queue(0, SIZE).unwrap().unwrap();
         assert_eq!(next.take_over(7), Some(vec![3]));
