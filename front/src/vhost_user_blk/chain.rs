@@ -388,5 +388,14 @@ mod tests {
         let mut part = [0; 2];
         copy_to(&memory, &spans, 4, &mut part);
         assert_eq!(&part, b"cd");
+        let parts = |at, length| {
+            let mut all = Vec::new();
+            for_each_part(&spans, at, length, |span, from| all.push((span.guest_addr, span.length_bytes, from)));
+            all
+        };
+        assert_eq!(parts(0, 3), [(0x20000, 3, 0)], "none is empty");
+        assert_eq!(parts(3, 5), [(0x30000, 5, 0)]);
+        assert_eq!(parts(2, 2), [(0x20002, 1, 0), (0x30000, 1, 1)]);
+        assert_eq!(parts(7, 1), [(0x30004, 1, 0)]);
     }
 }

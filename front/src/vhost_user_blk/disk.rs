@@ -238,7 +238,7 @@ impl Disk {
         match kind {
             request::IN | request::OUT => {
                 let (op, length, other) = if changes { (Op::Write, out, into) } else { (Op::Read, into, out) };
-                if other > 0 || length > u64::from(u32::MAX) {
+                if other > 0 || u32::try_from(length).is_err() {
                     return Err(ioerr(Rule::BadRange));
                 }
                 self.range(op, sector, length).ok_or(ioerr(Rule::BadRange))
@@ -457,10 +457,13 @@ pub(in crate::vhost_user_blk) mod tests {
         for (preferred_bytes, exponent, best) in [(4096, 0, 1), (16384, 2, 4)] {
             let payload_bytes_max = 65536 + 4096;
             let block = BlockSizes { min_bytes: 4096, preferred_bytes, payload_bytes_max, ..export().block };
-            let config = Disk::new(&Export { block, ..export() }).config(false);
+            let disk = Disk::new(&Export { block, ..export() });
+            let config = disk.config(false);
             let word = |at: usize| u32::from_le_bytes(config[at..at + 4].try_into().unwrap());
             assert_eq!([word(8), word(20), word(28), word(44)], [65536, 4096, best, 8]);
             assert_eq!((config[24], config[26], config[WRITEBACK_AT]), (exponent, 1, 0));
+            let pieces = [disk.piece_bytes(), disk.copy_bytes(), disk.range_bytes(), disk.block_bytes()];
+            assert_eq!(pieces, [65536, 65536, 512 * word(36), 4096], "as it is told");
         }
     }
 

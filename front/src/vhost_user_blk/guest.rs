@@ -341,6 +341,7 @@ pub(in crate::vhost_user_blk) mod tests {
             text(0x13fff, 0x1000, 0xb0000, 0),
             text(0x20000, 0x4000, 0xa3fff, 0),
             text(0x20000, 0, 0xb0000, 0),
+            text(0x20000, 0, 0xb0000, 0x100),
             text(u64::MAX, 2, 0xb0000, 0),
             text(0x20000, 2, u64::MAX, 0),
             text(0x20000, 0x1000, 0xb0000, u64::MAX),

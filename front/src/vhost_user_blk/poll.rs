@@ -116,7 +116,7 @@ mod tests {
         for (now_ns, window_ns) in
             [(given_up_ns, 0), (given_up_ns + CALM_NS - 1, 0), (given_up_ns + CALM_NS, POLL_NS_LEAST)]
         {
-            poll.has_shown(now_ns);
+            assert!(!poll.has_shown(now_ns), "nor before a kick");
             poll.kicked(now_ns);
             assert_eq!(poll.window_ns, window_ns, "{} ns later", now_ns - given_up_ns);
         }

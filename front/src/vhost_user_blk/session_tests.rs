@@ -464,7 +464,9 @@ fn a_state_goes_through_a_pipe_while_no_queue_runs() {
         (words(&[STATE_SAVE, 1]), Rule::BadState),
         (words(&[STATE_SAVE]), Rule::BadPayload),
     ] {
+        begin(&mut from, save.clone());
         let answer = begin(&mut from, payload);
+        assert_eq!(check(&mut from), longs(&[1]), "nor is there one from before");
         assert_eq!((answer.payload, answer.broken), (Some(longs(&[STATE_NO_FD | 1])), Some(rule)));
     }
     assert_eq!(from.say(Message::SetDeviceStateFd, &save), no_fd(1), "without a pipe");
