@@ -301,4 +301,14 @@ mod tests {
             large.issued(large.next().unwrap());
         }
     }
+
+    #[test]
+    fn what_was_read_and_will_not_be_sent_is_taken_and_what_is_under_way_stays() {
+        let mut large = read(0, 192 * KIB);
+        issue(&mut large);
+        let offset_bytes = large.ended(1);
+        large.keep(1, offset_bytes, 64 * KIB, Buffer::new(1));
+        assert_eq!((large.take_ready().count(), large.take_ready().count(), large.pieces_out()), (1, 0, 2));
+        assert_eq!((large.ended(0), large.ended(2)), (0, 128 << 10));
+    }
 }

@@ -565,3 +565,31 @@ fn a_client_may_leave_between_messages_and_not_within_one() {
     assert!(!say(&go[..go.len() - 1]));
     assert!(say(&go[go.len() - 1..]));
 }
+
+#[test]
+fn starttls_is_answered_by_what_the_address_has_and_takes_no_data_however_long() {
+    let invalid = option_reply::ERR_INVALID;
+    let (no_data, required) = (Rule::OptionTakesNoData, Rule::TlsRequired);
+    for (tls, kind, rule) in [
+        (Tls::Off, option_reply::ERR_UNSUP, Rule::OptionUnsupported),
+        (Tls::Offered, invalid, no_data),
+        (Tls::Required, invalid, no_data),
+        (Tls::On, invalid, Rule::TlsAlready),
+    ] {
+        // Beside it, an option of each kind while TLS is demanded.
+        let other = match tls {
+            Tls::Required => error(option::LIST, option_reply::ERR_TLS_REQD, required),
+            _ => error(option::LIST, invalid, no_data),
+        };
+        for length in [1, OPTION_BYTES_MAX, OPTION_BYTES_MAX + 1] {
+            let mut negotiation = Negotiation::new(table()).with(tls, Peer::default());
+            let data = vec![0; length];
+            let input = [FIXED, &option(option::STARTTLS, &data), &option(option::LIST, &data)].concat();
+            let (mut from, mut out) = (0, Vec::new());
+            while from < input.len() {
+                from += negotiation.advance(&input[from..], &mut out, &mut |_| true).0;
+            }
+            assert_eq!(out, [error(option::STARTTLS, kind, rule), other.clone()].concat(), "{tls:?}, {length} bytes");
+        }
+    }
+}
