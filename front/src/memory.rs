@@ -479,7 +479,7 @@ mod tests {
             (Ok(()), KIB),
             "one that comes later has its own"
         );
-        // Nobody's guarantee is another, and the pool is: 512 KiB more.
+        // Nobody's guarantee is another, and the pool is.
         server.share_again(MemoryLimits { server_bytes: (1 << 20) + 12 * KIB, tenants: 4 }, []);
         assert_eq!((account.take(523 * KIB), account.take(1)), (Ok(()), Err(Short::Shared)));
     }
@@ -491,5 +491,15 @@ mod tests {
         account.stand(8 * KIB);
         account.take(4 * KIB).unwrap();
         account.give(8 * KIB);
+    }
+
+    #[test]
+    fn memory_that_is_shared_anew_is_that_of_tenants_who_come_later_as_well() {
+        let server = server();
+        server.share(MemoryLimits { server_bytes: 2 << 20, tenants: 4 }, []);
+        // 256 KiB for each of the four, and 1 MiB in the pool.
+        let mut account = Account::new(server.tenant(1 << 30), 1 << 30);
+        assert_eq!((account.take(256 * KIB), server.pool_held_bytes()), (Ok(()), 0));
+        assert_eq!((account.take(1024 * KIB), account.take(1)), (Ok(()), Err(Short::Shared)));
     }
 }

@@ -84,7 +84,7 @@ pub fn is_alive(pid: i32) -> bool {
     // The state stands behind the name, which is in brackets and may hold any byte. Source: proc_pid_stat(5).
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    pid > 0 && state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 #[cfg(test)]
@@ -127,5 +127,13 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(!is_alive(pid));
+    }
+
+    #[test]
+    fn a_stamp_is_the_same_for_every_version() {
+        // FNV-1a of 32 bits, as its authors list it.
+        for (name, hash) in [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)] {
+            assert_eq!(stamp(name), 0x6d71_6671_0000_0000 | hash, "{name:?}");
+        }
     }
 }
