@@ -587,7 +587,9 @@ fn starttls_is_answered_by_what_the_address_has_and_takes_no_data_however_long()
             let input = [FIXED, &option(option::STARTTLS, &data), &option(option::LIST, &data)].concat();
             let (mut from, mut out) = (0, Vec::new());
             while from < input.len() {
-                from += negotiation.advance(&input[from..], &mut out, &mut |_| true).0;
+                let (used, progress) = negotiation.advance(&input[from..], &mut out, &mut |_| true);
+                assert!(matches!(progress, Progress::Answered { .. }) && used > 0, "{progress:?}");
+                from += used;
             }
             assert_eq!(out, [error(option::STARTTLS, kind, rule), other.clone()].concat(), "{tls:?}, {length} bytes");
         }

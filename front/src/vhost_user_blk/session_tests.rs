@@ -456,7 +456,7 @@ fn a_state_goes_through_a_pipe_while_no_queue_runs() {
         assert_eq!(load(&mut to, &state), longs(&[expected]), "{more} bytes more than there are");
     }
     let begin = |session: &mut Session, words: Vec<u8>| {
-        let (_, writer) = std::io::pipe().unwrap();
+        let (_reader, writer) = std::io::pipe().unwrap();
         session.take(Message::SetDeviceStateFd, &words, vec![writer.into()]).unwrap()
     };
     for (payload, rule) in [
@@ -464,7 +464,7 @@ fn a_state_goes_through_a_pipe_while_no_queue_runs() {
         (words(&[STATE_SAVE, 1]), Rule::BadState),
         (words(&[STATE_SAVE]), Rule::BadPayload),
     ] {
-        begin(&mut from, save.clone());
+        assert_eq!(begin(&mut from, save.clone()).broken, None);
         let answer = begin(&mut from, payload);
         assert_eq!(check(&mut from), longs(&[1]), "nor is there one from before");
         assert_eq!((answer.payload, answer.broken), (Some(longs(&[STATE_NO_FD | 1])), Some(rule)));
