@@ -645,4 +645,47 @@ mod tests {
         );
         assert!(!sizes.narrower_than_default());
     }
+
+    #[test]
+    fn an_export_could_hold_whole_blocks_alone() {
+        let block = BlockSizes { min_bytes: 512, ..BlockSizes::DEFAULT };
+        let export = Export { block, ..export("a", 4096, 8192) };
+        assert!(export.could_hold(512, 512) && export.could_hold(0, 1024));
+        for (offset_bytes, length_bytes) in [(256, 512), (512, 256), (1, 1), (0, 0), (512, 0), (u64::MAX - 511, 512)] {
+            assert!(!export.could_hold(offset_bytes, length_bytes), "{length_bytes} at {offset_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_was_told_nothing_may_ask_too_much_of_large_blocks_or_of_small_payloads() {
+        let narrower = |min_bytes, payload_bytes_max| {
+            BlockSizes { min_bytes, payload_bytes_max, ..BlockSizes::DEFAULT }.narrower_than_default()
+        };
+        assert!(narrower(2, PAYLOAD_BYTES_MAX) && narrower(1, PAYLOAD_BYTES_MAX - 1));
+        assert!(!narrower(1, PAYLOAD_BYTES_MAX));
+    }
+
+    #[test]
+    fn two_exports_that_had_one_place_have_two_numbers() {
+        let mut slots = mqfq_blk::slots::Slots::new(4);
+        let mut next = || {
+            let slot = slots.insert(()).unwrap();
+            slots.remove(slot);
+            slot
+        };
+        let (first, second) = (next(), next());
+        assert_eq!((first.place(), second.place()), (0, 0));
+        assert_eq!([first, second].map(|slot| ExportId(slot).number()), [0, 1 << 32]);
+        assert_eq!(ExportId(mqfq_blk::slots::Slot::first(7)).number(), 7);
+    }
+
+    #[test]
+    fn a_door_asks_who_comes_as_long_as_it_takes_some_and_not_others() {
+        let door = Door::default();
+        assert!(!door.asks_who() && door.admits(&Peer::default()));
+        door.admit(Arc::new(Access { uids: vec![7], ..Access::default() }));
+        assert!(door.asks_who() && !door.admits(&Peer::default()));
+        door.admit(Arc::default());
+        assert!(!door.asks_who() && door.admits(&Peer::default()));
+    }
 }

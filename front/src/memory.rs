@@ -456,4 +456,50 @@ mod tests {
         });
         assert_eq!((tenant.held_bytes(), server.pool_held_bytes()), (0, 0));
     }
+
+    #[test]
+    fn a_tenant_whose_limit_changes_has_a_guarantee_within_it() {
+        let server = server();
+        let tenant = server.tenant(1 << 30);
+        let mut account = Account::new(tenant.clone(), 1 << 30);
+        assert_eq!((account.take(128 * KIB), server.pool_held_bytes()), (Ok(()), 0), "its own");
+        server.limit(&tenant, 64 * KIB);
+        assert_eq!((server.pool_held_bytes(), account.take(1)), (64 * KIB, Err(Short::Shared)));
+        // The others' parts are others, too, and each limit stays what it was.
+        let limits = |tenants| MemoryLimits { server_bytes: 1 << 20, tenants };
+        server.share_again(limits(16), [&*tenant]);
+        assert_eq!((server.pool_held_bytes(), account.take(1)), (96 * KIB, Err(Short::Shared)), "32 KiB each");
+        server.share_again(limits(4), [&*tenant]);
+        assert_eq!((server.pool_held_bytes(), account.take(1)), (64 * KIB, Err(Short::Shared)));
+        server.limit(&tenant, 1 << 30);
+        assert_eq!((server.pool_held_bytes(), account.take(KIB), server.pool_held_bytes()), (0, Ok(()), KIB));
+        let mut later = Account::new(server.tenant(1 << 30), 1 << 30);
+        assert_eq!(
+            (later.take(128 * KIB), server.pool_held_bytes()),
+            (Ok(()), KIB),
+            "one that comes later has its own"
+        );
+        // Nobody's guarantee is another, and the pool is.
+        server.share_again(MemoryLimits { server_bytes: (1 << 20) + 12 * KIB, tenants: 4 }, []);
+        assert_eq!((account.take(523 * KIB), account.take(1)), (Ok(()), Err(Short::Shared)));
+    }
+
+    #[test]
+    #[should_panic = "8192 bytes freed, 4096 were held"]
+    fn what_a_connection_holds_as_long_as_it_is_there_is_not_given_back_before() {
+        let mut account = Account::new(TenantMemory::unbounded(), 1 << 20);
+        account.stand(8 * KIB);
+        account.take(4 * KIB).unwrap();
+        account.give(8 * KIB);
+    }
+
+    #[test]
+    fn memory_that_is_shared_anew_is_that_of_tenants_who_come_later_as_well() {
+        let server = server();
+        server.share(MemoryLimits { server_bytes: 2 << 20, tenants: 4 }, []);
+        // 256 KiB for each of the four, and 1 MiB in the pool.
+        let mut account = Account::new(server.tenant(1 << 30), 1 << 30);
+        assert_eq!((account.take(256 * KIB), server.pool_held_bytes()), (Ok(()), 0));
+        assert_eq!((account.take(1024 * KIB), account.take(1)), (Ok(()), Err(Short::Shared)));
+    }
 }

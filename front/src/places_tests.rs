@@ -174,16 +174,18 @@ fn who_was_closed_takes_no_place_of_its_tenant() {
 #[test]
 fn a_refusal_is_counted_and_said_and_leaves_the_handshake_as_it_was() {
     let said = Arc::new(Mutex::new(Vec::new()));
+    let listener: Arc<std::sync::OnceLock<Arc<Places>>> = Arc::default();
     let log: Log = Arc::new({
-        let said = said.clone();
+        let (said, listener) = (said.clone(), listener.clone());
         move |line: LogLine<'_>| {
-            assert_eq!(line.export, Some("of 0"));
-            said.lock().unwrap().push(line.text.to_owned());
+            said.lock().unwrap().push((line.export.map(str::to_owned), line.text.to_owned()));
+            assert!(listener.get().unwrap().taken.try_lock().is_ok(), "a slow log holds nobody up");
         }
     });
     let exports = ExportTable::new([export(0), export(1)]).unwrap();
     let options = ListenOptions { connections_max: 2, log: Some(log), ..ListenOptions::default() };
     let places = Places::new(&exports, &options, Stats::new(&NAMES));
+    assert!(listener.set(places.clone()).is_ok());
     let _first = connected(&places, 0).unwrap();
     let (mut second, _client) = enter(&places);
     assert!(!second.choose(&export(0)));
@@ -192,7 +194,10 @@ fn a_refusal_is_counted_and_said_and_leaves_the_handshake_as_it_was() {
     assert_eq!((counts.connections, counts.connections_total, counts.connections_refused), (2, 2, 1));
     let line = "test: a client of export \"of 0\" was refused: its tenant has 1 connections here, and what is left of 2 is kept for \
                 others (1 for each tenant)";
-    assert_eq!(*said.lock().unwrap(), [line]);
+    assert_eq!(std::mem::take(&mut *said.lock().unwrap()), [(Some("of 0".to_owned()), line.to_owned())]);
+    let _all: Vec<_> = (0..17).map(|_| enter(&places)).collect();
+    let line = "test: 16 clients have not chosen an export, the oldest of them was closed for the next one";
+    assert_eq!(*said.lock().unwrap(), [(None, line.to_owned())]);
 }
 
 #[test]
@@ -222,4 +227,13 @@ fn a_listener_that_goes_takes_those_along_who_have_not_chosen() {
     assert!(chosen.choose(&export(0)));
     places.close_handshakes();
     assert!(is_closed(&waiting_client) && !is_closed(&chosen_client));
+}
+
+#[test]
+fn each_listener_has_a_number_of_its_own_which_its_places_say() {
+    let listeners = [places(8, 1), places(8, 1)];
+    assert_ne!(listeners[0].number(), listeners[1].number());
+    for places in &listeners {
+        assert_eq!(enter(places).0.listener(), places.number());
+    }
 }

@@ -13,11 +13,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Times that what comes goes again.
 const CHURN_ROUNDS: &str = "10000";
 
-/// How long seeds of the whole server are tried.
-const VOPR_SECONDS: &str = "60";
-
-/// Ten thousand rounds of churn, seeds of the whole server for a minute, then rounds of all generated tests until
-/// `limit` has passed, one at least: the first with `seed`, or with one that the time gives.
+/// Ten thousand rounds of churn, seeds of the whole server for `limit` (half of it of one that is changed as a whole),
+/// then rounds of all generated tests until `limit` has passed once more, one at least: the first with `seed`, or with
+/// one that the time gives.
 ///
 /// # Errors
 /// One sentence if a test fails, with the command that repeats it, or if there are none.
@@ -25,9 +23,12 @@ pub fn soak(limit: Duration, seed: Option<u64>) -> Result<(), String> {
     let tests = Tests::of(&Tree::read(root())?)?;
     run(tests.command().arg("--no-run"))?;
     churn()?;
-    println!("{VOPR_SECONDS} s of the whole server in virtual time");
-    let first = seed.unwrap_or_else(seed_of_the_time);
-    run(cargo("run --quiet --release -p mqfq-vopr -- --for").args([VOPR_SECONDS, "--seed", &first.to_string()]))?;
+    let (first, half_s) = (seed.unwrap_or_else(seed_of_the_time), limit.as_secs().div_ceil(2).to_string());
+    for managed in [&[][..], &["--managed"]] {
+        println!("{half_s} s of the whole server in virtual time {}", managed.concat());
+        let mut vopr = cargo("run --quiet --release -p mqfq-vopr -- --for");
+        run(vopr.args([&*half_s, "--seed", &first.to_string()]).args(managed))?;
+    }
     let start = Instant::now();
     let mut seed = seed.unwrap_or_else(seed_of_the_time);
     let mut rounds = 0u64;

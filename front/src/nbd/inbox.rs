@@ -136,4 +136,40 @@ mod tests {
             inbox.consume(4095);
         }
     }
+
+    #[test]
+    fn it_is_full_when_it_holds_as_much_as_it_may() {
+        let mut inbox = Inbox::new(4096);
+        assert!(!inbox.is_full());
+        receive(&mut inbox, 4096, &[0; 4095]);
+        assert!(!inbox.is_full());
+        receive(&mut inbox, 4096, &[0; 1]);
+        assert!(inbox.is_full());
+        inbox.consume(1);
+        assert!(!inbox.is_full());
+    }
+
+    #[test]
+    fn what_comes_by_another_way_has_as_much_room_as_it_needs_and_one_byte() {
+        let mut inbox = Inbox::new(128 << 10);
+        receive(&mut inbox, 4096, &[1; 4095]);
+        inbox.consume(4000);
+        inbox.append(&[2]);
+        assert_eq!(inbox.unread(), [&[1; 95][..], &[2]].concat());
+        assert_eq!(inbox.buffer.as_ref().unwrap().capacity_bytes(), 4096);
+        inbox.append(&[3; 4000]);
+        assert_eq!(inbox.unread().len(), 4096);
+        // It was not filled by a client that sends more than there is room for.
+        assert_eq!(receive(&mut inbox, 1, &[]), 8192);
+    }
+
+    #[test]
+    fn a_buffer_that_is_large_enough_is_used_again() {
+        let mut inbox = Inbox::new(128 << 10);
+        receive(&mut inbox, 4096, b"ab");
+        let before = inbox.unread().as_ptr();
+        inbox.consume(1);
+        receive(&mut inbox, 4096, b"c");
+        assert_eq!((inbox.unread().as_ptr(), inbox.unread()), (before, &b"bc"[..]));
+    }
 }

@@ -285,4 +285,30 @@ mod tests {
         assert_eq!(large.next_in_stream().map(|(_, _, is_last)| is_last), Some(true));
         assert!(large.is_over());
     }
+
+    #[test]
+    fn a_connection_has_four_pieces_of_one_request_or_two_of_each_up_to_sixty_four() {
+        let mut large = read(0, 1024 * KIB);
+        let mut expected = vec![(3, true), (4, true), (63, true), (64, false)];
+        for pieces_out in 0..4 {
+            assert_eq!(large.pieces_out(), pieces_out);
+            if pieces_out == PIECES_EACH {
+                expected = vec![(3, true), (4, false), (63, false)];
+            }
+            for (all, may) in &expected {
+                assert_eq!(large.may_have_more(*all), *may, "{pieces_out} of {all}");
+            }
+            large.issued(large.next().unwrap());
+        }
+    }
+
+    #[test]
+    fn what_was_read_and_will_not_be_sent_is_taken_and_what_is_under_way_stays() {
+        let mut large = read(0, 192 * KIB);
+        issue(&mut large);
+        let offset_bytes = large.ended(1);
+        large.keep(1, offset_bytes, 64 * KIB, Buffer::new(1));
+        assert_eq!((large.take_ready().count(), large.take_ready().count(), large.pieces_out()), (1, 0, 2));
+        assert_eq!((large.ended(0), large.ended(2)), (0, 128 << 10));
+    }
 }

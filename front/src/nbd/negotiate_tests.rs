@@ -191,8 +191,10 @@ fn export_name_of_nothing_closes_because_it_cannot_be_answered() {
         let outcome = run(&[FIXED, &option(option::EXPORT_NAME, name.as_bytes())]);
         assert_eq!((outcome.end, outcome.answers), (End::Closed(Some(rule)), vec![]));
     }
-    let outcome = run(&[FIXED, &option(option::EXPORT_NAME, &[b'x'; 4097])]);
-    assert_eq!(outcome.end, End::Closed(Some(Rule::BadExportName)));
+    for (length, rule) in [(4096, Rule::UnknownExport), (4097, Rule::BadExportName)] {
+        let outcome = run(&[FIXED, &option(option::EXPORT_NAME, &vec![b'x'; length])]);
+        assert_eq!(outcome.end, End::Closed(Some(rule)), "a name of {length} bytes");
+    }
 }
 
 #[test]
@@ -215,6 +217,24 @@ fn go_answers_what_was_asked_for_and_ignores_what_it_does_not_know() {
         reply(option::GO, 1, b""),
     ];
     assert_eq!(answers(&[option(option::GO, &wants("a", &kinds))]), expected.concat());
+    for (kind, fact) in [(info::NAME, 1), (info::DESCRIPTION, 2), (info::BLOCK_SIZE, 3)] {
+        let alone = [&expected[0][..], &expected[fact], &expected[4]].concat();
+        assert_eq!(answers(&[option(option::GO, &wants("a", &[kind]))]), alone, "one fact alone");
+    }
+}
+
+#[test]
+fn nothing_is_heard_after_the_end_of_a_handshake() {
+    for last in [option(option::GO, &wants("a", &[])), option(option::ABORT, b""), vec![0; 16]] {
+        let mut negotiation = Negotiation::new(table());
+        let mut out = Vec::new();
+        negotiation.advance(FIXED, &mut out, &mut |_| true);
+        negotiation.advance(&last, &mut out, &mut |_| true);
+        let said = out.len();
+        let (used, progress) = negotiation.advance(&option(option::LIST, b""), &mut out, &mut |_| true);
+        assert!(matches!(progress, Progress::Close { broken: None }), "{progress:?}");
+        assert_eq!((used, out.len(), negotiation.between_messages()), (0, said, true));
+    }
 }
 
 #[test]
@@ -544,4 +564,34 @@ fn a_client_may_leave_between_messages_and_not_within_one() {
     let go = option(option::INFO, &wants("a", &[]));
     assert!(!say(&go[..go.len() - 1]));
     assert!(say(&go[go.len() - 1..]));
+}
+
+#[test]
+fn starttls_is_answered_by_what_the_address_has_and_takes_no_data_however_long() {
+    let invalid = option_reply::ERR_INVALID;
+    let (no_data, required) = (Rule::OptionTakesNoData, Rule::TlsRequired);
+    for (tls, kind, rule) in [
+        (Tls::Off, option_reply::ERR_UNSUP, Rule::OptionUnsupported),
+        (Tls::Offered, invalid, no_data),
+        (Tls::Required, invalid, no_data),
+        (Tls::On, invalid, Rule::TlsAlready),
+    ] {
+        // Beside it, an option of each kind while TLS is demanded.
+        let other = match tls {
+            Tls::Required => error(option::LIST, option_reply::ERR_TLS_REQD, required),
+            _ => error(option::LIST, invalid, no_data),
+        };
+        for length in [1, OPTION_BYTES_MAX, OPTION_BYTES_MAX + 1] {
+            let mut negotiation = Negotiation::new(table()).with(tls, Peer::default());
+            let data = vec![0; length];
+            let input = [FIXED, &option(option::STARTTLS, &data), &option(option::LIST, &data)].concat();
+            let (mut from, mut out) = (0, Vec::new());
+            while from < input.len() {
+                let (used, progress) = negotiation.advance(&input[from..], &mut out, &mut |_| true);
+                assert!(matches!(progress, Progress::Answered { .. }) && used > 0, "{progress:?}");
+                from += used;
+            }
+            assert_eq!(out, [error(option::STARTTLS, kind, rule), other.clone()].concat(), "{tls:?}, {length} bytes");
+        }
+    }
 }

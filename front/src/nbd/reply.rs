@@ -465,4 +465,62 @@ mod tests {
             replies.spare_bytes.clear();
         }
     }
+
+    #[test]
+    fn nothing_is_left_when_all_was_sent_or_the_connection_is_broken() {
+        let mut replies = Replies::new();
+        assert!(replies.is_empty());
+        replies.done(1);
+        assert!(!replies.is_empty(), "gathered");
+        let parts = replies.begin_send().unwrap();
+        assert!(!replies.is_empty(), "being sent");
+        replies.end_send(parts);
+        assert!(replies.is_empty());
+        replies.begin_stream(2);
+        let parts = replies.begin_send().unwrap();
+        replies.end_send(parts);
+        assert!(!replies.is_empty(), "a stream's data are to come");
+        replies.stream(1, filled(b'a', 1), false);
+        replies.done(3);
+        replies.abandon();
+        assert!(replies.is_empty() && replies.begin_send().is_none());
+        replies.done(4);
+        assert_eq!(replies.begin_send().map(|parts| bytes(&parts).len()), Some(16), "and nothing waits behind a stream");
+    }
+
+    #[test]
+    fn a_handshake_backs_up_beyond_64_kib() {
+        let mut replies = Replies::new();
+        replies.append(|out| out.resize(HANDSHAKE_UNSENT_BYTES_MAX, 0));
+        assert!(!replies.handshake_backs_up());
+        replies.append(|out| out.push(0));
+        assert!(replies.handshake_backs_up());
+    }
+
+    #[test]
+    fn a_send_that_has_as_much_as_it_may_takes_no_part_more() {
+        let mut replies = Replies::new();
+        replies.begin_stream(1);
+        let rest = SEND_BYTES_MAX - wire::SIMPLE_REPLY_BYTES;
+        replies.stream(rest as u32, filled(0, rest), false);
+        replies.stream(1, filled(0, 1), true);
+        for length in [SEND_BYTES_MAX, 1] {
+            let parts = replies.begin_send().unwrap();
+            assert_eq!(bytes(&parts).len(), length);
+            replies.end_send(parts);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_for_the_next_sends_is_bounded_and_is_kept_under_tls_too() {
+        let mut replies = Replies::new();
+        replies.keep((0..SPARE_MAX + 10).map(|_| Part::Bytes(vec![1])).collect());
+        assert_eq!(replies.spare_bytes.len(), SPARE_MAX);
+        assert!(replies.spare_parts.is_empty() && replies.spare_parts.capacity() >= SPARE_MAX);
+        let mut replies = Replies::new();
+        replies.done(1);
+        let sealed = replies.begin_sealed_send(|plain| vec![Part::Bytes(vec![0; bytes(plain).len()])]).unwrap();
+        assert_eq!((bytes(&sealed), replies.spare_bytes.len()), (vec![0; 16], 1));
+        assert_eq!(replies.end_send(sealed).replies, 1);
+    }
 }

@@ -215,6 +215,7 @@ fn a_large_request_takes_no_memory_when_it_is_announced() {
     }
     assert!(matches!(transmission.advance(&header(Command::Write, 9, 0, 32 << 20)), (28, Taken::LargeWrite(_))));
     assert_eq!(transmission.under_way(), (10, 0));
+    assert!(transmission.take_payload().is_none(), "there is no buffer to receive into");
     // The first piece has a buffer once somebody asks for more, and then no other has one until it has come.
     assert!(matches!(transmission.advance(&[]), (0, Taken::More)));
     assert_eq!(transmission.under_way(), (10, 128 << 10));
@@ -264,6 +265,25 @@ fn a_disconnect_needs_no_room() {
     let mut transmission = Transmission::new(session(), limits(1, MIB));
     assert!(matches!(transmission.advance(&header(Command::Read, 1, 0, 512)), (28, Taken::Request(_))));
     assert!(matches!(transmission.advance(&header(Command::Disconnect, 2, 0, 0)), (28, Taken::Disconnect)));
+    transmission.replied(1);
+    let late = header(Command::Read, 3, 0, 512);
+    assert!(matches!(transmission.advance(&late), (0, Taken::More)), "nothing is taken behind it");
+    assert!(transmission.between_requests());
+}
+
+#[test]
+fn pieces_are_to_come_from_the_announcement_of_a_large_write_to_its_last_one() {
+    let mut transmission = Transmission::new(session(), ROOMY);
+    let mut take = |bytes: &[u8]| {
+        transmission.advance(bytes);
+        transmission.in_large_write()
+    };
+    assert!(!take(&[]));
+    assert!(!take(&header(Command::Write, 1, 0, 8)), "a write that is one piece");
+    assert!(!take(&[0; 8]));
+    assert!(take(&header(Command::Write, 2, 0, 2 * PIECE)));
+    assert!(take(&[0; PIECE as usize]), "the first of two");
+    assert!(!take(&[0; PIECE as usize]));
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub fn is_alive(pid: i32) -> bool {
     // The state stands behind the name, which is in brackets and may hold any byte. Source: proc_pid_stat(5).
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    pid > 0 && state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 #[cfg(test)]
@@ -100,8 +100,10 @@ mod tests {
         assert_eq!(of(state::FAIL_IO, recovery, false), Plan::Recover);
         assert_eq!(of(state::LIVE, recovery, false), Plan::Wait);
         assert_eq!(of(state::LIVE, recovery, true), Plan::Refuse(Whose::Process(7)));
-        assert_eq!(of(state::DEAD, 0, false), Plan::Replace);
-        assert_eq!(of(state::DEAD, 0, true), Plan::Refuse(Whose::Process(7)));
+        for state in [state::DEAD, state::QUIESCED, state::FAIL_IO] {
+            assert_eq!(of(state, 0, false), Plan::Replace, "without recovery nobody can take it over");
+            assert_eq!(of(state, 0, true), Plan::Refuse(Whose::Process(7)));
+        }
         let live = info(state::LIVE, recovery);
         assert_eq!(plan(&live, Some("data"), true, true), Plan::Wait, "it takes that one's place");
         for replaces in [false, true] {
@@ -125,5 +127,13 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(!is_alive(pid));
+    }
+
+    #[test]
+    fn a_stamp_is_the_same_for_every_version() {
+        // FNV-1a of 32 bits, as its authors list it.
+        for (name, hash) in [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)] {
+            assert_eq!(stamp(name), 0x6d71_6671_0000_0000 | hash, "{name:?}");
+        }
     }
 }

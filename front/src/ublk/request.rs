@@ -226,4 +226,11 @@ pub(in crate::ublk) mod tests {
         }
         assert!(validate(of(op::READ, 0, 8, 8), &export, 4096, 1).is_ok());
     }
+
+    #[test]
+    fn a_rules_number_is_its_place_and_its_name_its_own() {
+        let names: std::collections::BTreeSet<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+        assert_eq!(names.len(), Rule::ALL.len());
+        assert!(Rule::ALL.into_iter().enumerate().all(|(place, rule)| usize::from(rule) == place));
+    }
 }

@@ -324,7 +324,13 @@ mod tests {
         for (head, readable, writable) in [(0, (0x20000, 16), (0x22000, 1)), (2, (0x30000, 32), (0x31000, 2))] {
             chain.read(&memory, ring.descriptors(), 4, head, false).unwrap();
             assert_eq!((spans(&chain.readable), spans(&chain.writable)), (vec![readable], vec![writable]));
+            assert_eq!((chain.ranges.len(), chain.descriptors), (0, 2));
+            // Ranges of a request that was refused amid them stay behind.
+            chain.ranges.push(Range { op: mqfq_blk::request::Op::Discard, offset_bytes: 0, length_bytes: 512 });
         }
+        chain.read_packed(&memory, &[], false).unwrap();
+        assert_eq!((spans(&chain.readable), spans(&chain.writable)), (vec![], vec![]));
+        assert_eq!((chain.ranges.len(), chain.descriptors), (0, 0));
     }
 
     #[test]
@@ -382,5 +388,14 @@ mod tests {
         let mut part = [0; 2];
         copy_to(&memory, &spans, 4, &mut part);
         assert_eq!(&part, b"cd");
+        let parts = |at, length| {
+            let mut all = Vec::new();
+            for_each_part(&spans, at, length, |span, from| all.push((span.guest_addr, span.length_bytes, from)));
+            all
+        };
+        assert_eq!(parts(0, 3), [(0x20000, 3, 0)], "none is empty");
+        assert_eq!(parts(3, 5), [(0x30000, 5, 0)]);
+        assert_eq!(parts(2, 2), [(0x20002, 1, 0), (0x30000, 1, 1)]);
+        assert_eq!(parts(7, 1), [(0x30004, 1, 0)]);
     }
 }

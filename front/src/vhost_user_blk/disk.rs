@@ -238,7 +238,7 @@ impl Disk {
         match kind {
             request::IN | request::OUT => {
                 let (op, length, other) = if changes { (Op::Write, out, into) } else { (Op::Read, into, out) };
-                if other > 0 || length > u64::from(u32::MAX) {
+                if other > 0 || u32::try_from(length).is_err() {
                     return Err(ioerr(Rule::BadRange));
                 }
                 self.range(op, sector, length).ok_or(ioerr(Rule::BadRange))
@@ -251,8 +251,8 @@ impl Disk {
                 if out % RANGE_BYTES as u64 != 0 || !(1..=RANGES_MAX).contains(&count) || into > 0 {
                     return Err(ioerr(Rule::BadRange));
                 }
-                // The last first: they are taken off the end, and of the first is what remains.
-                chain.ranges.clear();
+                // The last first: they are taken off the end, and of the first is what remains. A chain has none when
+                // it was read.
                 for number in (0..count).rev() {
                     let mut range = [0; RANGE_BYTES];
                     let at = REQUEST_HEADER_BYTES + number * RANGE_BYTES;
@@ -452,5 +452,46 @@ pub(in crate::vhost_user_blk) mod tests {
         assert_eq!([word(8), word(12), word(20)], [256 << 10, 126, 512], "size_max, seg_max, blk_size");
         assert_eq!((config[24], config[WRITEBACK_AT], config[34]), (3, 1, 64), "4096 is 2^3 logical blocks; 64 queues");
         assert_eq!([word(36), word(40), word(48), word(52), config[56].into()], [8192, 16, 8192, 16, 1]);
+        // Of blocks of 4 KiB and pieces of 64 KiB: logical blocks, best I/O in them, and what discards are multiples of
+        // in sectors.
+        for (preferred_bytes, exponent, best) in [(4096, 0, 1), (16384, 2, 4)] {
+            let payload_bytes_max = 65536 + 4096;
+            let block = BlockSizes { min_bytes: 4096, preferred_bytes, payload_bytes_max, ..export().block };
+            let disk = Disk::new(&Export { block, ..export() });
+            let config = disk.config(false);
+            let word = |at: usize| u32::from_le_bytes(config[at..at + 4].try_into().unwrap());
+            assert_eq!([word(8), word(20), word(28), word(44)], [65536, 4096, best, 8]);
+            assert_eq!((config[24], config[26], config[WRITEBACK_AT]), (exponent, 1, 0));
+            let pieces = [disk.piece_bytes(), disk.copy_bytes(), disk.range_bytes(), disk.block_bytes()];
+            assert_eq!(pieces, [65536, 65536, 512 * word(36), 4096], "as it is told");
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_wherever_it_lies() {
+        let disk = Disk::new(&export());
+        let (memory, _) = queue(4, false);
+        let header = [&request::IN.to_le_bytes()[..], &[0; 4], &8u64.to_le_bytes()].concat();
+        // Whole, with data behind it that are not its own, in two places, and at an odd address.
+        for (first, second) in [((0x20000, 16), None), ((0x21000, 10), Some(0x23000)), ((0x22003, 16), None)] {
+            let (at, length) = first;
+            write(&memory, at, &[&header[..length as usize], &[0xff; 16]].concat());
+            let mut chain = Chain::default();
+            chain.readable.push(memory.span(at, length).unwrap());
+            if let Some(at) = second {
+                write(&memory, at, &header[length as usize..]);
+                chain.readable.push(memory.span(at, 16 - length).unwrap());
+            }
+            chain.writable.push(memory.span(0x30000, 513).unwrap());
+            assert_eq!(disk.ask(&memory, &mut chain).unwrap().1, io(Op::Read, 4096 + 8 * 512, 512), "at {at:#x}");
+        }
+    }
+
+    #[test]
+    fn a_guest_is_told_how_its_request_ended() {
+        assert_eq!([Status::Ok, Status::Unsupported].map(status_of), [status::OK, status::UNSUPP]);
+        let others =
+            [Status::Io, Status::NoSpace, Status::Invalid, Status::Shutdown, Status::TimedOut, Status::Recalled];
+        assert_eq!(others.map(status_of), [status::IOERR; 6]);
     }
 }

@@ -288,7 +288,14 @@ pub(in crate::vhost_user_blk) mod tests {
             assert!(memory.span(at, length).is_none(), "{length} at {at:#x}");
         }
         let area = memory.area(0xa0010, 16, 16).unwrap();
-        assert_eq!(area.offset, 0x110, "the file's offset is no page's");
+        assert_eq!((area.offset, area.guest_addr), (0x110, 0x10010), "the file's offset is no page's");
+        // It makes no difference in which region the last one was.
+        for (at, region) in [(0x10000, 0), (0x13fff, 0), (0x14000, 1), (0x17fff, 1)] {
+            for mut near in 0..3 {
+                assert_eq!(memory.span_near(&mut near, at, 1), memory.span(at, 1), "{at:#x}");
+                assert_eq!(near, region);
+            }
+        }
         assert!(memory.area(0xa0001, 2, 2).is_none() && memory.area(0xa3ff0, 17, 1).is_none());
         assert!(memory.area(0xa3ff0, 16, 16).is_some() && memory.area(0, 1, 1).is_none());
     }
@@ -334,6 +341,7 @@ pub(in crate::vhost_user_blk) mod tests {
             text(0x13fff, 0x1000, 0xb0000, 0),
             text(0x20000, 0x4000, 0xa3fff, 0),
             text(0x20000, 0, 0xb0000, 0),
+            text(0x20000, 0, 0xb0000, 0x100),
             text(u64::MAX, 2, 0xb0000, 0),
             text(0x20000, 2, u64::MAX, 0),
             text(0x20000, 0x1000, 0xb0000, u64::MAX),
@@ -343,6 +351,12 @@ pub(in crate::vhost_user_blk) mod tests {
         assert_eq!(memory.remove(&text(0x10000, 0x3000, 0xa0000, 0)), Err(Rule::BadRegion));
         assert_eq!((memory.len(), memory.remove(&text(0x10000, 0x4000, 0xa0000, 0))), (1, Ok(())));
         assert!(memory.is_empty());
+        // Of two that only touch, whichever comes first.
+        for at in [0x4000, 0, 0x8000] {
+            memory.add(&text(at, 0x4000, at, 0), &file).unwrap();
+        }
+        assert!(!memory.is_empty());
+        memory = GuestMemory::default();
         for place in 0..REGIONS_MAX as u64 {
             memory.add(&text(place << 12, 0x1000, place << 12, 0), &file).unwrap();
         }

@@ -286,6 +286,11 @@ mod tests {
         let areas = Areas::new(memory, 0, 2, SIZE, false).unwrap();
         assert!(areas.queue(2, SIZE).unwrap().is_none());
         assert_eq!(areas.queue(0, 16).err(), Some(Rule::BadInflight));
+        let (queues, size) = (super::super::disk::QUEUES_MAX, QUEUE_SIZE_MAX);
+        let (file, length) = create(queues, size, true).unwrap();
+        let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
+        let areas = Areas::new(memory, 0, queues, size, true).unwrap();
+        assert!(areas.packed_queue(queues - 1, size).unwrap().is_some());
     }
 
     #[test]
@@ -400,5 +405,43 @@ mod tests {
             let mut last = areas(&file, length).queue(1, SIZE).unwrap().unwrap();
             prop_assert_eq!(last.take_over(truth.used.wrapping_add(left)), Some(Vec::new()));
         }
+    }
+
+    #[test]
+    fn nobody_can_cut_an_area_under_a_server() {
+        let (file, length) = create(2, SIZE, false).unwrap();
+        for other in [0, length - 1, length + 1] {
+            assert!(rustix::fs::ftruncate(&file, other).is_err(), "{other} bytes");
+        }
+        assert!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).is_err());
+    }
+
+    #[test]
+    fn an_area_is_laid_out_as_other_servers_expect_it() {
+        let (file, length) = create(2, SIZE, false).unwrap();
+        let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
+        let bytes = |at: usize| {
+            let mut bytes = [0; 16];
+            assert!(memory.copy_to(at, &mut bytes));
+            bytes
+        };
+        // Another version left anything: nothing of it stays, and the used index is the ring's.
+        assert!(memory.copy_from(8, &[7; 8 + 8 * 16]));
+        let mut queue = areas(&file, length).queue(0, SIZE).unwrap().unwrap();
+        assert_eq!(queue.take_over(5), None);
+        assert_eq!(bytes(0), [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 8, 0, 0, 0, 5, 0]);
+        (0..8).for_each(|head| assert_eq!(bytes(16 + 16 * head), [0; 16], "head {head}"));
+        [2, 6, 3].into_iter().for_each(|head| queue.took(head));
+        [6, 2].into_iter().for_each(|head| queue.ending(head));
+        queue.ended(7);
+        assert_eq!(bytes(0)[8..], [1, 0, 8, 0, 2, 0, 7, 0], "the last of the batch, and the used index");
+        assert_eq!(bytes(16 + 16 * 2)[..8], [0, 0, 0, 0, 0, 0, 6, 0], "ended, behind 6");
+        assert_eq!(bytes(16 + 16 * 3), [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], "under way, the third taken");
+        assert!(queue.ended.capacity() >= 2, "its memory is used again");
+        // The next server's batch is behind the last one.
+        let mut next = areas(&file, length).queue(0, SIZE).unwrap().unwrap();
+        assert_eq!(next.take_over(7), Some(vec![3]));
+        next.ending(3);
+        assert_eq!(bytes(16 + 16 * 3)[6..8], [2, 0]);
     }
 }

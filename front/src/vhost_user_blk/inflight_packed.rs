@@ -186,7 +186,6 @@ impl PackedArea {
 
     /// What is on the list of free entries from `next` on is not under way.
     fn strike_free(&mut self, mut next: u16) {
-        self.free.clear();
         let mut is_free = vec![false; self.size.into()];
         while next < self.size && !std::mem::replace(&mut is_free[usize::from(next)], true) {
             self.put(Self::entry(next, 0), &[0]);
@@ -214,7 +213,8 @@ impl PackedArea {
             }
             let descriptors: Vec<Descriptor> = entries.iter().map(|entry| self.descriptor(*entry)).collect();
             let id = descriptors.last().map_or(self.size, |last| last.next);
-            let is_whole = number > 0 && entries.len() == usize::from(number);
+            // Of no descriptors the id is none.
+            let is_whole = entries.len() == usize::from(number);
             if is_whole && id < self.size && self.taken[usize::from(id)].is_empty() {
                 let counter = u64::from_ne_bytes(self.get(Self::entry(first, COUNTER_AT)));
                 self.taken[usize::from(id)] = entries;
@@ -312,6 +312,10 @@ mod tests {
         PackedArea::new(ForeignMemory::map(file.as_fd(), 0, 4096).unwrap(), 64, SIZE)
     }
 
+    fn descriptor(id: u16) -> Descriptor {
+        Descriptor { guest_addr: 0x1000, length_bytes: 16, flags: 0, next: id }
+    }
+
     #[test]
     fn what_another_wrote_into_the_area_is_bounded() {
         let file = area_file();
@@ -326,6 +330,151 @@ mod tests {
         }
         assert!(memory.copy_from(64 + VERSION_AT, &[0, 0]));
         assert_eq!(area(&file).take_over(&ring), None);
+    }
+
+    #[test]
+    fn a_buffer_that_cannot_be_under_way_is_refused_and_changes_nothing() {
+        let file = area_file();
+        let ring = Driver::new().device(NEW, false);
+        let mut queue = area(&file);
+        queue.take_over(&ring);
+        let descriptor = descriptor(3);
+        let (one, all) = (Taken { id: 3, slots: 1 }, Taken { id: 4, slots: SIZE });
+        queue.took(one, &[descriptor]).unwrap();
+        assert_eq!(queue.took(one, &[descriptor]), Err(Rule::BadHead), "one of its name is");
+        assert_eq!(queue.took(all, &[descriptor; SIZE as usize]), Err(Rule::BadHead), "more than are free");
+        let left = area(&file).take_over(&ring).unwrap().1;
+        assert_eq!(left, [Left { taken: one, descriptors: vec![descriptor] }]);
+        // It still ends, and then its name and as many entries are free.
+        let used = Place { slot: 1, wrap: true };
+        queue.ending(3, used);
+        queue.ended();
+        assert_eq!(area(&file).take_over(&ring), Some((used, vec![])));
+        assert_eq!(queue.took(all, &[descriptor; SIZE as usize]), Ok(()));
+    }
+
+    #[test]
+    fn a_server_that_shows_nothing_leaves_the_next_end_where_it_was() {
+        let file = area_file();
+        let ring = Driver::new().device(0x0003_0003, false);
+        assert_eq!(area(&file).take_over(&ring), None);
+        for _ in 0..2 {
+            let mut queue = area(&file);
+            assert_eq!(queue.take_over(&ring), Some((Place { slot: 3, wrap: false }, vec![])));
+            queue.ended();
+        }
+    }
+
+    #[test]
+    fn memory_of_a_buffers_entries_is_used_again() {
+        let file = area_file();
+        let mut queue = area(&file);
+        queue.take_over(&Driver::new().device(NEW, false));
+        queue.took(Taken { id: 3, slots: 2 }, &[descriptor(3); 2]).unwrap();
+        queue.ending(3, Place { slot: 2, wrap: true });
+        queue.ended();
+        assert!(queue.taken[3].capacity() >= 2 && queue.ended.capacity() >= 1);
+    }
+
+    /// Of an entry: inflight, next, last, number, counter.
+    fn entry(memory: &ForeignMemory, number: usize) -> (u8, u16, u16, u16, u64) {
+        let mut bytes = [0; 16];
+        assert!(memory.copy_to(64 + 32 + 32 * number, &mut bytes));
+        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        (bytes[0], word(2), word(4), word(6), u64::from_ne_bytes(*bytes.last_chunk().unwrap()))
+    }
+
+    /// Free and old free, used and old used, their counters.
+    fn header(memory: &ForeignMemory) -> ([u16; 4], [u8; 2]) {
+        let mut bytes = [0; 22];
+        assert!(memory.copy_to(64, &mut bytes));
+        assert_eq!(bytes[8..12], [1, 0, SIZE as u8, 0], "version and entries");
+        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        ([word(12), word(14), word(16), word(18)], [bytes[20], bytes[21]])
+    }
+
+    #[test]
+    fn an_area_is_laid_out_as_other_servers_expect_it() {
+        let file = area_file();
+        let memory = ForeignMemory::map(file.as_fd(), 0, 4096).unwrap();
+        // Another version left anything. The driver has offered slot 3 in the lap whose counter is 0.
+        assert!(memory.copy_from(64, &vec![7; queue_bytes(SIZE)]));
+        let driver = Driver::new();
+        driver.descriptor(3, 0x1000, 16, 5, 1 << 15);
+        let ring = driver.device(0x0003_0003, false);
+        let mut queue = area(&file);
+        assert_eq!(queue.take_over(&ring), None);
+        assert_eq!(header(&memory), ([0, 0, 3, 3], [0, 0]));
+        (0..8).for_each(|number| assert_eq!(entry(&memory, number), (0, number as u16 + 1, 0, 0, 0)));
+        // A buffer of three descriptors, and one of one.
+        queue.took(Taken { id: 5, slots: 3 }, &[descriptor(0xffff), descriptor(0xffff), descriptor(5)]).unwrap();
+        queue.took(Taken { id: 2, slots: 1 }, &[descriptor(2)]).unwrap();
+        assert_eq!(header(&memory), ([4, 4, 3, 3], [0, 0]));
+        assert_eq!([0, 1, 3].map(|at| entry(&memory, at)), [(1, 1, 2, 3, 0), (0, 2, 0, 0, 0), (1, 4, 3, 1, 1)]);
+        // An end that was not shown: the next server takes it back.
+        queue.ending(5, Place { slot: 6, wrap: false });
+        assert_eq!((header(&memory), entry(&memory, 2).1), (([0, 4, 6, 3], [0, 0]), 4));
+        let mut queue = area(&file);
+        let (used, left) = queue.take_over(&ring).unwrap();
+        assert_eq!((used, header(&memory)), (Place { slot: 3, wrap: false }, ([4, 4, 3, 3], [0, 0])));
+        assert_eq!(left.iter().map(|left| left.taken.id).collect::<Vec<_>>(), [5, 2]);
+        // It counts on from there.
+        queue.took(Taken { id: 0, slots: 1 }, &[descriptor(0)]).unwrap();
+        assert_eq!(entry(&memory, 4), (1, 5, 4, 1, 2));
+        queue.ending(2, Place { slot: 0, wrap: true });
+        queue.ending(5, Place { slot: 3, wrap: true });
+        queue.ended();
+        assert_eq!(header(&memory), ([0, 0, 3, 3], [1, 1]));
+        assert_eq!([0, 3, 4].map(|at| entry(&memory, at).0), [0, 0, 1]);
+        // A kill amid a take: the entry, which had three descriptors, says none, and is free for the next server.
+        assert!(!kill::after(3, || queue.took(Taken { id: 1, slots: 1 }, &[descriptor(1)]).unwrap()));
+        assert_eq!((entry(&memory, 0).0, entry(&memory, 0).3), (1, 0));
+        let mut queue = area(&file);
+        assert_eq!(queue.take_over(&ring).unwrap().1.len(), 1);
+        assert_eq!(entry(&memory, 0).0, 0);
+        // One that shows nothing says that the next end goes where it did.
+        queue.ended();
+        assert_eq!(header(&memory), ([0, 0, 3, 3], [1, 1]));
+    }
+
+    #[test]
+    fn a_buffer_in_the_area_that_makes_no_sense_is_none() {
+        let ring = Driver::new().device(NEW, false);
+        let end = SIZE;
+        // The head of the free list; entries under way: place, next, number; ids: of a place. Then what is left.
+        type Case<'a> = (u16, &'a [(u16, u16, u16)], &'a [(u16, u16)], &'a [(u16, u16)]);
+        let cases: [Case<'_>; 10] = [
+            (end, &[(0, 1, 2), (1, end, 0)], &[(1, 6)], &[(6, 2)]),
+            (end, &[(0, end, 3)], &[(0, 0)], &[]),
+            (end, &[(0, end, 2)], &[(0, 1)], &[]),
+            (end, &[(0, 1, 0)], &[(0, 0)], &[]),
+            (end, &[(0, 1, 1)], &[(0, end)], &[]),
+            (end, &[(0, 1, 1), (1, 2, 1)], &[(0, 3), (1, 3)], &[(3, 1)]),
+            (end, &[(0, 0, 2)], &[(0, 1)], &[]),
+            (end, &[(0, 1, 2), (3, 1, 3)], &[(1, 1), (2, 2)], &[(1, 2)]),
+            (0, &[(5, 0, 2)], &[(0, 1)], &[]),
+            (0, &[(5, 6, 1)], &[(5, 7)], &[(7, 1)]),
+        ];
+        for (free, entries, ids, expected) in cases {
+            let file = area_file();
+            let memory = ForeignMemory::map(file.as_fd(), 0, 4096).unwrap();
+            let put = |at: usize, word: u16| assert!(memory.copy_from(64 + at, &word.to_ne_bytes()));
+            let header = [(VERSION_AT, 1), (ENTRIES_AT, SIZE), (FREE_AT, free), (OLD_FREE_AT, free)];
+            header.into_iter().for_each(|(at, word)| put(at, word));
+            // The list of free entries has one at most; the second descriptor of each buffer leads to the third.
+            put(PackedArea::entry(0, NEXT_AT), end);
+            put(PackedArea::entry(1, NEXT_AT), 2);
+            for (place, next, number) in entries {
+                let is_first = *place == 0 || *number > 0;
+                put(PackedArea::entry(*place, 0), is_first.into());
+                put(PackedArea::entry(*place, NEXT_AT), *next);
+                put(PackedArea::entry(*place, NUMBER_AT), *number);
+            }
+            ids.iter().for_each(|(place, id)| put(PackedArea::entry(*place, ID_AT), *id));
+            let left = area(&file).take_over(&ring).unwrap().1;
+            let left: Vec<(u16, u16)> = left.iter().map(|left| (left.taken.id, left.taken.slots)).collect();
+            assert_eq!(left, expected, "{entries:?} {ids:?}");
+        }
     }
 
     proptest! {

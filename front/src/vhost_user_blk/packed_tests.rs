@@ -273,3 +273,50 @@ fn an_end_says_whether_anything_was_written_and_a_device_whether_it_wants_kicks(
     assert!(!ring.arm());
     assert_eq!(word(&driver, ADDRESSES.used + 2), EVENT_ALWAYS);
 }
+
+#[test]
+fn descriptors_are_copied_as_they_stand_and_stay_so_until_they_end() {
+    // The second lap, whose counter is 0: its flag stands in the upper byte.
+    let mut driver = Driver::new();
+    let mut ring = driver.device(NEW, false);
+    for _ in 0..SIZE {
+        driver.offer(1).unwrap();
+        let taken = ring.take().unwrap().unwrap();
+        ring.push(taken, 1);
+        ring.publish();
+        driver.ended();
+    }
+    let id = driver.offer(3).unwrap();
+    let flags = [PACKED_USED | DESCRIPTOR_NEXT, PACKED_USED | DESCRIPTOR_NEXT, PACKED_USED];
+    let copied = |number: u16| Descriptor {
+        guest_addr: 0x20000 + u64::from(id) * 0x1000 + u64::from(number) * 0x100,
+        length_bytes: 16 + u32::from(number),
+        flags: flags[usize::from(number)],
+        next: if number == 2 { id } else { 0xffff },
+    };
+    assert_eq!(ring.take(), Ok(Some(Taken { id, slots: 3 })));
+    assert_eq!(ring.taken(), [copied(0), copied(1), copied(2)]);
+    // A server that goes on there takes nothing back of what has not ended.
+    let place = Place { slot: 0, wrap: false };
+    ring.go_on_from(place, 3);
+    assert_eq!([0, 1, 2].map(|slot| ring.flags(slot, Ordering::Relaxed)), flags);
+    assert_eq!((ring.used(), ring.base()), (place, 3));
+    // More than the ring has is no more than the ring.
+    ring.go_on_from(Place { slot: 3, wrap: false }, SIZE + 1);
+    assert_eq!(ring.base(), 0x8003 | 3 << 16);
+}
+
+#[test]
+fn a_driver_without_the_event_index_is_woken_at_each_end_or_not_at_all() {
+    for (how, is_woken) in [(EVENT_ALWAYS, true), (EVENT_NEVER, false), (EVENT_AT, true)] {
+        let mut driver = Driver::new();
+        let mut ring = driver.device(NEW, false);
+        assert!(!ring.wants_signal(), "nothing has ended");
+        write(&driver.memory, ADDRESSES.avail, &[0x8005u16.to_le_bytes(), how.to_le_bytes()].concat());
+        driver.offer(1).unwrap();
+        let taken = ring.take().unwrap().unwrap();
+        ring.push(taken, 1);
+        ring.publish();
+        assert_eq!(ring.wants_signal(), is_woken, "{how}");
+    }
+}

@@ -65,3 +65,60 @@ impl Poll {
         goes_on
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the last end was shown, ns.
+    const SHOWN_NS: u64 = 1_000_000;
+
+    /// A queue whose while is the longest, and was begun by an end.
+    fn longest() -> Poll {
+        let mut poll = Poll::default();
+        for _ in 0..4 {
+            poll.has_shown(SHOWN_NS);
+            poll.kicked(SHOWN_NS);
+        }
+        assert_eq!((poll.window_ns, poll.has_shown(SHOWN_NS)), (POLL_NS_MAX, true));
+        poll
+    }
+
+    #[test]
+    fn a_kick_within_the_longest_while_doubles_the_while_and_a_later_one_ends_it() {
+        let mut poll = Poll::default();
+        assert!(!poll.has_shown(SHOWN_NS) && !poll.goes_on(SHOWN_NS), "nothing says that looks pay");
+        for expected_ns in [POLL_NS_LEAST, POLL_NS_MAX / 4, POLL_NS_MAX / 2, POLL_NS_MAX, POLL_NS_MAX] {
+            poll.has_found(SHOWN_NS);
+            poll.kicked(SHOWN_NS + POLL_NS_MAX);
+            assert_eq!(poll.window_ns, expected_ns);
+        }
+        poll.kicked(SHOWN_NS + POLL_NS_MAX + 1);
+        assert_eq!((poll.window_ns, poll.has_shown(SHOWN_NS)), (0, false));
+    }
+
+    #[test]
+    fn a_queue_looks_for_its_while_and_no_longer() {
+        let mut poll = longest();
+        assert!(poll.goes_on(SHOWN_NS) && poll.goes_on(SHOWN_NS + POLL_NS_MAX - 1));
+        assert!(!poll.goes_on(SHOWN_NS + POLL_NS_MAX));
+        // Heads were found and nothing was shown: it is the device's turn, and no look was in vain.
+        let mut poll = longest();
+        poll.has_found(SHOWN_NS);
+        assert!(!poll.goes_on(SHOWN_NS + POLL_NS_MAX) && poll.has_shown(SHOWN_NS));
+    }
+
+    #[test]
+    fn looks_that_brought_nothing_are_tried_again_when_the_calm_is_over() {
+        let mut poll = longest();
+        let given_up_ns = SHOWN_NS + POLL_NS_MAX;
+        assert!(!poll.goes_on(given_up_ns));
+        for (now_ns, window_ns) in
+            [(given_up_ns, 0), (given_up_ns + CALM_NS - 1, 0), (given_up_ns + CALM_NS, POLL_NS_LEAST)]
+        {
+            assert!(!poll.has_shown(now_ns), "nor before a kick");
+            poll.kicked(now_ns);
+            assert_eq!(poll.window_ns, window_ns, "{} ns later", now_ns - given_up_ns);
+        }
+    }
+}

@@ -216,3 +216,108 @@ impl Ring {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::inflight::{Areas, queue_bytes};
+    use super::super::packed::tests::{Driver, NEW};
+    use super::super::split::tests::{ADDRESSES, offer, queue, read16, write};
+    use super::super::wire::{EVENT_ALWAYS, EVENT_NEVER, USED_NO_NOTIFY};
+    use super::*;
+    use mqfq_blk::foreign::ForeignMemory;
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
+    const SIZE: u16 = 8;
+
+    /// Memory for an area of either layout.
+    fn area_memory() -> Arc<ForeignMemory> {
+        let file = super::super::guest::tests::file(4096);
+        ForeignMemory::map(file.as_fd(), 0, 4096).unwrap()
+    }
+
+    #[test]
+    fn a_server_takes_what_a_former_one_left_before_anything_new_and_nothing_new_unless_it_shall() {
+        let areas = |is_packed| {
+            assert!(queue_bytes(SIZE, is_packed) <= 4096);
+            Areas::new(area_memory(), 0, 1, SIZE, is_packed).unwrap()
+        };
+        let mut chain = Chain::default();
+        let (split_areas, packed_areas) = (areas(false), areas(true));
+        let (memory, _) = queue(SIZE, false);
+        // Each descriptor of the table is one byte to write.
+        let descriptor = [&0x30000u64.to_le_bytes()[..], &1u32.to_le_bytes(), &2u16.to_le_bytes(), &[0; 2]].concat();
+        write(&memory, 0, &descriptor.repeat(SIZE.into()));
+        let mut driver = Driver::new();
+        let split = || {
+            let ring = Split::new(&memory, &ADDRESSES, SIZE, 0, false).unwrap();
+            let mut ring = Ring::split(ring, split_areas.queue(0, SIZE).unwrap(), false);
+            ring.take_over();
+            ring
+        };
+        let packed = |driver: &Driver| {
+            let area = packed_areas.packed_queue(0, SIZE).unwrap();
+            let mut ring = Ring::packed(driver.device(NEW, false), area, false);
+            ring.take_over();
+            ring
+        };
+        offer(&memory, SIZE, 0, &[5, 1, 6]);
+        let ids: Vec<u16> = (0..3).map(|_| driver.offer(1).unwrap()).collect();
+        for (first, second, memory, ids) in [
+            (split(), &split as &dyn Fn() -> Ring, &memory, vec![5, 1, 6]),
+            (packed(&driver), &|| packed(&driver), &driver.memory, ids),
+        ] {
+            let mut take = |ring: &mut Ring, takes_new| {
+                ring.take(memory, &mut chain, takes_new).unwrap().map(|taken| taken.id)
+            };
+            let mut ring = first;
+            assert!(ring.is_caught_up());
+            assert_eq!(take(&mut ring, false), None);
+            assert_eq!([take(&mut ring, true), take(&mut ring, true)], [Some(ids[0]), Some(ids[1])]);
+            drop(ring);
+            let mut ring = second();
+            for left in &ids[..2] {
+                assert!(!ring.is_caught_up());
+                assert_eq!(take(&mut ring, false), Some(*left));
+            }
+            assert!(ring.is_caught_up());
+            assert_eq!(take(&mut ring, false), None);
+            assert_eq!([take(&mut ring, true), take(&mut ring, true)], [Some(ids[2]), None]);
+            assert_eq!(ring.size(), SIZE);
+        }
+    }
+
+    #[test]
+    fn kicks_are_wanted_while_it_is_armed_and_not_while_it_looks() {
+        let (memory, ring) = queue(SIZE, false);
+        let driver = Driver::new();
+        let split = (Ring::split(ring, None, false), &memory, 0x8000, 0, USED_NO_NOTIFY);
+        let packed =
+            (Ring::packed(driver.device(NEW, false), None, false), &driver.memory, 0x8002, EVENT_ALWAYS, EVENT_NEVER);
+        for (mut ring, memory, at, wanted, unwanted) in [split, packed] {
+            for _ in 0..2 {
+                assert!(!ring.arm());
+                assert_eq!(read16(memory, at), wanted);
+                ring.disarm();
+                assert_eq!(read16(memory, at), unwanted);
+            }
+        }
+    }
+
+    #[test]
+    fn ends_are_logged_where_they_were_written() {
+        let (_, ring) = queue(4, false);
+        let driver = Driver::new();
+        let mut split = Ring::split(ring, None, false);
+        (0..2).for_each(|id| split.push(Taken { id, slots: 1 }, 1));
+        split.publish();
+        let written = |ring: &Ring| {
+            let mut all = Vec::new();
+            ring.for_each_written(0x70000, 2, |at, length| all.push((at, length)));
+            all
+        };
+        assert_eq!(written(&split), [(0x70000, 4), (0x70004, 8), (0x7000c, 8)]);
+        let packed = Ring::packed(driver.device(NEW, false), None, false);
+        assert_eq!(written(&packed), [(0, 8 * 16), (0x70000, 4)]);
+    }
+}

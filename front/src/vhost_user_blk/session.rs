@@ -563,3 +563,7 @@ fn map(file: &OwnedFd, offset: u64, length: u64, rule: Rule) -> Result<Arc<Forei
     let length = end.and_then(|_| usize::try_from(length).ok()).ok_or(rule)?;
     ForeignMemory::map(file.as_fd(), offset, length).map_err(|_| rule)
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -270,6 +270,12 @@ pub(in crate::vhost_user_blk) mod tests {
         offer(&memory, 4, u16::MAX, &[1, 2]);
         assert_eq!([ring.take(), ring.take(), ring.take()], [Ok(Some(1)), Ok(Some(2)), Ok(None)]);
         assert_eq!(ring.next_avail(), 1);
+        // Ends 3 to 5 of a ring of 4: the last entry, and the first two.
+        (0..6).for_each(|head| ring.push(head % 4, 0));
+        assert_eq!(ring.written(3).collect::<Vec<_>>(), [(0, 4), (4 + 3 * 8, 8), (4, 8), (4 + 8, 8)]);
+        // As many heads at once as there are entries.
+        offer(&memory, 4, 1, &[3, 2, 1, 0]);
+        assert_eq!([3, 2, 1, 0].map(|_| ring.take().unwrap()), [3, 2, 1, 0].map(Some));
     }
 
     #[test]
@@ -301,6 +307,22 @@ pub(in crate::vhost_user_blk) mod tests {
     }
 
     #[test]
+    fn a_ring_that_goes_on_tells_the_guest_of_its_own_ends_alone() {
+        for has_events in [false, true] {
+            let (memory, _) = queue(4, false);
+            // Another server has shown 5 ends.
+            write(&memory, 0x8002, &5u16.to_le_bytes());
+            let mut ring = Split::new(&memory, &ADDRESSES, 4, 5, has_events).unwrap();
+            assert_eq!((ring.next_avail(), ring.next_used(), ring.wants_signal()), (5, 5, false));
+            write(&memory, 0x5004 + 2 * 4, &5u16.to_le_bytes());
+            ring.push(1, 0);
+            ring.publish();
+            assert_eq!((read16(&memory, 0x8002), read16(&memory, 0x8004 + 8)), (6, 1));
+            assert!(ring.wants_signal());
+        }
+    }
+
+    #[test]
     fn without_events_flags_say_who_wants_what() {
         let (memory, mut ring) = queue(4, false);
         assert!(!ring.arm());
@@ -312,6 +334,11 @@ pub(in crate::vhost_user_blk) mod tests {
         ring.push(0, 0);
         ring.publish();
         assert!(!ring.wants_signal());
+        // With events they stay 0. Source: VIRTIO 1.2, section 2.7.10.1.
+        let (memory, mut ring) = queue(4, true);
+        ring.arm();
+        ring.disarm();
+        assert_eq!(read16(&memory, 0x8000), 0);
     }
 
     #[test]

@@ -112,6 +112,7 @@ mod tests {
             assert_eq!(State::load(&pipe(reader.into()).unwrap()), Ok(state));
         }
         let whole = State { writeback: true, capacity_bytes: 512 }.bytes();
+        assert_eq!(&whole, b"mqfq-vub\x01\0\x01\0\0\x02\0\0\0\0\0\0", "as another version reads it");
         let other = |at: usize, value: u8| {
             let mut bytes = whole.to_vec();
             bytes[at] = value;
