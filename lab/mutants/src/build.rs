@@ -90,7 +90,11 @@ fn once(
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
     let messages: Vec<serde_json::Value> = lines.lines().flat_map(serde_json::from_str).collect();
     if output.status.success() {
-        let binaries = messages.iter().filter(|message| message["profile"]["test"] == true);
+        let mut binaries: Vec<_> = messages.iter().filter(|message| message["profile"]["test"] == true).collect();
+        // What is kept of an earlier run knows them by their place.
+        let is_lib = |message: &serde_json::Value| message["target"]["kind"][0] == "lib";
+        binaries.sort_by_key(|message| (!is_lib(message), message["target"]["name"].to_string()));
+        let binaries = binaries.into_iter();
         return Ok(Some(binaries.filter_map(|message| Some(message["executable"].as_str()?.into())).collect()));
     }
     let before = alive.len();

@@ -148,7 +148,9 @@ impl<'s> Found<'s> {
             },
         };
         if !block.stmts.is_empty() {
-            let changes = values.iter().map(|value| (format!("is {value}"), format!("return {value};"))).collect();
+            let is_body = |value: &&&str| matches!(&block.stmts[..], [one] if self.text(one.span()) == **value);
+            let values = values.iter().filter(|value| !is_body(value));
+            let changes = values.map(|value| (format!("is {value}"), format!("return {value};"))).collect();
             self.change(block.span(), Way::First, changes);
         }
         visit::visit_block(self, block);
@@ -288,8 +290,17 @@ impl<'a> Visit<'a> for Found<'_> {
     }
 
     fn visit_stmt(&mut self, statement: &'a syn::Stmt) {
-        if let syn::Stmt::Expr(expr, Some(_)) = statement
-            && matches!(expr, syn::Expr::Call(_) | syn::Expr::MethodCall(_) | syn::Expr::Assign(_))
+        let attributes = match statement {
+            syn::Stmt::Expr(syn::Expr::Call(call), Some(_)) => Some(&call.attrs),
+            syn::Stmt::Expr(syn::Expr::MethodCall(call), Some(_)) => Some(&call.attrs),
+            syn::Stmt::Expr(syn::Expr::Assign(assign), Some(_)) => Some(&assign.attrs),
+            _ => None,
+        };
+        if attributes.is_some_and(|attributes| is_test(attributes)) {
+            return;
+        }
+        if let syn::Stmt::Expr(expr, _) = statement
+            && attributes.is_some()
         {
             let first: String = self.text(expr.span()).split_whitespace().collect::<Vec<_>>().join(" ");
             let short: String = first.chars().take(40).collect();
@@ -314,6 +325,8 @@ mod tests {
             ["is ()", "&& is ||", "< is >=", "< is <=", "without !", "without d(b);"]
                 .map(|what| what.trim_end_matches(';'))
         );
+        assert_eq!(whats("fn a() { #[cfg(test)] b(1); }"), ["is ()"]);
+        assert_eq!(whats("fn a() -> bool { false }"), ["is true"]);
         assert_eq!(whats("#[cfg(test)] mod t { fn a() { b(1 + 1); } } const C: u8 = 1 + 1;"), [""; 0]);
         assert_eq!(whats("const fn a() -> u64 { 1 + 1 } fn b() -> Vec<u8> { assert!(1 < 2); c([0; 1 + 1]) }"), [""; 0]);
     }
