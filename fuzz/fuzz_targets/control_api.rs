@@ -1,5 +1,6 @@
-//! Clients of the control plane: no bytes on its socket make it panic, every answer is one of HTTP, and a change that is
-//! refused leaves document and revision as they were. The config's own reader judges each change; a server is none there.
+//! Clients of the control plane: no bytes on its socket make it panic, every answer is one of HTTP, and a change that
+//! is refused leaves document and revision as they were. The config's own reader judges each change; no server is
+//! behind it.
 #![no_main]
 
 use arbitrary::Arbitrary;

@@ -528,10 +528,11 @@ impl Run {
             let (luggage, _) = Luggage::decode(&bytes, descriptors)?;
             let old_workers = self.world.dismiss();
             let text = self.wish.text(&self.folder, Spoilt::No);
-            assemble(&self.world, &self.folder, &text, Some(luggage)).map_err(|why| {
+            let new = assemble(&self.world, &self.folder, &text, Some(luggage));
+            if new.is_err() {
                 self.world.employ(old_workers);
-                why
-            })
+            }
+            new
         });
         match held {
             Ok(new) => self.managed = Some(new),
