@@ -210,3 +210,32 @@ fn an_export_is_limited_if_one_of_its_caps_is() {
     assert_eq!([[none, none], [iops(1), none], [none, bytes(4096)]].map(is_limited), [false, true, true]);
     assert!(!Caps::none().is_limited());
 }
+
+#[test]
+fn a_request_is_paid_for_by_what_it_turned_out_to_be() {
+    const MIB: u32 = 1 << 20;
+    for (taken, found) in [(0, MIB), (4096, MIB), (MIB, 4096), (MIB, 4095), (MIB, 0), (4096, 4096)] {
+        let cap = Cap::new(bytes(MIB.into()));
+        cap.take(taken, S_NS);
+        cap.settle(taken, found, S_NS);
+        let owed_ns = (u64::from(found) * S_NS).div_ceil(MIB.into());
+        assert_eq!(cap.take(1, S_NS).at_ns, S_NS - BURST_NS + owed_ns, "{taken} were taken for {found}");
+    }
+}
+
+#[test]
+fn what_threads_take_and_give_back_at_the_same_time_adds_up() {
+    let cap = Cap::new(iops(1_000_000));
+    cap.take(0, S_NS);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50_000 {
+                    cap.take(0, S_NS);
+                    cap.give_back(0);
+                }
+            });
+        }
+    });
+    assert_eq!(cap.take(0, S_NS).at_ns, S_NS - BURST_NS + 1000, "the first one's microsecond");
+}
