@@ -64,7 +64,17 @@ const MUTATED: &[Mutated] = &[
             "queues/hardware",
             "device/segments",
         ],
-        tests: &["data_path", "queues", "path", "class_queues", "slots", "worker"],
+        tests: &[
+            "data_path",
+            "queues",
+            "path",
+            "class_queues",
+            "slots",
+            "worker",
+            "accounting",
+            "direct",
+            "no_allocation",
+        ],
     },
     Mutated {
         folder: "front",
