@@ -288,6 +288,34 @@ mod tests {
     }
 
     #[test]
+    fn a_thing_is_changed_by_its_own_name_alone() {
+        let mut slots = Slots::new(3);
+        assert_eq!((slots.is_empty(), slots.len(), slots.max(), slots.next()), (true, 0, 3, Some(Slot::first(0))));
+        let [a, b] = [1, 2].map(|thing| slots.insert(thing).unwrap());
+        slots.remove(a).unwrap();
+        let again = slots.insert(10).unwrap();
+        slots.values_mut().for_each(|thing| *thing *= 3);
+        *slots.get_mut(b).unwrap() += 1;
+        slots[again] += 2;
+        assert!([a, Slot::first(2)].iter().all(|&old| slots.get_mut(old).is_none()));
+        assert_eq!(slots.iter().collect::<Vec<_>>(), [(again, &32), (b, &7)]);
+        assert_eq!((slots.is_empty(), slots.len(), slots.values().sum::<i32>()), (false, 2, 39));
+        slots.insert(0).unwrap();
+        assert_eq!((slots.next(), slots.insert(0)), (None, Err(NoPlace)), "there are three");
+    }
+
+    #[test]
+    #[should_panic(expected = "the place of 0.0 is another's")]
+    fn a_name_is_not_given_back_when_another_was_given_out_for_its_place() {
+        let mut slots = Slots::new(1);
+        let first = slots.insert(()).unwrap();
+        slots.remove(first).unwrap();
+        let second = slots.insert(()).unwrap();
+        slots.remove(second).unwrap();
+        slots.put(first, ());
+    }
+
+    #[test]
     fn the_last_place_has_a_name() {
         let slot = Slot::first(PLACES_MAX - 1);
         assert_eq!((slot.place(), slot.generation()), (PLACES_MAX as usize - 1, 0));

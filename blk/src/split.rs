@@ -558,6 +558,81 @@ mod tests {
     }
 
     #[test]
+    fn requests_are_small_or_large_up_to_their_lengths_and_those_between_are_neither() {
+        let mut seen = Seen::default();
+        let lengths = [SMALL_BYTES, SMALL_BYTES + 1, LARGE_BYTES - 1, LARGE_BYTES];
+        for (flow, length_bytes) in (0..).zip(lengths) {
+            seen.note(flow, false, length_bytes, 10);
+        }
+        assert_eq!((seen.small, seen.large, seen.large_requests), (Whose::One(0), Whose::One(3), 1));
+        assert_eq!((seen.large_bytes, seen.bytes), (LARGE_BYTES.into(), lengths.iter().sum::<u32>().into()));
+    }
+
+    #[test]
+    fn a_size_is_what_fits_and_what_just_fits_is_that_size() {
+        let [least, .., most] = PART_BYTES;
+        for part in PART_BYTES {
+            let bytes = u128::from(part);
+            assert_eq!((largest_part(bytes), dearest_part(bytes)), (part, part));
+            assert_eq!(
+                (largest_part(bytes - 1), dearest_part(bytes + 1)),
+                ((part / 2).max(least), (part * 2).min(most))
+            );
+        }
+        assert_eq!((largest_part(0), dearest_part(0)), (least, least));
+        assert_eq!((largest_part(u128::MAX), dearest_part(u128::MAX)), (most, most));
+    }
+
+    /// What is done after two windows of large requests of 128 KiB that take so long each, beside small ones.
+    fn weighed(rule: &mut Rule, large_bytes: u32, large_ns: u64, small_ns: u64) -> Option<u32> {
+        let bytes = u64::from(large_bytes);
+        let seen = Seen { bytes, large_bytes: bytes, large_requests: 1, ..Seen::default() };
+        (0..2).for_each(|_| rule.weigh(&seen, large_ns, small_ns));
+        rule.state.part_bytes
+    }
+
+    #[test]
+    fn whole_requests_are_cut_when_they_hold_the_device_for_more_than_five_quarters_of_a_small_one() {
+        let of = |large_ns| weighed(&mut Rule::new(), 128 * KIB, large_ns, 80_000);
+        assert_eq!([of(100_000), of(100_001)], [None, Some(64 * KIB)]);
+        // And go whole again when they hold it for no longer than that.
+        let mut rule = Rule::new();
+        let sizes = [100_001, 99_000, 80_001, 80_000].map(|large_ns| weighed(&mut rule, 128 * KIB, large_ns, 80_000));
+        assert_eq!(sizes, [Some(64 * KIB), Some(64 * KIB), Some(64 * KIB), None]);
+    }
+
+    #[test]
+    fn a_part_as_long_as_the_request_is_none() {
+        // 15 bytes per ns: 2 us move 30,000 bytes, so no part is shorter than 32 KiB.
+        let of = |large_bytes: u32| weighed(&mut Rule::new(), large_bytes, u64::from(large_bytes) / 15, 500);
+        assert_eq!([of(32 * KIB), of(33 * KIB)], [None, Some(32 * KIB)]);
+    }
+
+    #[test]
+    fn a_size_stays_while_a_quarter_more_or_less_would_choose_it() {
+        // 1 byte per ns, so a small request's time is the length that it allows.
+        let of = |rule: &mut Rule, small_bytes: u64| weighed(rule, 128 * KIB, 128 << 10, small_bytes);
+        let mut rule = Rule::new();
+        let sizes =
+            [40 << 10, (26 << 10) + 300, 26 << 10, 25 << 10, (39 << 10), (41 << 10)].map(|it| of(&mut rule, it));
+        let [p16, p32] = [16, 32].map(|kib| Some(kib * KIB));
+        assert_eq!(sizes, [p32, p32, p32, p16, p16, p32]);
+    }
+
+    #[test]
+    fn a_quiet_window_takes_back_what_the_one_before_has_said() {
+        let mut rule = Rule::new();
+        let is_whole = |rule: &mut Rule, requests: &[(u32, u32)]| {
+            OPTANE.states(rule, requests, 1);
+            rule.state.part_bytes.is_none()
+        };
+        for _ in 0..3 {
+            assert!(is_whole(&mut rule, &[SMALL, LARGE]) && is_whole(&mut rule, &[LARGE]), "no two in a row");
+        }
+        assert!(is_whole(&mut rule, &[SMALL, LARGE]) && !is_whole(&mut rule, &[SMALL, LARGE]));
+    }
+
+    #[test]
     fn the_slower_kind_of_small_requests_counts() {
         // Writes end in the drive's cache after 10 us; the reads are who waits.
         let mut seen = Seen::default();

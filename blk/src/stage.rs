@@ -302,6 +302,65 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_that_comes_later_has_the_bound_that_it_is_told() {
+        let limits = |requests_max, bytes_max| StageLimits { requests_max, bytes_max };
+        let mut staging = staging(1, 1000);
+        staging.grow(3);
+        staging.grow(1);
+        staging.set_limits(FlowId(2), limits(0, 1000));
+        assert_eq!((staging.flows(), staging.requests_max(FlowId(2)), staging.admit(FlowId(2), 1)), (2, 0, false));
+        staging.set_limits(FlowId(2), limits(4, 1000));
+        assert_eq!((staging.flows(), staging.requests_max(FlowId(2))), (3, 4));
+        assert_eq!([(); 5].map(|()| staging.admit(FlowId(2), 1)), [true, true, true, true, false]);
+        assert!(staging.admit(FlowId(0), 1) && staging.admit(FlowId(1), 1), "the others have theirs");
+        // With a smaller one what is staged stays, and there is room when one of two is left.
+        staging.set_limits(FlowId(2), limits(2, 1000));
+        let told: Vec<bool> = (0..3).map(|_| staging.leave(FlowId(2), 1)).collect();
+        assert_eq!((told, staging.staged(FlowId(2)), staging.flows()), (vec![false, false, true], 1, 3));
+    }
+
+    #[test]
+    fn a_flow_starts_with_nothing_of_the_one_that_had_its_place() {
+        let mut staging = staging(8, 1000);
+        let comes_and_goes = |staging: &mut Staging| staging.admit(FlowId(0), 1) && staging.leave(FlowId(0), 1);
+        staging.refuse(FlowId(0));
+        assert!(comes_and_goes(&mut staging), "who was refused is told of room");
+        staging.refuse(FlowId(0));
+        staging.held_back(FlowId(0));
+        staging.forget(FlowId(0));
+        assert!(staging.hold_back(FlowId(0)) && !comes_and_goes(&mut staging));
+        // The list that the other was put on has not been read, and has it once.
+        staging.refuse(FlowId(0));
+        assert!(!comes_and_goes(&mut staging));
+        staging.told(FlowId(0));
+        staging.refuse(FlowId(0));
+        assert!(comes_and_goes(&mut staging) && staging.requests_max(FlowId(0)) == 8);
+    }
+
+    #[test]
+    #[should_panic(expected = "flow 1 has requests staged")]
+    fn a_flow_with_requests_staged_is_not_forgotten() {
+        let mut staging = staging(8, 1000);
+        staging.admit(FlowId(1), 1);
+        staging.forget(FlowId(1));
+    }
+
+    #[test]
+    fn a_flow_whose_sockets_have_nothing_is_held_back_more_and_more_rarely_until_they_have() {
+        let mut staging = staging(8, 1000);
+        assert!(staging.admit(FlowId(0), 1));
+        let goes_between = |staging: &mut Staging| {
+            let goes = (0..1000).take_while(|_| !staging.hold_back(FlowId(0))).count();
+            staging.held_back(FlowId(0));
+            goes
+        };
+        assert_eq!([(); 8].map(|()| goes_between(&mut staging)), [0, 1, 3, 7, 15, 31, 63, 63]);
+        assert!(staging.hold_back(FlowId(1)), "another flow has its own");
+        assert!(staging.admit(FlowId(0), 1));
+        assert_eq!([(); 2].map(|()| goes_between(&mut staging)), [63, 0], "another request came");
+    }
+
+    #[test]
     fn a_bound_of_one_request_opens_again() {
         let mut staging = staging(1, 0);
         assert!(staging.admit(FlowId(0), 4096));

@@ -410,13 +410,75 @@ mod tests {
     }
 
     #[test]
-    #[cfg(debug_assertions)]
-    #[should_panic(expected = "dropped without completion")]
     fn a_forgotten_request_is_noticed() {
         let mut table = RequestTable::new(1);
         let handle = insert(&mut table).unwrap();
         dispatch(&mut table, handle, 0);
-        drop(table.take(handle));
+        let before = lost_requests();
+        // Counted in any build, and a panic in those for tests.
+        let forgets = std::panic::AssertUnwindSafe(|| drop(table.take(handle)));
+        let panics = std::panic::catch_unwind(forgets).is_err();
+        assert_eq!((lost_requests() - before, panics), (1, cfg!(debug_assertions)));
+    }
+
+    #[test]
+    fn a_place_keeps_nothing_of_the_request_before() {
+        let mut table = RequestTable::new(1);
+        let handle = insert(&mut table).unwrap();
+        dispatch(&mut table, handle, 0);
+        let request = table.get_mut(handle);
+        (request.next, request.retries, request.dispatched_ns) = (Some(handle), 3, 500);
+        complete(&mut table, handle);
+        assert_eq!(insert(&mut table), Some(handle));
+        let Request { next, retries, submitted_ns, dispatched_ns, state, .. } = table.get_mut(handle);
+        assert_eq!((*next, *retries, *submitted_ns, *dispatched_ns, state), (None, 0, 100, 100, &mut State::Staged));
+    }
+
+    #[test]
+    fn a_table_that_grows_keeps_its_requests_and_uses_the_new_places_when_the_old_are_taken() {
+        let mut table = RequestTable::new(2);
+        let first = insert(&mut table).unwrap();
+        table.grow(5);
+        assert_eq!((table.len(), table.room(), table.get_mut(first).submission.cookie), (1, 4, 7));
+        assert_eq!(std::iter::from_fn(|| insert(&mut table)).collect::<Vec<_>>(), [1, 2, 3, 4].map(Handle));
+        table.grow(3);
+        assert_eq!((table.len(), table.room(), insert(&mut table)), (5, 0, None), "no place is taken away");
+    }
+
+    #[test]
+    fn a_sweep_in_pieces_finds_what_one_look_does_and_ends_with_the_last_request() {
+        let mut table = RequestTable::new(8);
+        let handles = [(0, 100), (1, 90), (1, 10), (0, 80), (2, 70)].map(|(flow, now_ns)| {
+            let submission = Submission { flow: FlowId(flow), ..nothing() };
+            table.vacant().unwrap().fill(Owner(0), submission, CHARGE, now_ns)
+        });
+        dispatch(&mut table, handles[2], 0);
+        complete(&mut table, handles[2]);
+        for places in 1..10 {
+            let mut found = Swept::new(2);
+            let looks = std::iter::successors(Some(0), |&from| table.sweep(from, places, &mut found)).count();
+            let under_way = |requests, oldest_ns| UnderWay { requests, oldest_ns };
+            assert_eq!(found.flows, [under_way(2, 80), under_way(1, 90)], "the third flow is not asked for");
+            assert_eq!(looks, 5_usize.div_ceil(places), "nothing lies behind the fifth place");
+        }
+        // What was looked at before came since, so there is more than is found: the end is the end.
+        assert_eq!([5, 8, 20].map(|from| table.sweep(from, 3, &mut Swept::new(2))), [None; 3]);
+    }
+
+    #[test]
+    fn a_table_that_goes_away_with_requests_on_the_device_loses_no_token() {
+        let mut table = RequestTable::new(2);
+        let handle = insert(&mut table).unwrap();
+        dispatch(&mut table, handle, 3);
+        drop(table);
+    }
+
+    #[test]
+    #[should_panic(expected = "no request has the name")]
+    fn a_free_place_has_no_name() {
+        let mut table = RequestTable::new(2);
+        insert(&mut table).unwrap();
+        table.get_mut(Handle(1));
     }
 
     #[test]

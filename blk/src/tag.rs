@@ -169,13 +169,13 @@ mod tests {
         let mut take = |class| std::iter::from_fn(|| tags.acquire_of(class)).map(|tag| tag.0).collect::<Vec<_>>();
         assert_eq!(take(QueueClass::Low), [4, 5]);
         assert_eq!((take(QueueClass::High), take(QueueClass::Medium)), (vec![2, 3], vec![0, 1]));
-        assert_eq!((tags.in_use(), tags.all()), (6, 6));
+        assert_eq!((tags.has_classes(), tags.in_use(), tags.all(), tags.free()), (true, 6, 6, 0));
         let classes = [QueueClass::Medium, QueueClass::High, QueueClass::Low].into_iter();
         for (class, number) in classes.flat_map(|class| [class; 2]).zip(0..6) {
             assert_eq!(tags.class_of(Tag(number)), class);
             tags.release(Tag(number));
         }
-        assert_eq!(tags.in_use(), 0);
+        assert_eq!((tags.in_use(), tags.free()), (0, 2), "two of the medium queue");
         assert_eq!(tags.acquire_of(QueueClass::High), Some(Tag(3)));
     }
 
@@ -185,6 +185,7 @@ mod tests {
         assert_eq!(tags.acquire_of(QueueClass::Low), Some(Tag(0)));
         assert_eq!(tags.acquire_of(QueueClass::High), Some(Tag(1)));
         assert_eq!((tags.acquire_of(QueueClass::Medium), tags.in_use()), (None, 2));
+        assert_eq!((tags.has_classes(), tags.all(), tags.free()), (false, 2, 0));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status, Submission};
+use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::trace::TraceEvent;
@@ -226,4 +227,30 @@ fn zeroes_and_discards_hold_a_unit_of_d_however_long_they_are() {
         let cost = |flow: usize| hctx.flow_stats()[flow].as_ref().map(|stats| stats.cost);
         assert_eq!((cost(0), cost(1)), (Some(if op == Op::Discard { 4096 } else { 1 << 20 }), Some(4 * 4096)));
     }
+}
+
+#[test]
+fn the_recorder_has_each_part_and_each_change_of_policy() {
+    let options = PolicyOptions::new(PolicyKind::None);
+    let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT]).unwrap();
+    let mut hctx = context_of(policy, PathOptions { split: Split::Bytes(4096), ..PathOptions::default() });
+    hctx.start_trace(8);
+    let submission = Submission {
+        flow: FlowId(0),
+        op: Op::Read,
+        offset_bytes: 4096,
+        length_bytes: 8192,
+        fua: false,
+        buffer: Some(Buffer::new(8192)),
+        cookie: 0,
+    };
+    hctx.submit(Owner(5), submission, 10, &mut |_: HctxId| ()).unwrap();
+    assert_eq!((run(&mut hctx, 20), reap(&mut hctx, 30)), (2, 2));
+    hctx.freeze(40);
+    hctx.thaw(None, 50, &mut |_: HctxId| ());
+    let trace = hctx.take_trace().unwrap();
+    let parts: Vec<_> = trace.records.iter().map(|it| (it.offset_bytes, it.length_bytes, it.completed)).collect();
+    assert_eq!(parts, [4096, 8192].map(|at| (at, 4096, Some((30, Status::Ok)))));
+    let marks: Vec<_> = trace.marks.iter().map(|mark| (mark.at_ns, mark.event)).collect();
+    assert_eq!(marks, [(40, TraceEvent::Frozen), (50, TraceEvent::Thawed)]);
 }

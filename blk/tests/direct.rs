@@ -2,6 +2,7 @@
 //! by the flow, so that each test sees the path and not a scheduler.
 
 use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::Remains;
 use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
 use mqfq_blk::path::{Merge, MergeBounds, PathOptions};
@@ -442,7 +443,8 @@ fn the_low_latency_layer_asks_for_the_class_and_counts_nothing_else() {
     assert_eq!((rig.held(), rig.hctx.admitted()), ([1, 1, 1], 3));
     assert!(!rig.submit(2), "no place, and nowhere to wait");
     assert_eq!(rig.policy.calls.lock().unwrap().len(), 3, "the policy was not told of what was refused");
-    assert_eq!(rig.run(), 3);
+    assert_eq!((rig.run(), rig.run(), rig.seen.borrow().doorbells), (3, 0, 1), "no doorbell without news");
+    assert_eq!((rig.hctx.stats().doorbells, rig.hctx.stats().dispatched), (1, 3));
     rig.end(QueueClass::Low);
     assert_eq!(rig.hctx.take_room().collect::<Vec<_>>(), [FlowId(2)]);
     assert!(rig.submit(2));
@@ -453,4 +455,56 @@ fn the_low_latency_layer_asks_for_the_class_and_counts_nothing_else() {
     assert_eq!((rig.cookies(), rig.hctx.in_flight()), (vec![2, 3, 0, 1], 0));
     assert_eq!(rig.seen.borrow().weights, Some(ClassWeights { high: 9, medium: 3, low: 1 }));
     assert!(rig.hctx.flow_stats().is_empty());
+}
+
+#[test]
+fn without_a_block_layer_a_flow_has_requests_from_their_submission_to_their_end() {
+    let mut rig = Rig::new(4, 64, PathOptions::TIMELESS, |hctx| hctx.with_class_queues().raw());
+    let (flow, op) = (FlowId(1), Op::Flush);
+    let submission = Submission { flow, op, offset_bytes: 0, length_bytes: 0, fua: false, buffer: None, cookie: 0 };
+    rig.hctx.submit(Owner(1), submission, 100, &mut |_| ()).unwrap();
+    let has = |rig: &Rig, whose| [99, 100, 101].map(|until_ns| rig.hctx.has_any(whose, until_ns));
+    for whose in [Remains::Flow(flow), Remains::All, Remains::Bytes(0, 1)] {
+        assert_eq!(has(&rig, whose), [false, true, true], "{whose:?}");
+    }
+    assert_eq!(has(&rig, Remains::Flow(FlowId(2))), [false; 3]);
+    rig.run();
+    rig.end(QueueClass::ALL[1]);
+    assert_eq!(has(&rig, Remains::All), [false; 3]);
+}
+
+impl Rig {
+    /// A write of so many parts of 4 KiB.
+    fn write_parts(&mut self, flow: u32, parts: u32) -> bool {
+        let (flow, op, length_bytes) = (FlowId(flow), Op::Write, parts * 4096);
+        let buffer = Some(Buffer::new(length_bytes as usize));
+        let submission = Submission { flow, op, offset_bytes: 0, length_bytes, fua: false, buffer, cookie: 0 };
+        self.hctx.submit(Owner(flow.0), submission, 0, &mut |_| panic!("nobody is kicked")).is_ok()
+    }
+}
+
+#[test]
+fn parts_of_every_flow_up_to_its_bound_find_room_beside_those_on_all_class_queues() {
+    let path = PathOptions { split: Split::Bytes(4096), ..PathOptions::TIMELESS };
+    let mut rig = Rig::new(2, 8, path, HwCtx::with_class_queues);
+    // Two parts each, as a quarter of the bound: one request of each class is on the device, four of each flow wait.
+    let taken = [0, 1, 2, 3, 4, 5].map(|flow| (0..10).take_while(|_| rig.write_parts(flow, 2)).count());
+    assert_eq!((taken, rig.held()), ([5, 5, 5, 4, 4, 4], [2; 3]));
+    assert_eq!((rig.hctx.admitted(), rig.hctx.staged()), (54, 48));
+    for class in (0..9).flat_map(|_| QueueClass::ALL).flat_map(|class| [class; 2]) {
+        rig.end(class);
+    }
+    assert_eq!((rig.completions.len(), rig.hctx.admitted(), rig.hctx.is_idle()), (27, 0, true));
+}
+
+#[test]
+fn the_policy_is_asked_for_weights_when_something_has_ended_a_part_too_and_not_otherwise() {
+    let path = PathOptions { split: Split::Bytes(4096), ..PathOptions::TIMELESS };
+    let mut rig = Rig::new(2, 64, path, HwCtx::with_class_queues);
+    assert!(rig.write_parts(0, 2));
+    rig.run();
+    rig.end(QueueClass::ALL[0]);
+    assert!(rig.completions.is_empty() && rig.seen.borrow_mut().weights.take().is_some(), "the first of two parts");
+    rig.hctx.reap(0, &mut |_| panic!("nobody is kicked"), &mut rig.completions);
+    assert_eq!(rig.seen.borrow().weights, None, "nothing has ended");
 }

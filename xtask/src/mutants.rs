@@ -64,7 +64,17 @@ const MUTATED: &[Mutated] = &[
             "queues/hardware",
             "device/segments",
         ],
-        tests: &["data_path", "queues", "path", "class_queues", "slots", "worker"],
+        tests: &[
+            "data_path",
+            "queues",
+            "path",
+            "class_queues",
+            "slots",
+            "worker",
+            "accounting",
+            "direct",
+            "no_allocation",
+        ],
     },
     Mutated {
         folder: "front",
@@ -111,6 +121,11 @@ pub struct Options<'a> {
     pub minutes: Option<u32>,
 }
 
+/// The path has this in it, from the beginning of a name on: `blk/` is not `vhost_user_blk/`.
+fn is_of(file: &str, only: &str) -> bool {
+    file.starts_with(only) || file.contains(&format!("/{only}")) || (!only.contains('/') && file.contains(only))
+}
+
 /// `mutants`: changes the product in one place at a time and runs the tests of its crate, or lists the changes.
 ///
 /// # Errors
@@ -125,7 +140,7 @@ pub fn mutants(options: &Options) -> Result<(), String> {
     let (mut has_any, mut missed) = (false, Vec::new());
     for Mutated { folder, modules, tests } in MUTATED {
         let files = modules.iter().map(|module| format!("{folder}/src/{module}.rs"));
-        let files: Vec<String> = files.filter(|file| options.only.is_none_or(|only| file.contains(only))).collect();
+        let files: Vec<String> = files.filter(|file| options.only.is_none_or(|only| is_of(file, only))).collect();
         if files.is_empty() {
             continue;
         }

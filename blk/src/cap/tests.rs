@@ -144,3 +144,100 @@ fn the_largest_debt_at_the_least_rate_does_not_wrap() {
     cap.set(bytes(*CapLimits::BYTES_PER_S.end()), 20 * year_ns);
     assert!(cap.take(1, 20 * year_ns).at_ns > 20 * year_ns);
 }
+
+#[test]
+fn a_cost_is_rounded_to_the_nearest_sixteenth_of_a_nanosecond_and_has_an_end() {
+    assert_eq!([1, 2, 3].map(|amount| cost_units(amount, 32_000_000_000)), [1, 1, 2], "a half, one, one and a half");
+    assert_eq!([(1, 3), (2, 3)].map(|(amount, per_s)| cost_units(amount, per_s * UNITS_PER_S)), [0, 1]);
+    assert_eq!(cost_units(4096, 4096), UNITS_PER_S);
+    assert_eq!(cost_units(u64::MAX, 1), AMOUNT_MAX * UNITS_PER_S, "what no client may ask for");
+}
+
+#[test]
+fn time_in_which_several_workers_wait_for_a_limit_counts_once() {
+    // The moment is kept in 1024 ns.
+    const T_NS: u64 = 1024;
+    let cap = Cap::new(iops(1));
+    let held = |now: u64| cap.held_ns(Capped::Iops, now * T_NS) / T_NS;
+    let hold = |begins, now: u64| cap.hold(Capped::Iops, begins, now * T_NS);
+    assert_eq!(held(50), 0);
+    hold(true, 100);
+    hold(true, 150);
+    assert_eq!(held(180), 80);
+    hold(false, 200);
+    assert_eq!(held(220), 120, "the second still waits");
+    hold(false, 250);
+    assert_eq!([held(250), held(900)], [150; 2], "nobody waits");
+    hold(true, 1000);
+    assert_eq!(held(1010), 160);
+    hold(false, 1030);
+    assert_eq!((held(2000), cap.held_ns(Capped::Bytes, 2000 * T_NS)), (180, 0));
+}
+
+#[test]
+fn waits_are_summed_by_limit() {
+    let cap = Cap::new(CapLimits::NONE);
+    [(Capped::Iops, 5), (Capped::Iops, 7), (Capped::Bytes, 11)]
+        .into_iter()
+        .for_each(|(why, wait_ns)| cap.waited(why, wait_ns));
+    let waits = [Capped::Iops, Capped::Bytes].map(|limit| cap.waits(limit));
+    assert_eq!(waits, [(2, 12), (1, 11)].map(|(requests, wait_ns)| CapWaits { requests, wait_ns }));
+}
+
+#[test]
+fn a_debt_is_for_as_many_requests_at_any_rate_and_for_a_year_at_most() {
+    // Ten requests at ten per second from the burst on: the eleventh waits for a second.
+    let owes = |old: Option<u64>, new: Option<u64>| {
+        let cap = Cap::new(CapLimits { iops: old, bytes_per_s: None });
+        (0..10).for_each(|_| _ = cap.take(0, S_NS + BURST_NS));
+        cap.set(CapLimits { iops: new, bytes_per_s: None }, S_NS);
+        cap.take(0, S_NS).at_ns
+    };
+    assert_eq!([10, 20, 5].map(|rate| owes(Some(10), Some(rate)) - S_NS), [S_NS, S_NS / 2, 2 * S_NS]);
+    // Nothing was owed, or nothing is asked for any more.
+    assert_eq!([owes(None, Some(10)), owes(Some(10), None)], [S_NS - BURST_NS, 0]);
+    // 8 s of 128 GiB are eight years of 4 KiB.
+    let cap = Cap::new(bytes(*CapLimits::BYTES_PER_S.end()));
+    (0..1000).for_each(|_| _ = cap.take(1 << 30, S_NS));
+    cap.set(bytes(*CapLimits::BYTES_PER_S.start()), S_NS);
+    assert_eq!(cap.take(1, S_NS).at_ns, S_NS + 366 * 86_400 * S_NS);
+}
+
+#[test]
+fn an_export_is_limited_if_one_of_its_caps_is() {
+    let is_limited = |limits: [CapLimits; 2]| Caps::new(Cap::new(limits[0]), Cap::new(limits[1])).is_limited();
+    let none = CapLimits::NONE;
+    assert_eq!([[none, none], [iops(1), none], [none, bytes(4096)]].map(is_limited), [false, true, true]);
+    assert!(!Caps::none().is_limited());
+}
+
+#[test]
+fn a_request_is_paid_for_by_what_it_turned_out_to_be() {
+    const MIB: u32 = 1 << 20;
+    for (taken, found) in [(0, MIB), (4096, MIB), (MIB, 4096), (MIB, 4095), (MIB, 0), (4096, 4096)] {
+        let cap = Cap::new(bytes(MIB.into()));
+        cap.take(taken, S_NS);
+        cap.settle(taken, found, S_NS);
+        let owed_ns = (u64::from(found) * S_NS).div_ceil(MIB.into());
+        assert_eq!(cap.take(1, S_NS).at_ns, S_NS - BURST_NS + owed_ns, "{taken} were taken for {found}");
+    }
+}
+
+#[test]
+fn what_threads_take_and_give_back_at_the_same_time_adds_up() {
+    let cap = Cap::new(iops(1_000_000));
+    cap.take(0, S_NS);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50_000 {
+                    cap.take(0, S_NS);
+                    cap.take(0, S_NS);
+                    cap.give_back(0);
+                }
+            });
+        }
+    });
+    // A microsecond each, and the first one's.
+    assert_eq!(cap.take(0, S_NS).at_ns, S_NS - BURST_NS + 200_001 * 1000);
+}

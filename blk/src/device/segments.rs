@@ -141,9 +141,29 @@ mod tests {
     #[test]
     fn a_command_knows_how_many_buffers_it_has_beside_the_first() {
         let one = Command::new(Tag(0), Op::Write, 0, 512, Some(Buffer::new(512)));
-        assert_eq!((one.more.len(), one.more.is_empty(), one.segments()), (0, true, 1));
+        assert_eq!((one.more.len(), one.more.is_empty(), one.more.is_none(), one.segments()), (0, true, true, 1));
+        assert_eq!(Command::new(Tag(0), Op::Flush, 0, 0, None).segments(), 0);
         let three = one.and(Buffer::new(512), 512).and(Buffer::new(512), 100);
         assert_eq!((three.more.len(), three.more.is_empty(), three.segments()), (2, false, 3));
         assert_eq!((three.length_bytes, three.more.is_none()), (1124, false));
+    }
+
+    #[test]
+    fn each_buffer_gets_its_bytes_as_far_as_the_command_goes() {
+        let buffer = |length_bytes| Some(Buffer::new(length_bytes));
+        let pieces = |mut command: Command| {
+            let mut pieces = Vec::new();
+            command.for_each_segment(|at_bytes, room| pieces.push((at_bytes, room.len())));
+            pieces
+        };
+        let one = |length_bytes| Command::new(Tag(0), Op::Write, 4096, length_bytes, buffer(1024));
+        assert_eq!(pieces(one(700)), [(4096, 700)]);
+        let three = |length_bytes| {
+            let command = one(512).and(Buffer::new(1024), 1024).and(Buffer::new(512), 100);
+            Command { length_bytes, ..command }
+        };
+        assert_eq!(pieces(three(1636)), [(4096, 512), (4608, 1024), (5632, 100)]);
+        assert_eq!(pieces(three(600)), [(4096, 512), (4608, 88)]);
+        assert_eq!(pieces(three(512)), [(4096, 512)], "nothing is left for the others");
     }
 }

@@ -473,6 +473,7 @@ mod tests {
         let Some(cuts) = Cuts::new(offset_bytes, length_bytes, part_bytes, parts_max, ALIGN_BYTES) else {
             return vec![length_bytes];
         };
+        assert!(cuts.parts > 1, "one part is no cut");
         let mut left_bytes = length_bytes;
         let lengths: Vec<u32> = std::iter::from_fn(|| {
             let part_bytes = if left_bytes == length_bytes { cuts.first_bytes } else { cuts.part_bytes };

@@ -549,4 +549,87 @@ mod tests {
         assert!(queue.acquire(1).is_some());
         assert_eq!((0..13).flat_map(|_| queue.acquire(0)).count(), 12);
     }
+
+    /// A device that keeps what it gets, and is asked to give up what is in the list.
+    struct Keeps {
+        commands: Vec<Command>,
+        aborted: Arc<Mutex<Vec<Tag>>>,
+        ends: bool,
+    }
+
+    impl DeviceQueue for Keeps {
+        fn submit(&mut self, command: Command) -> Result<(), crate::device::QueueFull> {
+            self.commands.push(command);
+            Ok(())
+        }
+
+        fn ring_doorbell(&mut self, _: u64) {}
+
+        fn reap(&mut self, _: u64, out: &mut Vec<Reaped>) {
+            let ended = if self.ends { self.commands.len() } else { 0 };
+            out.extend(self.commands.drain(..ended).map(|command| command.ended(crate::request::Status::Ok)));
+        }
+
+        fn next_event_ns(&self) -> Option<u64> {
+            Some(700).filter(|_| !self.commands.is_empty())
+        }
+
+        fn in_flight(&self) -> usize {
+            self.commands.len()
+        }
+
+        fn abort(&mut self, tag: Tag, _: u64) -> bool {
+            self.aborted.lock().unwrap().push(tag);
+            true
+        }
+    }
+
+    fn keeping(ends: bool) -> (Arc<HardwareQueue>, Arc<Mutex<Vec<Tag>>>) {
+        let (shape, aborted) = (Shape { workers: 2, depth: 4, is_set: false, keeps_spares: false }, Arc::default());
+        let device = Keeps { commands: Vec::new(), aborted: Arc::clone(&aborted), ends };
+        let queue = HardwareQueue::open(shape, HctxId(0), &(Arc::new(|_| ()) as Interrupt), |_| Ok(Box::new(device)));
+        (queue.expect("it has no limits"), aborted)
+    }
+
+    fn read(worker: u16, tag: u16) -> OwnedCommand {
+        OwnedCommand { worker, command: Command::new(Tag(tag), crate::request::Op::Read, 0, 0, None) }
+    }
+
+    #[test]
+    fn a_worker_gives_up_its_own_command_by_its_own_tag_and_no_other() {
+        let (queue, aborted) = keeping(false);
+        assert!(!queue.abort(0, Tag(0), 0), "nothing is there");
+        // Tags of the queue: 0 and 1 for the tags 7 and 5 of worker 0, 2 and 3 for the tags 5 and 6 of worker 1.
+        let mut brought = Brought::default();
+        queue.take(0, 0, &mut vec![read(0, 7), read(0, 5)], &mut brought);
+        queue.take(1, 0, &mut vec![read(1, 5), read(1, 6)], &mut brought);
+        let asked = [(0, 5), (1, 5), (1, 7), (0, 6), (2, 5), (0, 7), (1, 6)];
+        let done = asked.map(|(worker, own)| queue.abort(worker, Tag(own), 0));
+        assert_eq!(done, [true, true, false, false, false, true, true]);
+        assert_eq!(*aborted.lock().unwrap(), [1, 2, 0, 3].map(Tag));
+    }
+
+    #[test]
+    fn what_has_ended_is_not_given_up_and_its_list_is_used_again() {
+        let (queue, aborted) = keeping(true);
+        let mut brought = Brought::default();
+        queue.take(0, 0, &mut vec![read(0, 7)], &mut brought);
+        assert_eq!((brought.own.len(), queue.abort(0, Tag(7), 0)), (1, false));
+        assert!(aborted.lock().unwrap().is_empty());
+        assert_eq!(queue.with(|state| state.reaped.capacity()), 4, "no memory is taken for the next ones");
+    }
+
+    #[test]
+    fn who_dispatches_a_command_looks_after_the_queue() {
+        let (queue, _) = keeping(false);
+        assert!(!queue.dispatch_one(0, 0));
+        for worker in [1, 0] {
+            queue.insert(read(0, worker));
+            assert!(queue.dispatch_one(worker, 0));
+            let looks = [0, 1].map(|other| queue.next_event_ns(other, false));
+            assert_eq!(looks, [0, 1].map(|other| Some(700).filter(|_| other == worker)));
+        }
+        assert_eq!(queue.next_event_ns(1, true), Some(700), "and whoever has commands there");
+        assert_eq!([699, 700].map(|now_ns| queue.is_due(0, false, now_ns)), [false, true]);
+    }
 }

@@ -174,6 +174,24 @@ fn a_device_with_fewer_queues_is_shared_and_a_number_that_is_not_there_is_refuse
 }
 
 #[test]
+fn as_many_queues_as_there_are_can_be_asked_for() {
+    let topology = Topology::new(2, 2, 1);
+    let asked = |count| QueueLayout { hardware: HardwareQueues::Count(count), ..QueueLayout::default() };
+    let queues = |count, most| map(asked(count), &topology, most).map(|map| map.hardware_queues()).ok();
+    assert_eq!([queues(4, 64), queues(5, 64), queues(2, 2), queues(1, 2)], [Some(4), None, Some(2), Some(1)]);
+}
+
+#[test]
+fn hardware_queues_are_a_spread_or_a_number_from_one_on() {
+    let read = |text: &str| text.parse::<HardwareQueues>().ok();
+    for spread in Spread::ALL {
+        assert_eq!(read(spread.name()), Some(HardwareQueues::Spread(spread)));
+    }
+    assert_eq!(["1", "65535"].map(read), [1, 65535].map(|count| Some(HardwareQueues::Count(count))));
+    assert_eq!(["0", "65536", "", "-1", "per-cor"].map(read), [None; 5]);
+}
+
+#[test]
 fn a_set_is_three_queues_and_neighbours_share_one() {
     let sets = |workers, layout: QueueLayout, queues| {
         QueueMap::of_sets(&layout, &Topology::flat(workers), &SlowDevice::new(queues), 8)
@@ -228,6 +246,13 @@ fn only_a_policy_without_a_staging_of_its_own_goes_over_shared_software_queues()
     );
     assert!(QueueLayout::SQ.check_policy(PolicyKind::Sfqd).is_err());
     assert!(QueueLayout::RAW.check_policy(PolicyKind::MqfqSerial).is_err());
+    assert_eq!(
+        single.check_policy(PolicyKind::D2fq).unwrap_err(),
+        format!("{what}, and policy d2fq fills class queues of each worker's own: allowed is policy none")
+    );
+    let low_latency = QueueLayout { layer: BlockLayer::LowLatency, ..QueueLayout::default() };
+    assert!(low_latency.check_policy(PolicyKind::D2fq).is_ok());
+    assert!(low_latency.check_policy(PolicyKind::None).unwrap_err().contains("allowed is policy d2fq, not none"));
 }
 
 /// Workers in front of ports, in whatever order they are told to go: each step is one call of a port, as a context

@@ -8,6 +8,8 @@ use mqfq_sched::topology::Topology;
 use mqfq_sched::vtime::VSpan;
 use mqfq_sched::window_rule::WINDOW_LEAST;
 
+mod context;
+
 const US: u64 = 1_000;
 
 fn options(depth: u32) -> PolicyOptions {
@@ -147,14 +149,16 @@ fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
         now_ns += u64::from(batch) * US;
         meter.account(now_ns);
         reap(&mut meter, &[(1, 100 * US); 4][..batch as usize]);
-        if reaped(&mut meter, batch as usize, &policy, now_ns) {
-            changes += 1;
-            depth = policy.depth().expect("mqfq has one");
-            let in_force = tuning.in_force(now_ns).expect("nobody else is inside");
-            assert_eq!((in_force.depth.map(|state| state.depth), in_force.window), (Some(depth), None));
-        }
+        changes += usize::from(reaped(&mut meter, batch as usize, &policy, now_ns));
+        depth = policy.depth().expect("mqfq has one");
+        let in_force = tuning.in_force(now_ns).expect("nobody else is inside");
+        assert_eq!((in_force.depth.map(|state| state.depth), in_force.window), (Some(depth), None));
     }
     assert_eq!(changes, 3, "candidates were tried");
+    let epoch = tuning.tuner.try_with(|tuner| tuner.controller.as_ref().map(Controller::epoch)).flatten();
+    // Relaxed: one thread.
+    assert_eq!(epoch, Some(tuning.epoch.0.load(Ordering::Relaxed)), "workers see that a time has begun");
+    assert!(epoch > Some(0));
 }
 
 #[test]
@@ -210,4 +214,67 @@ fn a_part_is_the_same_in_one_word_and_in_two() {
         }
     }
     assert_eq!(part_of(u64::MAX, u64::MAX), 1 << 16);
+}
+
+#[test]
+fn a_worker_that_comes_later_was_neither_silent_nor_busy_before() {
+    let tuning = tuning(64, 1);
+    let mut meter = tuning.meter(HctxId(0), 1000 * US);
+    meter.dispatched(2);
+    meter.picked(false, 0);
+    let sample = sample(&tuning, 1010 * US);
+    assert_eq!((sample.silence_ns, sample.device_unit_ns), (10 * US, 20 * US));
+}
+
+#[test]
+fn an_earlier_time_counts_nothing_and_takes_nothing_back() {
+    let tuning = tuning(64, 1);
+    let mut meter = tuning.meter(HctxId(0), 0);
+    meter.dispatched(1);
+    [100, 50, 100].into_iter().for_each(|at_us| meter.account(at_us * US));
+    assert_eq!(sample(&tuning, 100 * US).device_unit_ns, 100 * US);
+}
+
+#[test]
+fn reaps_count_that_found_something_and_those_that_left_nothing_on_the_device() {
+    let tuning = tuning(64, 2);
+    let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
+    meters.iter_mut().for_each(|meter| (0..3).for_each(|_| meter.dispatched(1)));
+    for (worker, requests) in [(0, 1), (0, 0), (1, 3), (0, 1), (0, 1), (1, 0)] {
+        reap(&mut meters[worker], &[(1, US)].repeat(requests));
+        assert!(!meters[worker].reaped(requests, US), "it is not time for a step");
+    }
+    let reaps = tuning.tuner.try_with(|tuner| {
+        tuning.read(tuner, 10 * US);
+        (tuner.reaps, tuner.empty_reaps)
+    });
+    assert_eq!(reaps, Some((4, 2)));
+}
+
+#[test]
+fn of_silences_as_long_as_each_other_the_first_counts_but_one_that_goes_on_does_before() {
+    let silence_ns = |now_us, reaps: &[(usize, u64)]| {
+        let (tuning, policy) = (tuning(64, 2), policy(64, 2));
+        let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
+        reaps.iter().for_each(|&(worker, at_us)| _ = reaped(&mut meters[worker], 1, &policy, at_us * US));
+        sample(&tuning, now_us * US).silence_ns
+    };
+    // Worker 0 was silent until 10 and until 20, worker 1 is since 10.
+    assert_eq!(silence_ns(25, &[(0, 10), (1, 10), (0, 20)]), 0);
+    // Worker 0 was silent until 10 and is since then, worker 1 is since 5.
+    assert_eq!(silence_ns(20, &[(1, 5), (0, 10)]), 10 * US);
+}
+
+#[test]
+fn a_controller_is_told_of_parts_and_a_meter_knows_what_is_found() {
+    let (tuning, policy) = (tuning(64, 1), policy(64, 1));
+    let mut meter = tuning.meter(HctxId(0), 0);
+    for is_in_parts in [true, false] {
+        meter.step(is_in_parts, &policy, US, &mut |_: HctxId| ());
+        assert_eq!(tuning.tuner.try_with(|tuner| tuner.sample.is_in_parts), Some(is_in_parts));
+    }
+    let window = PolicyOptions { depth_auto: false, window_least: Some(WINDOW_LEAST), ..options(64) };
+    let of_window = Tuning::new(&window, 1).expect("its T is to be found").meter(HctxId(0), 0);
+    let meters = [&meter, &of_window, &Meter::off()].map(|meter| (meter.is_on(), meter.finds_depth()));
+    assert_eq!(meters, [(true, true), (true, false), (false, false)]);
 }

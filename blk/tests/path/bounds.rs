@@ -1,12 +1,12 @@
 //! How much at most: of one call, of one flow, of the requests that share commands.
 
 use crate::harness::{Asked, Rig, Setup};
-use mqfq_blk::HctxId;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::Op;
+use mqfq_blk::{FlowId, HctxId};
 use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
@@ -59,5 +59,49 @@ fn so_many_requests_share_commands_and_not_one_more() {
     rig.now_ns = 1000;
     rig.wake_all();
     assert_eq!(rig.finish().len(), REQUESTS as usize);
+    rig.assert_clean();
+}
+
+#[test]
+fn a_reap_completes_no_more_than_it_says_it_may() {
+    // One command for each place, and 127 requests more in each, 4096 more at most.
+    for (merge, queue_depth, most) in [(Merge::None, 64, 64), (Merge::Back, 2, 256), (Merge::Both, 64, 64 + 4096)] {
+        let path = PathOptions { merge, ..PathOptions::TIMELESS };
+        let setup = Setup { queue_depth, requests_max: 8192, ..Setup::plain(path) };
+        let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
+        assert_eq!(rig.hctxs[0].completions_max(), most, "{merge}");
+        (0..5000).for_each(|block| rig.read(0, block * 512, 512));
+        let mut reaped = 0;
+        while !rig.outstanding.is_empty() {
+            while rig.hctxs[0].run(0, &mut |_: HctxId| panic!("nobody else is there")).again {}
+            reaped = rig.reap(0).len().max(reaped);
+        }
+        assert!(reaped <= most, "{merge}: {reaped}");
+    }
+}
+
+#[test]
+fn a_run_whose_turn_ends_says_that_there_is_more() {
+    // Two flows compete, so a client is given 192 KiB in a turn.
+    const LARGE: u32 = 64 << 10;
+    let setup = Setup { weights: vec![100, 100], ..Setup::plain(PathOptions::TIMELESS) };
+    let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
+    rig.hctxs[0].begin_turn();
+    (0..8).for_each(|n| rig.read(0, n * u64::from(LARGE), LARGE));
+    rig.read(1, 0, BLOCK);
+    rig.hctxs[0].looked(FlowId(0));
+    let run = |rig: &mut Rig| {
+        let run = rig.hctxs[0].run(0, &mut |_: HctxId| panic!("nobody else is there"));
+        (run.dispatched, run.again)
+    };
+    assert_eq!([run(&mut rig), run(&mut rig)], [(3, true), (0, true)], "nothing more before the next turn");
+    rig.hctxs[0].begin_turn();
+    assert_eq!(run(&mut rig), (3, true));
+    rig.hctxs[0].begin_turn();
+    assert_eq!(run(&mut rig), (1, true), "the last of a flow stays while the sockets are looked at");
+    rig.hctxs[0].begin_turn();
+    rig.hctxs[0].looked(FlowId(0));
+    assert_eq!(run(&mut rig), (2, false));
+    assert_eq!(rig.finish().len(), 9);
     rig.assert_clean();
 }

@@ -74,6 +74,8 @@ pub struct Rig {
     depth: u32,
     next_cookie: u64,
     due: Due,
+    /// Kicks of runs and reaps.
+    kicks: u64,
     completions: Vec<(Owner, Completion)>,
 }
 
@@ -115,7 +117,7 @@ impl Rig {
         };
         let hctxs = (0..workers as u16).map(hctx).collect();
         let (outstanding, completions) = (BTreeMap::new(), Vec::new());
-        Rig { hctxs, policy, now_ns: 0, outstanding, depth, next_cookie: 0, due, completions }
+        Rig { hctxs, policy, now_ns: 0, outstanding, depth, next_cookie: 0, due, kicks: 0, completions }
     }
 
     /// Stages a request. `None`: its flow has its bound staged.
@@ -175,8 +177,11 @@ impl Rig {
         let mut ended = Vec::new();
         while let Some(worker) = self.next_due() {
             let due = self.due.clone();
-            let mut kick = |to: HctxId| wake(&due, to);
-            let run = self.hctxs[worker].run(self.now_ns, &mut kick);
+            let kick = |to: HctxId| wake(&due, to);
+            let run = self.hctxs[worker].run(self.now_ns, &mut |to: HctxId| {
+                self.kicks += 1;
+                kick(to);
+            });
             let reaped = self.reap(worker);
             if run.again || !reaped.is_empty() || self.hctxs[worker].next_event_ns().is_some_and(|at_ns| at_ns == 0) {
                 kick(HctxId(worker as u16));
@@ -190,7 +195,11 @@ impl Rig {
     pub fn reap(&mut self, worker: usize) -> Vec<Ended> {
         let due = self.due.clone();
         let hctx = &mut self.hctxs[worker];
-        let count = hctx.reap(self.now_ns, &mut |to: HctxId| wake(&due, to), &mut self.completions);
+        let mut kick = |to: HctxId| {
+            self.kicks += 1;
+            wake(&due, to);
+        };
+        let count = hctx.reap(self.now_ns, &mut kick, &mut self.completions);
         hctx.take_room();
         if count > self.completions.len() {
             // Parts ended, and there are tags and tokens for others.
@@ -262,6 +271,7 @@ impl Rig {
         if let Some(free) = self.policy.free_units() {
             assert_eq!(free, i64::from(self.depth), "units of depth");
         }
+        assert_eq!(self.stats().kicks, self.kicks, "kicks are counted");
         assert_eq!(mqfq_blk::table::lost_requests(), 0);
     }
 

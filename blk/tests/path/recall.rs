@@ -118,3 +118,15 @@ fn what_was_submitted_just_before_and_has_no_doorbell_yet_is_carried_out() {
         rig.assert_clean();
     }
 }
+
+#[test]
+fn a_context_of_which_nothing_was_recalled_goes_on_when_recalling_ends() {
+    let mut rig = Rig::new(&Setup::plain(PathOptions::TIMELESS), &MemoryDevice::new(4 << 20));
+    for (is_on, status) in [(false, Status::Ok), (true, Status::Recalled), (false, Status::Ok)] {
+        rig.hctxs[0].recall(is_on);
+        rig.submit(0, Asked { flow: 0, ..write(0) }, false).expect("within the bound");
+        let ended = rig.finish();
+        assert_eq!(ended.iter().map(|ended| ended.completion.status).collect::<Vec<_>>(), [status]);
+    }
+    rig.assert_clean();
+}

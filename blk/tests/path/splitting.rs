@@ -1,14 +1,17 @@
 //! A large request goes to the device in parts, and its client notices nothing but the time.
 
 use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes, is_all};
-use mqfq_blk::PolicyKind;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::hctx::HwCtx;
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
-use mqfq_blk::split::Split;
+use mqfq_blk::split::{Seen, Split, SplitControl, WINDOW_REQUESTS, Whose};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::{FlowId, HctxId, PolicyKind, PolicyOptions, Topology, Weight};
+use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_testing::Random;
 use std::sync::Arc;
 
@@ -244,11 +247,71 @@ fn a_frozen_context_keeps_parts_and_stages_them_with_the_next_policy() {
     rig.hctxs[0].freeze(rig.now_ns);
     rig.read(0, 0, 8 * PART);
     assert!(rig.run().is_empty() && rig.hctxs[0].is_quiet());
+    let before = rig.stats().split;
+    rig.read(0, 100, PART);
+    assert_eq!(rig.stats().split, before, "it is no longer than a part");
     let now_ns = rig.now_ns;
     rig.hctxs[0].thaw(None, now_ns, &mut |_: mqfq_blk::HctxId| {});
     rig.wake_all();
     let ended = rig.finish();
-    assert!(ended.len() == 1 && is_all(&ended[0], b'x'));
+    assert!(ended.len() == 2 && ended.iter().all(|ended| is_all(ended, b'x')));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_context_that_has_grown_takes_as_many_parts_as_it_has_places() {
+    let device = memory();
+    let setup = Setup { requests_max: 16, queue_depth: 4, ..Setup::plain(path(Split::Bytes(PART), Merge::None)) };
+    let mut rig = Rig::new(&setup, &*device);
+    rig.write(0, 0, 4 * PART, b'x');
+    rig.finish();
+    rig.hctxs[0].freeze(rig.now_ns);
+    let limits = [StageLimits { requests_max: 256, bytes_max: 64 << 20 }; 3];
+    rig.hctxs[0].grow(&limits);
+    let options = PolicyOptions::new(PolicyKind::None);
+    let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT; 3]).unwrap());
+    let queue = policy.open_queue(HctxId(0), HwCtx::<AnyPolicy>::capacity_requests(&limits));
+    rig.hctxs[0].thaw(Some((policy.clone(), queue)), rig.now_ns, &mut |_: HctxId| {});
+    rig.policy = policy;
+    (0..3).for_each(|flow| rig.hctxs[0].set_limits(FlowId(flow), limits[0]));
+    for flow in 0..3 {
+        (0..128).for_each(|_| rig.read(flow, 0, 2 * PART));
+    }
+    assert_eq!((rig.hctxs[0].admitted(), rig.stats().parts), (3 * 256, 3 * 256 + 4));
+    let ended = rig.finish();
+    assert!(ended.len() == 3 * 128 && ended.iter().all(|ended| is_all(ended, b'x')));
+    rig.assert_clean();
+}
+
+#[test]
+fn contexts_that_decide_together_cut_what_one_of_them_found() {
+    let control = Arc::new(SplitControl::new(Split::Auto, 1));
+    // A small request takes 10 us, and a large one holds the device for 55.
+    let large_requests = WINDOW_REQUESTS / 2;
+    let (large_bytes, small_bytes) = (large_requests * (128 << 10), large_requests * 4096);
+    let seen = Seen {
+        requests: WINDOW_REQUESTS,
+        bytes: large_bytes + small_bytes,
+        small: Whose::One(0),
+        small_least_ns: [Some(10_000), None],
+        large: Whose::One(1),
+        large_requests,
+        large_bytes,
+    };
+    (0..2).for_each(|_| assert!(control.bring(0, &seen, seen.bytes * 10 / 24)));
+    let part_bytes = control.part_bytes();
+    assert!(control.is_in_parts() && part_bytes < 128 << 10);
+    let setup = Setup { kind: PolicyKind::Mqfq, ..Setup::plain(path(Split::Auto, Merge::None)) };
+    let mut rig = Rig::new(&setup, &*memory());
+    rig.read(0, 0, 128 << 10);
+    rig.finish();
+    assert_eq!(rig.stats().split, 0, "by itself it has seen too little");
+    let hctx = rig.hctxs.remove(0).with_split(control.clone());
+    assert_eq!(hctx.split_state(), Some(control.state()));
+    rig.hctxs.push(hctx);
+    rig.read(0, 0, 128 << 10);
+    rig.finish();
+    assert_eq!((rig.stats().split, rig.stats().parts), (1, u64::from((128 << 10) / part_bytes)));
     rig.assert_clean();
 }
 

@@ -7,6 +7,7 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::trace::{TraceEvent, TraceMark};
 use std::sync::Arc;
 
 const BLOCK: u32 = 4096;
@@ -44,8 +45,11 @@ fn a_forgotten_request_is_aborted_and_fails_once() {
     let rules = vec![nth_write(1, Fault::Forget)];
     let device = device(rules, OnAbort::Ends { after_ns: 70 }, OnReset::Refused);
     let mut rig = Rig::new(&Setup::plain(path()), &device);
+    rig.hctxs[0].start_trace(4);
     (0..3).for_each(|block| rig.write(0, at(block), BLOCK, 1));
     let ended = rig.finish();
+    let marks = rig.hctxs[0].take_trace().expect("it was on").marks;
+    assert_eq!(marks, [TraceMark { at_ns: TIMEOUT_NS, event: TraceEvent::TimedOut }]);
     assert_eq!(end_of(&ended, 0), (Status::Ok, 0));
     assert_eq!(end_of(&ended, 1), (Status::TimedOut, TIMEOUT_NS + 70));
     rig.assert_clean();
