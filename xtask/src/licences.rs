@@ -1,8 +1,8 @@
 //! May each crate that we build with be used, by its licence, its name and its source, as `deny.toml` says?
 //!
 //! cargo-deny answers that and more (advisories, licence texts), and takes minutes to build where nobody has it. This
-//! reads the same file and what `cargo metadata` says, needs neither network nor tool, and runs with each `checks` and
-//! in the suite.
+//! reads the same file and what `cargo metadata` says, needs no tool, and the network only for crates that were never
+//! downloaded here; it runs with each `checks` and in the suite.
 //!
 //! A licence is an expression of names, AND, OR, WITH and parentheses (SPDX 2.3, annex D); an old manifest's `/` is OR.
 //! The release that a crate says of itself is believed; its licence text is cargo-deny's to look at.
@@ -135,7 +135,7 @@ pub fn check() -> Result<(), String> {
     let host = cargo("-vV").output().map_err(|error| format!("cargo: {error}"))?;
     let host =
         String::from_utf8_lossy(&host.stdout).lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned));
-    let mut metadata = cargo("metadata --locked --offline --all-features --format-version 1 --filter-platform");
+    let mut metadata = cargo("metadata --locked --quiet --all-features --format-version 1 --filter-platform");
     let output = metadata.arg(host.ok_or("cargo does not say which machine this is")?).output();
     let output = output.map_err(|error| format!("cargo: {error}"))?;
     if !output.status.success() {

@@ -485,7 +485,11 @@ mod tests {
         replies.abandon();
         assert!(replies.is_empty() && replies.begin_send().is_none());
         replies.done(4);
-        assert_eq!(replies.begin_send().map(|parts| bytes(&parts).len()), Some(16), "and nothing waits behind a stream");
+        assert_eq!(
+            replies.begin_send().map(|parts| bytes(&parts).len()),
+            Some(16),
+            "and nothing waits behind a stream"
+        );
     }
 
     #[test]

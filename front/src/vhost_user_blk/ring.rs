@@ -267,9 +267,8 @@ mod tests {
             (split(), &split as &dyn Fn() -> Ring, &memory, vec![5, 1, 6]),
             (packed(&driver), &|| packed(&driver), &driver.memory, ids),
         ] {
-            let mut take = |ring: &mut Ring, takes_new| {
-                ring.take(memory, &mut chain, takes_new).unwrap().map(|taken| taken.id)
-            };
+            let mut take =
+                |ring: &mut Ring, takes_new| ring.take(memory, &mut chain, takes_new).unwrap().map(|taken| taken.id);
             let mut ring = first;
             assert!(ring.is_caught_up());
             assert_eq!(take(&mut ring, false), None);

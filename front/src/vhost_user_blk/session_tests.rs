@@ -345,7 +345,11 @@ fn the_config_space_is_read_in_any_part_and_written_at_one_byte() {
     };
     let with_zeroes = [&config[..], &[0; 256 - CONFIG_BYTES]].concat();
     for (offset, size) in [(0, 256), (0, 1), (32, 1), (20, 40), (59, 2), (255, 1), (200, 56)] {
-        assert_eq!(read(&mut session, offset, size), Ok(with_zeroes[offset..offset + size].to_vec()), "{offset} {size}");
+        assert_eq!(
+            read(&mut session, offset, size),
+            Ok(with_zeroes[offset..offset + size].to_vec()),
+            "{offset} {size}"
+        );
     }
     for (offset, size) in [(0, 0), (0, 257), (255, 2), (256, 1), (u32::MAX as usize, 1)] {
         assert_eq!(read(&mut session, offset, size), Err(Rule::BadPayload), "{offset} {size}");
