@@ -67,6 +67,13 @@ const TOOLS: &[Tool] = &[
         skipped: "alert rules against cases",
         probe: &["promtool", "--version"],
     },
+    Tool { name: "chromium", package: "chromium", skipped: "the page in a browser", probe: &["chromium", "--version"] },
+    Tool {
+        name: "curl",
+        package: "curl",
+        skipped: "the control plane as another client sees it",
+        probe: &["curl", "--version"],
+    },
     Tool {
         name: "valgrind",
         package: "valgrind",
@@ -208,11 +215,34 @@ fn install_packages(packages: &[&str]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::tree::Tree;
+    use std::collections::BTreeSet;
 
     #[test]
     fn a_probe_tells_a_tool_that_works_from_one_that_does_not() {
         assert!(succeeds(&["true"]));
         assert!(!succeeds(&["false"]), "there, and does not work");
         assert!(!succeeds(&["a-tool-that-nobody-has"]));
+    }
+
+    /// A machine that has a tool by chance says nothing about one that has only its base system.
+    #[test]
+    fn every_tool_that_a_test_demands_is_installed_before_it() {
+        /// In packages that no Debian is without.
+        const BASE: [&str; 2] = ["cmp", "setpriv"];
+        let tree = Tree::read(crate::run::root()).unwrap();
+        let mut demanded = BTreeSet::new();
+        for file in tree.files.iter().filter(|file| file.path.ends_with(".rs")) {
+            for (at, start) in ["need!(", "tools::require("].iter().flat_map(|call| file.text.match_indices(call)) {
+                let rest = &file.text[at + start.len()..];
+                let arguments = rest.split(')').next().unwrap_or("");
+                let names = arguments.split(',').map(str::trim);
+                demanded.extend(names.filter_map(|name| name.strip_prefix('"')?.strip_suffix('"')));
+            }
+        }
+        assert!(demanded.len() > 5, "{demanded:?}");
+        let is_known = |name: &&str| BASE.contains(name) || TOOLS.iter().any(|tool| tool.name == *name);
+        let unknown: Vec<&str> = demanded.into_iter().filter(|name| !is_known(name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?} are in no package of TOOLS");
     }
 }
