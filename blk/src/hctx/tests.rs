@@ -1,5 +1,6 @@
 //! What only the inside of a context shows: why ends are looked at, and what is left behind.
 
+use super::shared::Charges;
 use super::*;
 use crate::buffer::Buffer;
 use crate::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
@@ -8,6 +9,7 @@ use crate::device::{Device, QueueOptions};
 use crate::path::{Merge, MergeBounds};
 use crate::request::{Op, Status};
 use crate::split::{LOOK_NS, LOOK_REQUESTS, Split};
+use mqfq_sched::cost::CostTerm;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
@@ -60,10 +62,17 @@ fn merging() -> PathOptions {
     PathOptions { merge: Merge::Both, bounds, ..PathOptions::TIMELESS }
 }
 
-pub(super) fn submit(hctx: &mut HwCtx<AnyPolicy>, op: Op, offset_bytes: u64, length_bytes: u32) -> bool {
+fn asked(op: Op, offset_bytes: u64, length_bytes: u32) -> Submission {
     let buffer = (op != Op::Flush).then(|| Buffer::new(length_bytes as usize));
-    let submission = Submission { flow: FlowId(0), op, offset_bytes, length_bytes, fua: false, buffer, cookie: 0 };
-    hctx.submit(Owner(0), submission, 0, &mut no_kick).is_ok()
+    Submission { flow: FlowId(0), op, offset_bytes, length_bytes, fua: false, buffer, cookie: 0 }
+}
+
+fn submit_at(hctx: &mut HwCtx<AnyPolicy>, submission: Submission, now_ns: u64) -> bool {
+    hctx.submit(Owner(0), submission, now_ns, &mut no_kick).is_ok()
+}
+
+pub(super) fn submit(hctx: &mut HwCtx<AnyPolicy>, op: Op, offset_bytes: u64, length_bytes: u32) -> bool {
+    submit_at(hctx, asked(op, offset_bytes, length_bytes), 0)
 }
 
 /// Runs and reaps once. Requests that ended.
@@ -201,21 +210,17 @@ fn time_in_which_the_device_had_nothing_is_not_counted_whichever_way_requests_go
     for kind in [PolicyKind::None, PolicyKind::D2fq] {
         let mut hctx = context_of(kind, &NullDevice::new(1 << 30), 8, 1, PathOptions::TIMELESS);
         for (submitted_ns, ended_ns) in [(100, 700), (1700, 1800), (5000, 5001)] {
-            let submission = Submission {
-                flow: FlowId(0),
-                op: Op::Read,
-                offset_bytes: 0,
-                length_bytes: BLOCK,
-                fua: false,
-                buffer: Some(Buffer::new(BLOCK as usize)),
-                cookie: 0,
-            };
-            hctx.submit(Owner(0), submission, submitted_ns, &mut no_kick).expect("within the bound");
+            assert!(submit_at(&mut hctx, asked(Op::Read, 0, BLOCK), submitted_ns));
             hctx.run(submitted_ns, &mut no_kick);
             assert_eq!(reap(&mut hctx, ended_ns), 1);
             hctx.run(ended_ns, &mut no_kick);
         }
         assert_eq!((hctx.stats().busy_ns, hctx.stats().in_flight_ns), (701, 701), "{kind}");
+        // Nine for eight tags: the last goes when the device has had nothing for a while.
+        (0..9).for_each(|_| assert!(submit_at(&mut hctx, asked(Op::Read, 0, BLOCK), 10_000)));
+        hctx.run(10_000, &mut no_kick);
+        assert_eq!((reap(&mut hctx, 10_100), serve(&mut hctx, 10_300), reap(&mut hctx, 10_400)), (8, 1, 0), "{kind}");
+        assert_eq!(hctx.stats().busy_ns, 801, "{kind}");
     }
 }
 
@@ -231,4 +236,16 @@ fn a_sweep_counts_what_is_staged_and_on_the_device_when_it_begins() {
     assert_eq!(hctx.sweep(4, 100, &mut found), None);
     assert_eq!((found.in_flight, found.staged), (8, 2));
     assert_eq!(serve(&mut hctx, 0), 2);
+}
+
+#[test]
+fn zeroes_are_charged_as_writes_are_now_unless_they_have_a_cost_of_their_own() {
+    let [now, own] = [3, 5].map(|times| CostTerm { base_bytes: 0, per_byte_256ths: 256 * times });
+    for (write_zeroes, expected) in [(None, 3), (Some(own), 5)] {
+        let mut charges = Charges::new(&CostModel { write_zeroes, ..CostModel::FLAT }, false);
+        charges.set_write(now);
+        let zeroes = Op::WriteZeroes { may_unmap: true };
+        let costs = [Op::Read, Op::Write, zeroes].map(|op| charges.of(&asked(op, 0, BLOCK)).cost.0);
+        assert_eq!(costs, [1, 3, expected].map(|times| times * u64::from(BLOCK)));
+    }
 }
