@@ -210,7 +210,8 @@ impl Budget {
         let (old, new, now_units) = (self.per_s.get(), limit.unwrap_or(0), now_ns * UNITS_PER_NS);
         self.per_s.set(new);
         self.change(|paid_units| match paid_units.checked_sub(now_units) {
-            Some(owed_units) if old > 0 && new > 0 => {
+            // Without a limit before nothing was owed, and this comes to nothing.
+            Some(owed_units) if new > 0 => {
                 let owed_units = u128::from(owed_units) * u128::from(old) / u128::from(new);
                 now_units.saturating_add(u64::try_from(owed_units).unwrap_or(u64::MAX).min(OWED_UNITS_MAX))
             }

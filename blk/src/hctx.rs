@@ -548,3 +548,6 @@ fn capacity_requests(limits: &[StageLimits]) -> usize {
     // A queue that holds nothing cannot be asked for; where no flow submits, one place is not used.
     limits.iter().map(|limit| limit.requests_max as usize).sum::<usize>().max(1)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -285,6 +285,15 @@ mod tests {
         }
         assert_eq!(slots.insert(()), Err(NoPlace));
         assert!(slots.is_empty());
+        // The last one had it; nobody else gets it back.
+        let mut last = Slot::first(0);
+        while let Some(next) = last.next() {
+            last = next;
+        }
+        slots.put(last, ());
+        assert_eq!((slots.get(last), slots.len()), (Some(&()), 1));
+        slots.remove(last).unwrap();
+        assert!(std::panic::catch_unwind(move || slots.put(Slot::first(0), ())).is_err());
     }
 
     #[test]

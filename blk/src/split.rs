@@ -595,6 +595,9 @@ mod tests {
     fn whole_requests_are_cut_when_they_hold_the_device_for_more_than_five_quarters_of_a_small_one() {
         let of = |large_ns| weighed(&mut Rule::new(), 128 * KIB, large_ns, 80_000);
         assert_eq!([of(100_000), of(100_001)], [None, Some(64 * KIB)]);
+        let mut briefly = Rule::new();
+        weighed(&mut briefly, 128 * KIB, 100_000, 80_000);
+        assert_eq!(briefly.state.reason, Reason::HoldsBriefly);
         // And go whole again when they hold it for no longer than that.
         let mut rule = Rule::new();
         let sizes = [100_001, 99_000, 80_001, 80_000].map(|large_ns| weighed(&mut rule, 128 * KIB, large_ns, 80_000));
@@ -678,6 +681,58 @@ mod tests {
         assert_eq!((auto.part_bytes(), size.part_bytes()), (u32::MAX, 16 << 10));
         auto.set_policy(true);
         assert!(auto.bring(0, &seen, busy_ns) && auto.part_bytes() == 16 << 10);
+    }
+
+    #[test]
+    fn a_change_of_policy_is_in_force_at_once() {
+        let auto = SplitControl::new(Split::Auto, 1);
+        assert!(!auto.is_in_parts());
+        let (seen, busy_ns) = OPTANE.window(&[SMALL, LARGE]);
+        (0..2).for_each(|_| assert!(auto.bring(0, &seen, busy_ns)));
+        let sizes = [true, false, true].map(|has_depth| {
+            auto.set_policy(has_depth);
+            (auto.part_bytes(), auto.is_in_parts())
+        });
+        assert_eq!(sizes, [(16 << 10, true), (u32::MAX, false), (16 << 10, true)]);
+    }
+
+    #[test]
+    fn of_what_workers_bring_the_least_time_counts_and_one_beyond_the_last_is_the_last() {
+        for workers in [1, 2] {
+            let control = SplitControl::new(Split::Auto, workers);
+            for (worker, small_ns) in [(0, 30_000), (1, 10_000), (7, 20_000)] {
+                let (seen, busy_ns) = Device { bytes_per_us: 4096, small_ns }.window(&[SMALL]);
+                let third = Seen { requests: seen.requests / 3 + 1, ..seen };
+                assert!(control.bring(worker, &third, busy_ns));
+            }
+            assert_eq!(control.state().small_ns, 11_000, "and a microsecond for 4 KiB");
+        }
+    }
+
+    #[test]
+    fn a_least_time_is_remembered_for_the_rest_of_its_epoch_and_the_next() {
+        let mut rule = Rule::new();
+        let [fast, slow] = [10, 20].map(|us| Device { bytes_per_us: 4096, small_ns: us * 1000 - 1000 });
+        fast.states(&mut rule, &[SMALL], 1);
+        for window in 2..=2 * EPOCH_WINDOWS {
+            slow.states(&mut rule, &[SMALL], 1);
+            assert_eq!(rule.state.small_ns, 10_000, "window {window}");
+        }
+        slow.states(&mut rule, &[SMALL], 1);
+        assert_eq!(rule.state.small_ns, 20_000);
+    }
+
+    #[test]
+    fn quiet_windows_count_from_the_last_one_in_which_somebody_competed() {
+        let mut rule = Rule::new();
+        OPTANE.states(&mut rule, &[SMALL, LARGE], 2);
+        for _ in 0..3 {
+            OPTANE.states(&mut rule, &[LARGE], QUIET_WINDOWS as usize - 1);
+            assert!(rule.state.part_bytes.is_some());
+            OPTANE.states(&mut rule, &[SMALL, LARGE], 1);
+        }
+        OPTANE.states(&mut rule, &[LARGE], QUIET_WINDOWS as usize);
+        assert!(rule.state.part_bytes.is_none());
     }
 
     #[test]

@@ -256,6 +256,8 @@ mod tests {
         assert!(!staging.admit(FlowId(0), 200));
         assert!(!staging.leave(FlowId(0), 100) && !staging.leave(FlowId(0), 0));
         assert!(staging.admit(FlowId(0), 1) && staging.leave(FlowId(0), 751));
+        assert!(staging.admit(FlowId(1), 750) && staging.admit(FlowId(1), 250) && !staging.admit(FlowId(1), 1));
+        assert!(staging.leave(FlowId(1), 250), "750 are few enough");
     }
 
     #[test]
@@ -299,6 +301,11 @@ mod tests {
         // Room is 6 of 8 or fewer, and 750 of 1000 bytes.
         let told: Vec<bool> = (0..3).map(|_| staging.leave(FlowId(0), 100)).collect();
         assert_eq!((told, staging.requests_max(FlowId(0))), (vec![false, true, false], 8));
+        // The same where parts alone were refused, and a bound in bytes that is just reached.
+        let mut staging = self::staging(8, 1000);
+        assert!(staging.admit(FlowId(0), 600) && staging.admit_several(FlowId(0), 400, 6));
+        assert!(!staging.admit_several(FlowId(0), 0, 2));
+        assert_eq!([600, 100].map(|bytes| staging.leave(FlowId(0), bytes)), [true, false]);
     }
 
     #[test]

@@ -468,8 +468,10 @@ mod tests {
     #[test]
     fn a_table_that_goes_away_with_requests_on_the_device_loses_no_token() {
         let mut table = RequestTable::new(2);
+        assert!(table.is_empty());
         let handle = insert(&mut table).unwrap();
         dispatch(&mut table, handle, 3);
+        assert!(!table.is_empty());
         drop(table);
     }
 

@@ -25,16 +25,20 @@ fn context_of(policy: AnyPolicy, path: PathOptions) -> HwCtx<AnyPolicy> {
 }
 
 fn context_of_flows(flows: usize, policy: AnyPolicy, path: PathOptions) -> HwCtx<AnyPolicy> {
+    context_of_worker(HctxId(0), flows, Arc::new(policy), path)
+}
+
+fn context_of_worker(worker: HctxId, flows: usize, policy: Arc<AnyPolicy>, path: PathOptions) -> HwCtx<AnyPolicy> {
     let queue = QueueOptions {
-        hctx: HctxId(0),
+        hctx: worker,
         depth: 8,
         #[cfg(feature = "uring")]
         ring: None,
         interrupt: Arc::new(|_| {}),
     };
     HwCtx::new(HwCtxOptions {
-        id: HctxId(0),
-        policy: Arc::new(policy),
+        id: worker,
+        policy,
         device: MemoryDevice::new(1 << 20).open_queue(queue).unwrap(),
         queue_depth: 8,
         limits: vec![StageLimits::DEFAULT; flows],
@@ -253,4 +257,50 @@ fn the_recorder_has_each_part_and_each_change_of_policy() {
     assert_eq!(parts, [4096, 8192].map(|at| (at, 4096, Some((30, Status::Ok)))));
     let marks: Vec<_> = trace.marks.iter().map(|mark| (mark.at_ns, mark.event)).collect();
     assert_eq!(marks, [(40, TraceEvent::Frozen), (50, TraceEvent::Thawed)]);
+}
+
+#[test]
+fn who_is_held_back_is_counted_and_recorded_with_the_reason_until_the_policy_is_asked_again() {
+    // Without a token: D is 2.
+    let mut hctx = context();
+    hctx.start_trace(4);
+    (0..3).for_each(|n| submit(&mut hctx, Op::Read, n * 4096, 0));
+    run(&mut hctx, 100);
+    reap(&mut hctx, 700);
+    run(&mut hctx, 800);
+    let stats = hctx.stats();
+    assert_eq!((stats.no_token, stats.no_token_ns, stats.throttled, stats.throttled_ns), (1, 700, 0, 0));
+    reap(&mut hctx, 900);
+    // Throttled: worker 0 has the first request of the flow staged, and T is over for worker 1.
+    let options = PolicyOptions { depth: 64, ..PolicyOptions::new(PolicyKind::Mqfq) };
+    let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(2), &[Weight::DEFAULT]).unwrap());
+    let mut hctxs = [0, 1].map(|worker| context_of_worker(HctxId(worker), 1, policy.clone(), PathOptions::default()));
+    submit_of(&mut hctxs[0], 0, Op::Read, 4096);
+    (0..3).for_each(|_| submit_of(&mut hctxs[1], 0, Op::Read, 64 << 10));
+    hctxs[1].start_trace(4);
+    assert_eq!(run(&mut hctxs[1], 100), 1);
+    assert_eq!(run(&mut hctxs[0], 400), 1);
+    assert_eq!(run(&mut hctxs[1], 500), 2);
+    let stats = hctxs[1].stats();
+    assert_eq!((stats.no_token, stats.no_token_ns, stats.throttled, stats.throttled_ns), (0, 0, 1, 400));
+    let marks = hctxs[1].take_trace().unwrap().marks;
+    assert_eq!(marks.iter().map(|it| (it.at_ns, it.event)).collect::<Vec<_>>(), [(100, TraceEvent::Throttled)]);
+    hctxs.iter_mut().for_each(|hctx| _ = reap(hctx, 600));
+}
+
+#[test]
+fn a_wait_for_a_better_request_is_counted_and_recorded() {
+    let options = PolicyOptions { depth: 1, ..PolicyOptions::new(PolicyKind::Bfq) };
+    let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT; 2]).unwrap();
+    let mut hctx = context_of_flows(2, policy, PathOptions::default());
+    hctx.start_trace(4);
+    submit_of(&mut hctx, 0, Op::Read, 4096);
+    assert_eq!(run(&mut hctx, 10), 1);
+    reap(&mut hctx, 20);
+    submit_of(&mut hctx, 1, Op::Read, 4096);
+    assert_eq!((run(&mut hctx, 30), hctx.stats().later), (0, 1), "flow 0 may have another one");
+    let later_ns = hctx.next_event_ns().expect("it will be asked again");
+    let marks = hctx.take_trace().unwrap().marks;
+    assert_eq!(marks.iter().map(|it| (it.at_ns, it.event)).collect::<Vec<_>>(), [(30, TraceEvent::Later)]);
+    assert_eq!((run(&mut hctx, later_ns), reap(&mut hctx, later_ns + 1)), (1, 1));
 }

@@ -13,7 +13,7 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::tuning::Tuning;
 use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
-use mqfq_sched::policy::AnyPolicy;
+use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::write_cost::WriteCost;
 use mqfq_testing::allocations::{Counting, allocations};
 use std::sync::Arc;
@@ -46,6 +46,12 @@ fn at_once(kind: PolicyKind) -> PolicyOptions {
 }
 
 fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> Vec<HwCtx<AnyPolicy>> {
+    let path = PathOptions { merge, split, ..PathOptions::default() };
+    contexts_on(options, flows, QUEUE_DEPTH, path)
+}
+
+/// The same on a device whose queues take so many commands.
+fn contexts_on(options: &PolicyOptions, flows: u32, device_depth: u16, path: PathOptions) -> Vec<HwCtx<AnyPolicy>> {
     let weights = vec![Weight::DEFAULT; flows as usize];
     let policy = Arc::new(AnyPolicy::new(options, &Topology::flat(usize::from(HCTXS)), &weights).unwrap());
     let device = NullDevice::new(1 << 20);
@@ -54,7 +60,7 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> 
     let context = |n| {
         let queue = QueueOptions {
             hctx: HctxId(n),
-            depth: QUEUE_DEPTH,
+            depth: device_depth,
             #[cfg(feature = "uring")]
             ring: None,
             interrupt: Arc::new(|hctx| panic!("{hctx:?} interrupted by a device that has nothing to say")),
@@ -67,13 +73,13 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> 
             // A quarter of the bound is what a request may be cut into.
             limits: vec![
                 StageLimits {
-                    requests_max: if split == Split::Off { STAGED_MAX } else { 12 },
+                    requests_max: if path.split == Split::Off { STAGED_MAX } else { 12 },
                     bytes_max: 1 << 20
                 };
                 flows as usize
             ],
             cost: CostModel::FLAT,
-            path: PathOptions { merge, split, ..PathOptions::default() }.for_device(&device.info()),
+            path: path.for_device(&device.info()),
         });
         context.set_tuning(tuning.clone(), 0);
         context.following(cost.clone())
@@ -219,6 +225,69 @@ fn parts_take_no_memory_once_as_many_were_under_way() {
             if split == Split::Auto { (0, 0) } else { (800, 2400) },
             "{kind}, {split}"
         );
+    }
+}
+
+#[test]
+fn ends_of_cut_requests_take_no_memory_not_even_the_first_ones() {
+    // Each of thirty flows has six reads of two parts under way: in a context that was made for them, and in one that
+    // was made for one flow and has grown. The first time this thread has not kept what lent buffers are made of yet.
+    const FLOWS: u32 = 30;
+    let options = at_once(PolicyKind::Mqfq);
+    let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");
+    for (flows_before, is_first) in [(FLOWS, true), (FLOWS, false), (1, false)] {
+        let split = Split::Bytes(REQUEST_BYTES);
+        let mut context = contexts(&options, flows_before, Merge::None, split).remove(0);
+        if flows_before < FLOWS {
+            let limits = vec![StageLimits { requests_max: 12, bytes_max: 1 << 20 }; FLOWS as usize];
+            let weights = vec![Weight::DEFAULT; FLOWS as usize];
+            let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(usize::from(HCTXS)), &weights).unwrap());
+            let queue = policy.open_queue(HctxId(0), HwCtx::<AnyPolicy>::capacity_requests(&limits));
+            context.freeze(0);
+            context.grow(&limits);
+            context.thaw(Some((policy, queue)), 0, &mut kick);
+            (0..FLOWS).for_each(|flow| context.set_limits(FlowId(flow), limits[flow as usize]));
+        }
+        let reads = 6 * FLOWS as usize;
+        for flow in (0..6).flat_map(|_| 0..FLOWS) {
+            let length_bytes = 2 * REQUEST_BYTES;
+            let submission = Submission { length_bytes, ..read(flow, Buffer::new(length_bytes as usize)) };
+            context.submit(Owner(0), submission, 0, &mut kick).expect("within the bound");
+        }
+        let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(reads);
+        let before = allocations();
+        while completions.len() < reads {
+            context.run(0, &mut kick);
+            context.reap(0, &mut kick, &mut completions);
+        }
+        let taken = allocations() - before;
+        assert!(taken == 0 || is_first, "made for {flows_before}: {taken}");
+        assert_eq!(context.stats().parts, 2 * reads as u64);
+    }
+}
+
+#[test]
+fn a_device_that_refuses_costs_no_memory_where_nothing_times_out() {
+    for kind in PolicyKind::ALL {
+        let mut context = contexts_on(&at_once(kind), 2, 3, PathOptions::TIMELESS).remove(0);
+        let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(8);
+        let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
+        let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");
+        let (before, mut blocked) = (allocations(), 0);
+        for round in 0..20u64 {
+            for flow in (0..4).flat_map(|_| 0..2) {
+                let buffer = buffers.pop().expect("all are back");
+                context.submit(Owner(0), read(flow, buffer), round, &mut kick).expect("within the bound");
+            }
+            while buffers.len() < 8 {
+                context.run(round, &mut kick);
+                blocked += usize::from(context.is_blocked());
+                context.reap(round, &mut kick, &mut completions);
+                buffers.extend(completions.drain(..).filter_map(|(_, completion)| completion.buffer));
+            }
+        }
+        assert_eq!(allocations() - before, 0, "{kind}");
+        assert!(blocked >= 20, "{kind}: {blocked}");
     }
 }
 

@@ -98,6 +98,9 @@ fn both_limits_of_a_cap_must_let_a_request_go_and_the_later_one_is_named() {
     cap.take(1 << 20, S_NS);
     assert_eq!(cap.take(0, S_NS), Due { at_ns: S_NS - BURST_NS + 1_000_000, why: Capped::Iops });
     assert_eq!(cap.take(1, S_NS).why, Capped::Bytes);
+    // Of two that come to the same the one on requests is named.
+    let cap = Cap::new(CapLimits { iops: Some(1), bytes_per_s: Some(4096) });
+    assert_eq!([cap.take(4096, S_NS).why, cap.take(0, S_NS).why], [Capped::Iops; 2]);
 }
 
 #[test]
@@ -221,6 +224,19 @@ fn a_request_is_paid_for_by_what_it_turned_out_to_be() {
         let owed_ns = (u64::from(found) * S_NS).div_ceil(MIB.into());
         assert_eq!(cap.take(1, S_NS).at_ns, S_NS - BURST_NS + owed_ns, "{taken} were taken for {found}");
     }
+}
+
+#[test]
+fn a_change_that_another_one_overtakes_begins_with_what_that_one_left() {
+    let cap = Cap::new(iops(1));
+    let is_overtaken = std::cell::Cell::new(true);
+    cap.requests.change(|paid_units| {
+        if is_overtaken.take() {
+            cap.take(0, S_NS);
+        }
+        paid_units + UNITS_PER_S
+    });
+    assert_eq!(cap.take(0, S_NS).at_ns, 3 * S_NS - BURST_NS, "a second each, from the burst on");
 }
 
 #[test]

@@ -50,6 +50,10 @@ impl DirectPath {
     #[inline(always)]
     pub(super) fn submit<P: Policy>(&mut self, shared: &mut Shared<P>, entry: Entry, now_ns: u64) {
         let Entry { handle, flow, cost, .. } = entry;
+        if self.fresh == 0 {
+            // Until now without this one: the run that follows counts from here on.
+            shared.account(now_ns);
+        }
         let class = direct(&*shared.policy).direct(&mut shared.queue, flow, cost, now_ns);
         let lane = lane(shared, class);
         if shared.commands.refused.is_none()

@@ -49,3 +49,31 @@ impl Follow {
         charges.set_write(self.cost.term(now_ns));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::hctx::HwCtx;
+    use crate::hctx::tests::{context, reap, serve, submit};
+    use crate::path::PathOptions;
+    use crate::split::Split;
+    use mqfq_sched::cost::CostModel;
+    use mqfq_sched::policy::AnyPolicy;
+
+    #[test]
+    fn a_reap_that_brings_a_request_or_a_part_is_looked_at_and_one_that_brings_nothing_is_not() {
+        let path = PathOptions { split: Split::Bytes(4096), ..PathOptions::TIMELESS };
+        let mut hctx = context(path).following(Arc::new(WriteCost::new(CostModel::FLAT, 1)));
+        let since_ns = |hctx: &HwCtx<AnyPolicy>| hctx.shared.follow.as_ref().expect("it follows").waiting_since_ns;
+        // Twelve parts for eight tags.
+        assert!(submit(&mut hctx, Op::Read, 0, 12 * 4096));
+        assert_eq!((reap(&mut hctx, 5), since_ns(&hctx)), (0, None), "nothing was on the device");
+        assert_eq!((serve(&mut hctx, 10), since_ns(&hctx)), (8, Some(10)), "parts, and four wait");
+        assert_eq!((reap(&mut hctx, 20), since_ns(&hctx)), (0, Some(10)));
+        assert_eq!((serve(&mut hctx, 30), since_ns(&hctx)), (4, None), "nobody waits");
+        // Requests of one block each.
+        (0..9).for_each(|_| assert!(submit(&mut hctx, Op::Write, 0, 4096)));
+        assert_eq!((serve(&mut hctx, 40), since_ns(&hctx)), (8, Some(40)));
+        assert_eq!((serve(&mut hctx, 50), since_ns(&hctx)), (1, None));
+    }
+}

@@ -49,7 +49,7 @@ struct OpCharge {
 }
 
 impl Charges {
-    fn new(cost: &CostModel, async_writes: bool) -> Charges {
+    pub(super) fn new(cost: &CostModel, async_writes: bool) -> Charges {
         let of = |kind, is_sync, payload_mask| OpCharge { term: cost.term(kind), kind, is_sync, payload_mask };
         // Somebody waits for a read, a flush, and for a write unless it is a cache's.
         let read = of(CostKind::Read, true, u32::MAX);

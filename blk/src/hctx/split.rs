@@ -184,12 +184,12 @@ impl Splitting {
         Some(splitting)
     }
 
-    /// For a table of so many places. Nothing is under way.
+    /// For a table of so many places, one or more. Nothing is under way.
     pub(super) fn resize(&mut self, places: usize) {
         // Each has a part in the table until it ends.
         self.whole_of = vec![NONE; places].into();
         self.wholes = wholes(0..places as u32);
-        self.first_free = if places > 0 { 0 } else { NONE };
+        self.first_free = 0;
         self.spare = Vec::with_capacity(places);
     }
 

@@ -555,6 +555,7 @@ mod tests {
         commands: Vec<Command>,
         aborted: Arc<Mutex<Vec<Tag>>>,
         ends: bool,
+        next_event_ns: u64,
     }
 
     impl DeviceQueue for Keeps {
@@ -571,7 +572,7 @@ mod tests {
         }
 
         fn next_event_ns(&self) -> Option<u64> {
-            Some(700).filter(|_| !self.commands.is_empty())
+            Some(self.next_event_ns).filter(|_| !self.commands.is_empty())
         }
 
         fn in_flight(&self) -> usize {
@@ -580,13 +581,19 @@ mod tests {
 
         fn abort(&mut self, tag: Tag, _: u64) -> bool {
             self.aborted.lock().unwrap().push(tag);
+            self.next_event_ns = 70;
+            true
+        }
+
+        fn set_class_weights(&mut self, _: ClassWeights, _: u64) -> bool {
+            self.next_event_ns = 7;
             true
         }
     }
 
     fn keeping(ends: bool) -> (Arc<HardwareQueue>, Arc<Mutex<Vec<Tag>>>) {
         let (shape, aborted) = (Shape { workers: 2, depth: 4, is_set: false, keeps_spares: false }, Arc::default());
-        let device = Keeps { commands: Vec::new(), aborted: Arc::clone(&aborted), ends };
+        let device = Keeps { commands: Vec::new(), aborted: Arc::clone(&aborted), ends, next_event_ns: 700 };
         let queue = HardwareQueue::open(shape, HctxId(0), &(Arc::new(|_| ()) as Interrupt), |_| Ok(Box::new(device)));
         (queue.expect("it has no limits"), aborted)
     }
@@ -631,5 +638,41 @@ mod tests {
         }
         assert_eq!(queue.next_event_ns(1, true), Some(700), "and whoever has commands there");
         assert_eq!([699, 700].map(|now_ns| queue.is_due(0, false, now_ns)), [false, true]);
+    }
+
+    #[test]
+    fn who_hands_over_commands_with_or_without_tags_looks_after_the_queue() {
+        let (queue, _) = keeping(false);
+        let looks = |queue: &HardwareQueue| [0, 1].map(|worker| queue.next_event_ns(worker, false).is_some());
+        let mut brought = Brought::default();
+        queue.take(1, 0, &mut vec![read(1, 7)], &mut brought);
+        assert_eq!(looks(&queue), [false, true]);
+        for (worker, expected) in [(0, [true, false]), (1, [false, true])] {
+            let tag = queue.acquire(worker).expect("three are free");
+            queue.send(worker, 0, &mut vec![(tag, read(worker, 5).command)], &mut brought);
+            assert_eq!(looks(&queue), expected);
+        }
+        queue.take(0, 0, &mut vec![read(0, 9)], &mut brought);
+        assert_eq!(looks(&queue), [true, false]);
+    }
+
+    #[test]
+    fn a_device_that_moves_when_it_is_asked_for_something_is_looked_at_in_time() {
+        let (queue, _) = keeping(false);
+        queue.take(0, 0, &mut vec![read(0, 7)], &mut Brought::default());
+        let next_ns = |queue: &HardwareQueue| queue.next_event_ns(0, true);
+        assert_eq!(next_ns(&queue), Some(700));
+        assert!(queue.abort(0, Tag(7), 0));
+        assert_eq!(next_ns(&queue), Some(70));
+        assert!(queue.set_class_weights(ClassWeights { high: 3, medium: 2, low: 1 }, 0));
+        assert_eq!(next_ns(&queue), Some(7));
+    }
+
+    #[test]
+    fn a_worker_that_goes_away_keeps_no_tags_to_spare() {
+        let queue = queue(2, 13);
+        assert!(queue.acquire(0).is_some());
+        assert_eq!((spares(&queue, 0), queue.leave(0), spares(&queue, 0)), (4, None, 0));
+        assert_eq!(queue.with(|state| state.tags.free()), 12);
     }
 }

@@ -179,6 +179,8 @@ fn as_many_queues_as_there_are_can_be_asked_for() {
     let asked = |count| QueueLayout { hardware: HardwareQueues::Count(count), ..QueueLayout::default() };
     let queues = |count, most| map(asked(count), &topology, most).map(|map| map.hardware_queues()).ok();
     assert_eq!([queues(4, 64), queues(5, 64), queues(2, 2), queues(1, 2)], [Some(4), None, Some(2), Some(1)]);
+    let raw = |most| map(QueueLayout::RAW, &topology, most).map(|map| map.hardware_queues()).ok();
+    assert_eq!([raw(3), raw(4), raw(5)], [None, Some(4), Some(4)]);
 }
 
 #[test]

@@ -159,6 +159,19 @@ fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
     // Relaxed: one thread.
     assert_eq!(epoch, Some(tuning.epoch.0.load(Ordering::Relaxed)), "workers see that a time has begun");
     assert!(epoch > Some(0));
+    // Of the silences since then the longest counts, and not the last.
+    for after_us in [10, 60, 70] {
+        reaped(&mut meter, 1, &policy, now_ns + after_us * US);
+    }
+    assert_eq!(sample(&tuning, now_ns + 80 * US).silence_ns, 50 * US);
+}
+
+#[test]
+fn a_step_is_due_after_32_completions_and_four_for_each_worker() {
+    for (workers, due) in [(1, 32), (8, 32), (9, 36), (64, 256)] {
+        let mut meter = tuning(64, workers).meter(HctxId(0), 0);
+        assert_eq!((meter.reaped(due - 1, US), meter.reaped(1, US)), (false, true), "{workers} workers");
+    }
 }
 
 #[test]
@@ -240,7 +253,8 @@ fn reaps_count_that_found_something_and_those_that_left_nothing_on_the_device() 
     let tuning = tuning(64, 2);
     let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
     meters.iter_mut().for_each(|meter| (0..3).for_each(|_| meter.dispatched(1)));
-    for (worker, requests) in [(0, 1), (0, 0), (1, 3), (0, 1), (0, 1), (1, 0)] {
+    meters[0].dispatched(1);
+    for (worker, requests) in [(0, 1), (0, 0), (1, 3), (0, 1), (0, 1), (0, 1), (1, 0)] {
         reap(&mut meters[worker], &[(1, US)].repeat(requests));
         assert!(!meters[worker].reaped(requests, US), "it is not time for a step");
     }
@@ -248,7 +262,7 @@ fn reaps_count_that_found_something_and_those_that_left_nothing_on_the_device() 
         tuning.read(tuner, 10 * US);
         (tuner.reaps, tuner.empty_reaps)
     });
-    assert_eq!(reaps, Some((4, 2)));
+    assert_eq!(reaps, Some((5, 2)));
 }
 
 #[test]

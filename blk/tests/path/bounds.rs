@@ -6,7 +6,7 @@ use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::Op;
-use mqfq_blk::{FlowId, HctxId};
+use mqfq_blk::{FlowId, HctxId, PolicyKind};
 use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
@@ -103,5 +103,88 @@ fn a_run_whose_turn_ends_says_that_there_is_more() {
     rig.hctxs[0].looked(FlowId(0));
     assert_eq!(run(&mut rig), (2, false));
     assert_eq!(rig.finish().len(), 9);
+    rig.assert_clean();
+}
+
+#[test]
+fn a_worker_whose_device_queue_is_full_passes_on_what_it_cannot_use() {
+    // Four units of depth, and queues of two commands. One of the units waits with the third request of worker 1; with
+    // two of its commands back, it has one more than it has commands for.
+    for kind in [PolicyKind::Sfqd, PolicyKind::MqDeadline] {
+        let setup = Setup { kind, workers: 2, depth: 4, queue_depth: 2, ..Setup::plain(PathOptions::TIMELESS) };
+        let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
+        for (n, worker) in [1, 0, 1, 1, 1, 0].into_iter().enumerate() {
+            let offset_bytes = n as u64 * u64::from(BLOCK);
+            let asked = Asked { flow: 0, op: Op::Read, offset_bytes, length_bytes: BLOCK, fill: 0 };
+            rig.submit(worker, asked, false).expect("within the bound");
+        }
+        let in_flight_after_runs = |rig: &mut Rig, due: &[usize]| {
+            let mut due = due.to_vec();
+            while let Some(worker) = due.pop() {
+                rig.hctxs[worker].run(0, &mut |to: HctxId| due.push(to.index()));
+            }
+            [rig.hctxs[0].in_flight(), rig.hctxs[1].in_flight()]
+        };
+        assert_eq!(in_flight_after_runs(&mut rig, &[0, 1]), [1, 2], "{kind}");
+        rig.reap(1);
+        assert_eq!(in_flight_after_runs(&mut rig, &[1]), [2, 2], "{kind}");
+    }
+}
+
+#[test]
+fn whoever_lets_others_go_ends_its_turns_for_their_sake() {
+    // Flow 1 is throttled on worker 1 behind what flow 0 has staged on worker 0, where nobody else is.
+    const LARGE: u32 = 64 << 10;
+    let kind = PolicyKind::Mqfq;
+    let setup = Setup { kind, workers: 2, weights: vec![100, 100], ..Setup::plain(PathOptions::TIMELESS) };
+    let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
+    let reads = |rig: &mut Rig, flow: u32, count: u64| {
+        (0..count).for_each(|n| {
+            let asked = Asked { flow, op: Op::Read, offset_bytes: n * u64::from(LARGE), length_bytes: LARGE, fill: 0 };
+            rig.submit(flow as usize, asked, false).expect("within the bound");
+        });
+    };
+    reads(&mut rig, 0, 4);
+    reads(&mut rig, 1, 20);
+    let mut kicked = Vec::new();
+    assert!(rig.hctxs[1].run(0, &mut |to: HctxId| kicked.push(to)).dispatched < 20 && kicked.is_empty());
+    assert!(rig.hctxs[1].is_held_back());
+    let mut turn = |rig: &mut Rig| {
+        rig.hctxs[0].begin_turn();
+        let run = rig.hctxs[0].run(0, &mut |to: HctxId| kicked.push(to));
+        (run.dispatched, run.again)
+    };
+    assert_eq!(turn(&mut rig), (4, false), "nobody is known to compete");
+    reads(&mut rig, 0, 5);
+    assert_eq!(turn(&mut rig), (3, true), "192 KiB for each client");
+    assert!(kicked.iter().all(|to| *to == HctxId(1)) && !kicked.is_empty());
+}
+
+#[test]
+fn a_flow_whose_last_request_was_held_back_for_nothing_goes_on_the_next_time() {
+    const LARGE: u32 = 64 << 10;
+    let setup = Setup { weights: vec![100, 100], ..Setup::plain(PathOptions::TIMELESS) };
+    let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
+    let turn = |rig: &mut Rig| {
+        rig.hctxs[0].begin_turn();
+        (0..2).for_each(|n| rig.read(0, n * u64::from(LARGE), LARGE));
+        rig.read(1, 0, BLOCK);
+        rig.hctxs[0].looked(FlowId(0));
+        let runs = [(); 2].map(|()| {
+            let run = rig.hctxs[0].run(0, &mut |_: HctxId| panic!("nobody else is there"));
+            (run.dispatched, run.again)
+        });
+        // The sockets bring nothing.
+        rig.hctxs[0].begin_turn();
+        rig.hctxs[0].looked(FlowId(0));
+        while rig.hctxs[0].run(0, &mut |_: HctxId| panic!("nobody else is there")).again {
+            rig.hctxs[0].begin_turn();
+        }
+        assert_eq!(rig.reap(0).len(), 3);
+        runs
+    };
+    assert_eq!(turn(&mut rig), [(1, true), (0, true)]);
+    assert_eq!(turn(&mut rig), [(3, false), (0, false)]);
+    assert_eq!(turn(&mut rig), [(1, true), (0, true)]);
     rig.assert_clean();
 }

@@ -2,6 +2,7 @@
 //! run.
 
 mod bounds;
+mod costs;
 mod faults;
 mod harness;
 mod merging;

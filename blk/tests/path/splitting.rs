@@ -358,3 +358,14 @@ fn auto_cuts_while_a_small_request_of_somebody_else_competes_and_not_otherwise()
     assert_eq!(run(&mut rig, 800 * ms, false).0, 0);
     rig.assert_clean();
 }
+
+#[test]
+fn a_request_in_parts_that_is_refused_is_counted() {
+    let setup = Setup { requests_max: 16, ..Setup::plain(path(Split::Bytes(BLOCK), Merge::None)) };
+    let mut rig = Rig::new(&setup, &*memory());
+    let asked = Asked { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 4 * BLOCK, fill: 0 };
+    let taken = (0..6).filter(|_| rig.submit(0, asked, false).is_some()).count();
+    assert_eq!((taken, rig.stats().refused, rig.stats().split), (4, 2, 4));
+    assert_eq!(rig.finish().len(), 4);
+    rig.assert_clean();
+}

@@ -2,11 +2,14 @@
 //! tokens are back.
 
 use crate::harness::{Asked, Ended, Narrow, Rig, Setup, is_all};
+use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Segments};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use mqfq_blk::trace::{TraceEvent, TraceMark};
 use std::sync::Arc;
 
@@ -108,6 +111,97 @@ fn a_device_that_stalls_and_returns_loses_nothing() {
     assert!(ended.len() == 20 && ended.iter().all(|ended| ended.completion.status == Status::Ok));
     (0..20).for_each(|block| rig.read(0, at(block), BLOCK));
     assert!(rig.finish().iter().all(|ended| is_all(ended, (ended.asked.offset_bytes / at(1)) as u8 + 1)));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_reset_is_told_and_recorded_each_time_and_the_next_command_has_a_timeout_of_its_own() {
+    let rules = vec![FaultRule::of(Kind::Write, When::Always, Fault::Forget)];
+    let device = device(rules, OnAbort::Ignored, OnReset::Works);
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    for begin_ns in [0, TIMEOUT_NS * 5 / 2, TIMEOUT_NS * 6] {
+        rig.hctxs[0].start_trace(4);
+        rig.now_ns = begin_ns;
+        rig.write(0, at(0), BLOCK, 1);
+        assert!(rig.run().is_empty());
+        let mut told = Vec::new();
+        for at_ns in [1, 2].map(|timeouts| begin_ns + timeouts * TIMEOUT_NS) {
+            assert_eq!(rig.next_event_ns(), Some(at_ns), "from {begin_ns} on");
+            rig.go_to(at_ns);
+            told.extend(rig.hctxs[0].take_trouble().map(|it| (it.timeouts, it.resets, it.stuck)));
+        }
+        assert_eq!(told, [(1, 0, 0), (0, 1, 0)]);
+        let marks = rig.hctxs[0].take_trace().expect("it was on").marks;
+        let marks: Vec<_> = marks.iter().map(|mark| (mark.at_ns - begin_ns, mark.event)).collect();
+        assert_eq!(marks, [(TIMEOUT_NS, TraceEvent::TimedOut), (2 * TIMEOUT_NS, TraceEvent::Reset)]);
+    }
+    rig.assert_clean();
+}
+
+/// Every end comes twice, the second time with a payload of its own; a reset gives back all that has ended as well.
+struct Twice(FaultDevice);
+
+struct TwiceQueue {
+    inner: Box<dyn DeviceQueue>,
+    ended: Vec<(Tag, u32)>,
+}
+
+fn once_more(&(tag, generation): &(Tag, u32)) -> Reaped {
+    let buffer = Some(Buffer::new(BLOCK as usize));
+    Reaped { tag, generation, status: Status::Ok, buffer, more: Segments::NONE }
+}
+
+impl Device for Twice {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        Ok(Box::new(TwiceQueue { inner: self.0.open_queue(options)?, ended: Vec::new() }))
+    }
+}
+
+impl DeviceQueue for TwiceQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        self.inner.submit(command)
+    }
+
+    fn ring_doorbell(&mut self, now_ns: u64) {
+        self.inner.ring_doorbell(now_ns);
+    }
+
+    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
+        let before = out.len();
+        self.inner.reap(now_ns, out);
+        let ended: Vec<_> = out[before..].iter().map(|reaped| (reaped.tag, reaped.generation)).collect();
+        out.extend(ended.iter().map(once_more));
+        self.ended.extend(ended);
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        self.inner.next_event_ns()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
+        given_back.extend(self.ended.iter().map(once_more));
+        self.inner.reset(now_ns, given_back)
+    }
+}
+
+#[test]
+fn an_end_that_comes_again_is_counted_and_its_payload_is_nobodys() {
+    let device = Twice(device(vec![nth_write(3, Fault::Forget)], OnAbort::Refused, OnReset::Works));
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    (0..3).for_each(|block| rig.write(0, at(block), BLOCK, 1));
+    assert_eq!((rig.finish().len(), rig.stats().late_completions), (3, 3));
+    rig.write(0, at(3), BLOCK, 1);
+    let ended = rig.finish();
+    assert_eq!((ended.len(), end_of(&ended, 3).0), (1, Status::TimedOut));
+    assert_eq!((rig.stats().late_completions, rig.stats().resets), (6, 1));
     rig.assert_clean();
 }
 

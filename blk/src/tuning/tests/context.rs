@@ -24,17 +24,20 @@ struct Tuned {
 
 impl Tuned {
     fn new(depth: u32, split: Split) -> Tuned {
-        let (policy, tuning) = (Arc::new(policy(depth, 1)), tuning(depth, 1));
+        Tuned::on(HctxId(0), Arc::new(policy(depth, 1)), tuning(depth, 1), split)
+    }
+
+    fn on(worker: HctxId, policy: Arc<AnyPolicy>, tuning: Arc<Tuning>, split: Split) -> Tuned {
         let interrupt: Arc<dyn Fn(HctxId) + Send + Sync> = Arc::new(|_| ());
         let device = NullDevice::new(1 << 30).open_queue(QueueOptions {
-            hctx: HctxId(0),
+            hctx: worker,
             depth: 64,
             #[cfg(feature = "uring")]
             ring: None,
             interrupt,
         });
         let mut hctx = HwCtx::new(HwCtxOptions {
-            id: HctxId(0),
+            id: worker,
             policy: policy.clone(),
             device: device.expect("it has no limits"),
             queue_depth: 64,
@@ -125,4 +128,34 @@ fn a_depth_that_was_found_is_in_force_and_recorded() {
     let marks = tuned.hctx.take_trace().expect("it was on").marks;
     let tunings: Vec<u64> = marks.iter().filter(|mark| mark.event == TraceEvent::Tuned).map(|it| it.at_ns).collect();
     assert_eq!(tunings, [now_ns]);
+}
+
+#[test]
+fn whoever_is_left_without_a_token_waits_and_whoever_is_throttled_if_no_unit_is_free() {
+    // Of one worker, D = 1: the second of two reads has no token until the first is back.
+    let mut tuned = Tuned::new(1, Split::Off);
+    (0..2).for_each(|_| tuned.read(1, 0));
+    assert_eq!(tuned.run(0), 1);
+    assert_eq!(sample(&tuned.tuning, 10 * US).waiting_ns, 10 * US);
+    assert_eq!((tuned.reap(20 * US), tuned.run(20 * US)), (1, 1));
+    assert_eq!(sample(&tuned.tuning, 90 * US).waiting_ns, 20 * US, "nobody has waited since");
+    tuned.reap(90 * US);
+    // Worker 1 is throttled behind the read that is staged on worker 0, with 16 units out.
+    for (depth_auto, depth, waits) in [(true, 16, true), (true, 64, false), (false, 16, false)] {
+        let window_least = (!depth_auto).then_some(WINDOW_LEAST);
+        let options = PolicyOptions { depth_auto, window_least, ..options(depth) };
+        let policy = AnyPolicy::new(&options, &Topology::flat(2), &[Weight::DEFAULT]).expect("good options");
+        let (policy, tuning) = (Arc::new(policy), Tuning::new(&options, 2).expect("D or T is to be found"));
+        let mut workers = [0, 1].map(|worker| Tuned::on(HctxId(worker), policy.clone(), tuning.clone(), Split::Off));
+        workers[0].read(1, 0);
+        (0..3).for_each(|_| workers[1].read(16, 0));
+        assert_eq!(workers[1].run(0), 1, "T is 16 units");
+        assert_eq!(workers[1].hctx.stats().throttled, 1);
+        let waited_ns = sample(&tuning, 10 * US).waiting_ns;
+        assert_eq!(waited_ns, if waits { 10 * US } else { 0 }, "D found: {depth_auto}, D = {depth}");
+        for at_us in 20..40 {
+            workers.iter_mut().for_each(|worker| _ = (worker.run(at_us * US), worker.reap(at_us * US)));
+        }
+        assert_eq!([0, 1].map(|worker: usize| workers[worker].ended.len()), [1, 3]);
+    }
 }
