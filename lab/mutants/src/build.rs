@@ -20,8 +20,16 @@ const SWITCH: &str = r#"
 pub fn mutant(number: u32) -> bool {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicBool, Ordering};
-    static ALIVE: LazyLock<u32> =
-        LazyLock::new(|| std::env::var("MQFQ_MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(0));
+    // Without memory, which `std::env` takes: a test that counts what is taken would fail by this look alone.
+    static ALIVE: LazyLock<u32> = LazyLock::new(|| {
+        let Ok(mut file) = std::fs::File::open("/proc/self/environ") else { return 0 };
+        let (mut all, mut length) = ([0; 1 << 16], 0);
+        while let Ok(more @ 1..) = std::io::Read::read(&mut file, &mut all[length..]) {
+            length += more;
+        }
+        let text = all[..length].split(|byte| *byte == 0).find_map(|it| it.strip_prefix(b"MQFQ_MUTANT="));
+        text.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
+    });
     static PASSED: LazyLock<Option<std::fs::File>> = LazyLock::new(|| {
         let path = std::env::var_os("MQFQ_MUTANTS_PASSED")?;
         std::fs::OpenOptions::new().create(true).append(true).open(path).ok()
