@@ -1,12 +1,13 @@
 //! The handshake: no bytes make it panic, cutting them changes nothing, and its answers are whole.
 #![no_main]
 
+#[path = "../export.rs"]
+mod export;
+
 use arbitrary::Arbitrary;
+use export::export;
 use libfuzzer_sys::fuzz_target;
-use mqfq_blk::FlowId;
-use mqfq_blk::client::DeviceIndex;
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
-use mqfq_front::memory::TenantMemory;
 use mqfq_front::nbd::negotiate::{Negotiation, Progress};
 use mqfq_front::nbd::wire::{self, Reader};
 use std::sync::Arc;
@@ -90,17 +91,7 @@ fn table() -> Arc<ExportTable> {
     let export = |name: &str, read_only, min_bytes| Export {
         name: name.to_owned(),
         description: "described".to_owned(),
-        device: DeviceIndex(0),
-        flow: FlowId(0),
-        id: mqfq_front::export::ExportId(mqfq_blk::slots::Slot::first(0)),
-        tenant: mqfq_front::export::TenantId(mqfq_blk::slots::Slot::first(0)),
-        door: mqfq_front::export::Door::default(),
-        offset_bytes: 0,
-        size_bytes: 1 << 20,
-        read_only,
-        block: BlockSizes { min_bytes, ..BlockSizes::DEFAULT },
-        memory: TenantMemory::unbounded(),
-        caps: mqfq_blk::cap::Caps::none(),
+        ..export(0, 1 << 20, read_only, BlockSizes { min_bytes, ..BlockSizes::DEFAULT })
     };
     Arc::new(ExportTable::new([export("a", false, 1), export("b", true, 512)]).expect("both are well formed"))
 }

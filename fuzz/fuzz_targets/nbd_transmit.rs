@@ -1,14 +1,15 @@
 //! The stream of requests: no bytes make it panic, cutting them changes nothing, and what is taken may be executed.
 #![no_main]
 
+#[path = "../export.rs"]
+mod export;
+
 use arbitrary::Arbitrary;
+use export::export;
 use libfuzzer_sys::fuzz_target;
-use mqfq_blk::FlowId;
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::request::Op;
-use mqfq_front::export::{BlockSizes, Export};
-use mqfq_front::memory::TenantMemory;
+use mqfq_front::export::BlockSizes;
 use mqfq_front::nbd::transmit::{Limits, Piece as Part, Request, Taken, Transmission};
 use mqfq_front::nbd::validate::Session;
 use mqfq_front::nbd::wire::RequestHeader;
@@ -151,21 +152,8 @@ fn run(session: &Session, limits: Limits, input: &[u8], cuts: &[usize], direct_b
 
 fuzz_target!(|input: Input| {
     let min_bytes = 1 << (input.min_block % 13);
-    let export = Export {
-        name: String::new(),
-        description: String::new(),
-        device: DeviceIndex(0),
-        flow: FlowId(0),
-        id: mqfq_front::export::ExportId(mqfq_blk::slots::Slot::first(0)),
-        tenant: mqfq_front::export::TenantId(mqfq_blk::slots::Slot::first(0)),
-        door: mqfq_front::export::Door::default(),
-        offset_bytes: 0,
-        size_bytes: (u64::from(input.blocks) + 1) * u64::from(min_bytes),
-        read_only: input.read_only,
-        block: BlockSizes { min_bytes, preferred_bytes: 4096, payload_bytes_max: 32768, pages_align_bytes: 0 },
-        memory: TenantMemory::unbounded(),
-        caps: mqfq_blk::cap::Caps::none(),
-    };
+    let block = BlockSizes { min_bytes, preferred_bytes: 4096, payload_bytes_max: 32768, pages_align_bytes: 0 };
+    let export = export(0, (u64::from(input.blocks) + 1) * u64::from(min_bytes), input.read_only, block);
     let session = Session {
         export: Arc::new(export),
         structured: input.structured,

@@ -1,12 +1,13 @@
 //! The state of a connection from another process: no bytes make it panic, and what is taken goes on.
 #![no_main]
 
+#[path = "../export.rs"]
+mod export;
+
+use export::export;
 use libfuzzer_sys::fuzz_target;
-use mqfq_blk::FlowId;
-use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::state::{StateReader, VERSION};
-use mqfq_front::export::{BlockSizes, Export, ExportTable};
-use mqfq_front::memory::TenantMemory;
+use mqfq_front::export::{BlockSizes, ExportTable};
 use mqfq_front::nbd::{Connection, NAMES, NbdOptions};
 use mqfq_front::places::Places;
 use mqfq_front::stats::Stats;
@@ -14,21 +15,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 fuzz_target!(|bytes: &[u8]| {
-    let export = Export {
-        name: "a".to_owned(),
-        description: String::new(),
-        device: DeviceIndex(0),
-        flow: FlowId(0),
-        id: mqfq_front::export::ExportId(mqfq_blk::slots::Slot::first(0)),
-        tenant: mqfq_front::export::TenantId(mqfq_blk::slots::Slot::first(0)),
-        door: mqfq_front::export::Door::default(),
-        offset_bytes: 0,
-        size_bytes: 1 << 20,
-        read_only: false,
-        block: BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: 32768, pages_align_bytes: 0 },
-        memory: TenantMemory::unbounded(),
-        caps: mqfq_blk::cap::Caps::none(),
-    };
+    let block = BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: 32768, pages_align_bytes: 0 };
+    let export = export(0, 1 << 20, false, block);
     let exports = Arc::new(ExportTable::new([export]).expect("a good export"));
     let options = Arc::new(NbdOptions::default());
     let (socket, _) = UnixStream::pair().expect("a socket");

@@ -2,14 +2,14 @@
 //! accepted lies in the export, in whole blocks, and in the room for its bytes.
 #![no_main]
 
+#[path = "../export.rs"]
+mod export;
+
 use arbitrary::Arbitrary;
+use export::export;
 use libfuzzer_sys::fuzz_target;
-use mqfq_blk::FlowId;
-use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::request::Op;
-use mqfq_blk::slots::Slot;
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, TenantId};
-use mqfq_front::memory::TenantMemory;
+use mqfq_front::export::BlockSizes;
 use mqfq_front::ublk::plan::{self, Plan};
 use mqfq_front::ublk::request::{RANGE_BYTES_MAX, REQUESTS, validate};
 use mqfq_ublk::abi::{DESCRIPTOR_BYTES, DEV_INFO_BYTES, Descriptor, DevInfo};
@@ -36,26 +36,13 @@ fuzz_target!(|input: Input| {
     let align_bytes = 1u32 << (input.align_exp % 13);
     let offset_bytes = u64::from(input.offset_blocks) * u64::from(block_bytes);
     let size_bytes = (u64::from(input.size_blocks) + 1) * u64::from(block_bytes);
-    let export = Export {
-        id: ExportId(Slot::first(0)),
-        name: "fuzz".to_owned(),
-        description: String::new(),
-        device: DeviceIndex(0),
-        flow: FlowId(0),
-        tenant: TenantId(Slot::first(0)),
-        door: Door::default(),
-        offset_bytes,
-        size_bytes,
-        read_only: input.read_only,
-        block: BlockSizes {
-            min_bytes: block_bytes,
-            preferred_bytes: 4096,
-            payload_bytes_max: input.payload_bytes_max,
-            pages_align_bytes: 0,
-        },
-        memory: TenantMemory::unbounded(),
-        caps: mqfq_blk::cap::Caps::none(),
+    let block = BlockSizes {
+        min_bytes: block_bytes,
+        preferred_bytes: 4096,
+        payload_bytes_max: input.payload_bytes_max,
+        pages_align_bytes: 0,
     };
+    let export = export(offset_bytes, size_bytes, input.read_only, block);
     if let Some(blocks) = input.shrunk_blocks {
         export.door.resize(size_bytes.min((u64::from(blocks) + 1) * u64::from(block_bytes)));
     }

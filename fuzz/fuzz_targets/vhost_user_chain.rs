@@ -2,14 +2,14 @@
 //! export.
 #![no_main]
 
+#[path = "../export.rs"]
+mod export;
+
 use arbitrary::Arbitrary;
+use export::export;
 use libfuzzer_sys::fuzz_target;
-use mqfq_blk::FlowId;
-use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::request::Op;
-use mqfq_blk::slots::Slot;
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, TenantId};
-use mqfq_front::memory::TenantMemory;
+use mqfq_front::export::BlockSizes;
 use mqfq_front::vhost_user_blk::chain::{self, Chain};
 use mqfq_front::vhost_user_blk::disk::{Asked, Disk};
 use mqfq_front::vhost_user_blk::guest::{GuestMemory, RegionText};
@@ -40,26 +40,10 @@ struct Input {
 
 fuzz_target!(|input: Input| {
     let block_bytes = 1u32 << (input.block_exp % 13);
-    let export = Export {
-        id: ExportId(Slot::first(0)),
-        name: "fuzz".to_owned(),
-        description: String::new(),
-        device: DeviceIndex(0),
-        flow: FlowId(0),
-        tenant: TenantId(Slot::first(0)),
-        door: Door::default(),
-        offset_bytes: OFFSET_BYTES,
-        size_bytes: (u64::from(input.size_blocks) + 1) * u64::from(block_bytes),
-        read_only: input.read_only,
-        block: BlockSizes {
-            min_bytes: block_bytes,
-            preferred_bytes: 4096,
-            payload_bytes_max: 1 << 20,
-            pages_align_bytes: 0,
-        },
-        memory: TenantMemory::unbounded(),
-        caps: mqfq_blk::cap::Caps::none(),
-    };
+    let block =
+        BlockSizes { min_bytes: block_bytes, preferred_bytes: 4096, payload_bytes_max: 1 << 20, pages_align_bytes: 0 };
+    let export =
+        export(OFFSET_BYTES, (u64::from(input.size_blocks) + 1) * u64::from(block_bytes), input.read_only, block);
     let disk = Disk::new(&export);
     let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, MEMORY_BYTES).unwrap();

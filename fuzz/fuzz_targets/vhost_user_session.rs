@@ -1,13 +1,13 @@
 //! A front-end's messages: none makes it panic, and a queue that can run has its rings inside the memory.
 #![no_main]
 
+#[path = "../export.rs"]
+mod export;
+
 use arbitrary::Arbitrary;
+use export::export;
 use libfuzzer_sys::fuzz_target;
-use mqfq_blk::FlowId;
-use mqfq_blk::client::DeviceIndex;
-use mqfq_blk::slots::Slot;
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, TenantId};
-use mqfq_front::memory::TenantMemory;
+use mqfq_front::export::BlockSizes;
 use mqfq_front::vhost_user_blk::chain::Chain;
 use mqfq_front::vhost_user_blk::disk::Disk;
 use mqfq_front::vhost_user_blk::session::{Session, Stops};
@@ -70,21 +70,7 @@ impl Said {
 
 fuzz_target!(|said: Vec<Said>| {
     let shared = file();
-    let export = Export {
-        id: ExportId(Slot::first(0)),
-        name: "fuzz".to_owned(),
-        description: String::new(),
-        device: DeviceIndex(0),
-        flow: FlowId(0),
-        tenant: TenantId(Slot::first(0)),
-        door: Door::default(),
-        offset_bytes: 0,
-        size_bytes: 1 << 20,
-        read_only: false,
-        block: BlockSizes::DEFAULT,
-        memory: TenantMemory::unbounded(),
-        caps: mqfq_blk::cap::Caps::none(),
-    };
+    let export = export(0, 1 << 20, false, BlockSizes::DEFAULT);
     let mut session = Session::new(Disk::new(&export));
     for said in said.iter().take(64) {
         let (message, payload, descriptors) = said.message();
