@@ -17,6 +17,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::latencies::Latencies;
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions};
+use mqfq_observe::metrics::Format;
 use mqfq_observe::source::Running;
 use mqfq_observe::watcher::{Watcher, give_way};
 use std::sync::{Arc, Mutex};
@@ -144,7 +145,7 @@ fn scrape(watcher: &Watcher) -> Scraped {
     let render = || {
         give_way();
         let before_us = on_cpu_us();
-        let (mut text, mut slice, mut bytes) = (watcher.scrape(), Vec::new(), 0);
+        let (mut text, mut slice, mut bytes) = (watcher.scrape(Format::OpenMetrics), Vec::new(), 0);
         while text.slice(&mut slice) {
             bytes += std::mem::take(&mut slice).len();
         }

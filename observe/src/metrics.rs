@@ -1,4 +1,4 @@
-//! How Prometheus gets it: the text of `/metrics`, in the OpenMetrics format.
+//! How Prometheus gets it: the text of `/metrics`, in the OpenMetrics format or Prometheus's own ([`Format`]).
 //!
 //! Names have the prefix `mqfq_`, base units (seconds, bytes, ratios from 0 to 1) and `_total` for what only grows.
 //! Where a rate is meant there is an integral and no gauge: the rate of `mqfq_device_commands_seconds_total` is the
@@ -21,8 +21,9 @@ use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
 use mqfq_blk::latencies::{Latencies, index_of};
 use mqfq_blk::stats::HctxStats;
 
-/// What `/metrics` is.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+mod format;
+
+pub use format::Format;
 
 /// A slice of the text ends after the first tenant that ends beyond so many bytes: a tenth of a millisecond of work.
 const SLICE_BYTES: usize = 128 << 10;
@@ -60,13 +61,13 @@ pub struct Scrape {
 
 impl Scrape {
     /// The text, slice by slice.
-    pub fn into_text(self) -> Text {
-        Text::new(self)
+    pub fn into_text(self, format: Format) -> Text {
+        Text::new(self, format)
     }
 
     /// The text.
-    pub fn text(self) -> String {
-        let (mut text, mut all) = (self.into_text(), Vec::new());
+    pub fn text(self, format: Format) -> String {
+        let (mut text, mut all) = (self.into_text(format), Vec::new());
         while text.slice(&mut all) {}
         String::from_utf8(all).expect("names are text, and so is all else")
     }
@@ -223,6 +224,7 @@ fn families() -> Vec<Family> {
 /// The text of a scrape, of which the beginning is rendered.
 pub struct Text {
     scrape: Scrape,
+    format: Format,
     families: std::vec::IntoIter<Family>,
     /// The one that is rendered, and its next row.
     present: Option<(Family, Heads, usize)>,
@@ -245,7 +247,7 @@ struct Heads {
 }
 
 impl Text {
-    fn new(scrape: Scrape) -> Text {
+    fn new(scrape: Scrape, format: Format) -> Text {
         let devices = || (0u32..).zip(&scrape.stats.devices);
         let flows: Vec<(u32, u32)> =
             devices().flat_map(|(at, device)| (0..device.flows.len() as u32).map(move |flow| (at, flow))).collect();
@@ -262,7 +264,7 @@ impl Text {
         };
         let flow_labels = flows.iter().map(of_flow).collect();
         let families = families().into_iter();
-        Text { scrape, families, present: None, flows, device_labels, flow_labels, is_over: false }
+        Text { scrape, format, families, present: None, flows, device_labels, flow_labels, is_over: false }
     }
 
     /// Adds the next lines to `out`; false: there were none left.
@@ -277,11 +279,13 @@ impl Text {
                 Some(present) => present,
                 None => match self.families.next() {
                     Some(family) => {
-                        let heads = family.begin(out);
+                        let heads = family.begin(self.format, out);
                         (family, heads, 0)
                     }
                     None => {
-                        out.extend_from_slice(b"# EOF\n");
+                        if self.format == Format::OpenMetrics {
+                            out.extend_from_slice(b"# EOF\n");
+                        }
                         self.is_over = true;
                         return true;
                     }
@@ -370,10 +374,8 @@ impl Text {
             }
             Of::Histogram(of) => {
                 let (flow, labels) = flow(row);
-                if flow.stats.requests() > 0 {
-                    let (seen, sum_ns) = of(flow);
-                    put_histogram(out, heads, labels, seen, sum_ns);
-                }
+                let (seen, sum_ns) = of(flow);
+                put_histogram(out, heads, labels, seen, sum_ns);
             }
             Of::Interval(of) => {
                 let (window, interval) = &self.scrape.intervals[row / self.flows.len()];
@@ -402,12 +404,14 @@ impl Text {
 
 impl Family {
     /// What stands before its lines, and what they begin with.
-    fn begin(&self, out: &mut Vec<u8>) -> Heads {
+    fn begin(&self, format: Format, out: &mut Vec<u8>) -> Heads {
         let Family { name, help, unit, of } = self;
         let kind = of.kind();
         let name = unit.map_or_else(|| format!("mqfq_{name}"), |unit| format!("mqfq_{name}_{unit}"));
-        out.extend_from_slice(format!("# HELP {name} {help}\n# TYPE {name} {kind}\n").as_bytes());
-        if let Some(unit) = unit {
+        let plain = if kind == "counter" { "_total" } else { "" };
+        let titled = if format == Format::Prometheus { format!("{name}{plain}") } else { name.clone() };
+        out.extend_from_slice(format!("# HELP {titled} {help}\n# TYPE {titled} {kind}\n").as_bytes());
+        if let Some(unit) = unit.filter(|_| format == Format::OpenMetrics) {
             out.extend_from_slice(format!("# UNIT {name} {unit}\n").as_bytes());
         }
         let head = |suffix: &str| format!("{name}{suffix}{{").into_bytes();
@@ -418,7 +422,6 @@ impl Family {
             text.extend_from_slice(b"\",");
             text
         };
-        let plain = if kind == "counter" { "_total" } else { "" };
         let mut buckets = Vec::new();
         if kind == "histogram" {
             buckets.extend(BUCKET_ENDS_NS.iter().map(bucket));
@@ -562,13 +565,13 @@ pub(crate) fn window_bytes(device: &DeviceStats) -> Option<u64> {
 mod reference;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::history::History;
     use crate::history::tests::{stats, tenant};
     use std::time::Instant;
 
-    fn scrape(tenants: usize) -> Scrape {
+    pub(super) fn scrape(tenants: usize) -> Scrape {
         let mut history = History::default();
         let named = |n: usize, requests: u64| tenant(&format!("tenant-{n}"), 100, requests, 3_000_000, 100_000);
         history.push(&stats(1, (0..tenants).map(|n| named(n, 0)).collect()));
@@ -580,7 +583,7 @@ mod tests {
 
     #[test]
     fn queue_and_device_are_two_histograms_with_the_sums_of_the_counters() {
-        let text = scrape(2).text();
+        let text = scrape(2).text(Format::OpenMetrics);
         let has = |line: &str| assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         has("# TYPE mqfq_tenant_queue_seconds histogram");
         has("mqfq_tenant_queue_seconds_sum{device=\"fast\",tenant=\"tenant-1\"} 3.0");
@@ -596,6 +599,17 @@ mod tests {
         has("mqfq_device_health{device=\"fast\",state=\"well\"} 1.0");
         has("mqfq_device_health{device=\"fast\",state=\"failed\"} 0.0");
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn histograms_of_a_tenant_without_requests_are_zeros() {
+        let now = stats(1, vec![tenant("new", 100, 0, 0, 0)]);
+        let text = Scrape { stats: now, intervals: Vec::new() }.text(Format::OpenMetrics);
+        for name in ["mqfq_tenant_queue_seconds", "mqfq_tenant_device_seconds"] {
+            let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(name)).collect();
+            assert_eq!(lines.len(), BUCKET_ENDS_NS.len() + 3, "a sum, a count, each bucket and that of all: {lines:?}");
+            assert!(lines.iter().all(|line| line.ends_with(" 0") || line.ends_with(" 0.0")), "{lines:?}");
+        }
     }
 
     /// A line's number apart from the rest.
@@ -627,7 +641,7 @@ mod tests {
             let over = |label, seconds| (label, history.over(seconds).unwrap());
             Scrape { stats: now, intervals: vec![over("1s", 1), over("60s", 60)] }
         };
-        let (ours, theirs) = (scrape().text(), reference::text(scrape()));
+        let (ours, theirs) = (scrape().text(Format::OpenMetrics), reference::text(scrape()));
         assert_eq!(ours.lines().count(), theirs.lines().count());
         for (one, other) in ours.lines().zip(theirs.lines()) {
             if one.starts_with('#') {
@@ -638,7 +652,7 @@ mod tests {
             assert_eq!(line, other_line);
             assert!((number - other_number).abs() <= 1e-9 + other_number * 1e-15, "{one}, and there {other}");
         }
-        let (mut text, mut slices) = (scrape().into_text(), 0);
+        let (mut text, mut slices) = (scrape().into_text(Format::OpenMetrics), 0);
         let mut all = Vec::new();
         while text.slice(&mut all) {
             slices += 1;
@@ -668,14 +682,14 @@ mod tests {
     fn what_a_device_served_counts_tenants_that_have_gone() {
         let mut now = stats(1, vec![tenant("a", 100, 1, 10, 10)]);
         now.devices[0].hctxs[0].gone_cost = 1000;
-        let text = Scrape { stats: now, intervals: Vec::new() }.text();
+        let text = Scrape { stats: now, intervals: Vec::new() }.text(Format::OpenMetrics);
         assert!(text.contains("mqfq_device_service_bytes_total{device=\"fast\"} 5096\n"), "{text}");
     }
 
     #[test]
     fn every_family_has_a_line_in_the_table_of_the_page_and_the_other_way_round() {
         let page = include_str!("../../docs/use/metrics.md");
-        let text = scrape(1).text();
+        let text = scrape(1).text(Format::OpenMetrics);
         let encoded: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         let told: Vec<&str> = page
@@ -692,7 +706,7 @@ mod tests {
     fn ten_thousand_tenants_fit_the_memory_that_the_page_states() {
         let (start, scrape) = (Instant::now(), scrape(10_000));
         let made = start.elapsed();
-        let text = scrape.text();
+        let text = scrape.text(Format::OpenMetrics);
         println!("10,000 tenants: {} MB of text in {:?}, after {made:?}", text.len() / 1_000_000, start.elapsed());
         assert!(text.len() < 64 << 20, "{}", text.len());
     }

@@ -3,18 +3,19 @@
 //! | path | answers |
 //! |---|---|
 //! | `/` | the page |
-//! | `/metrics` | OpenMetrics |
+//! | `/metrics` | the counters, in the format that the client accepts |
 //! | `/v1/live` | server-sent events, a [`Snapshot`](crate::live::Snapshot) each second |
 //! | `/v1/why`, `/v1/why/{tenant}` | verdicts |
 //!
 //! What reads counters goes to a thread that may wait, not to the one that serves.
 
+use crate::metrics::Format;
 use crate::watcher::{Watcher, give_way};
-use crate::{metrics, why};
+use crate::why;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::Path;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
@@ -49,7 +50,10 @@ pub fn routes(watcher: &Arc<Watcher>) -> Vec<Route> {
     let (streams, scrapes) = (Arc::new(Semaphore::new(STREAMS_MAX)), Arc::new(Semaphore::new(SCRAPES_MAX)));
     let all: [(&str, MethodRouter); 5] = [
         ("/", get(|| async { ([(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)], Html(PAGE)) })),
-        ("/metrics", of(watcher, move |watcher| metrics(watcher, scrapes.clone()))),
+        ("/metrics", {
+            let watcher = watcher.clone();
+            get(move |headers: HeaderMap| metrics(watcher.clone(), scrapes.clone(), Format::accepted(&headers)))
+        }),
         ("/v1/live", of(watcher, move |watcher| live(watcher, streams.clone()))),
         ("/v1/why", of(watcher, |watcher| why_all(watcher, None))),
         ("/v1/why/{tenant}", {
@@ -70,12 +74,12 @@ where
 }
 
 /// A thread of its own reads and renders it, which gives way to workers and waits for a client that is slower.
-async fn metrics(watcher: Arc<Watcher>, scrapes: Arc<Semaphore>) -> Response {
+async fn metrics(watcher: Arc<Watcher>, scrapes: Arc<Semaphore>, format: Format) -> Response {
     let Ok(place) = scrapes.acquire_owned().await else { return broken() };
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(SLICES_AHEAD);
     let render = move || {
         give_way();
-        let mut text = watcher.scrape();
+        let mut text = watcher.scrape(format);
         // The watcher is not kept by a client that takes its time.
         drop(watcher);
         let mut slice = Vec::new();
@@ -87,7 +91,8 @@ async fn metrics(watcher: Arc<Watcher>, scrapes: Arc<Semaphore>) -> Response {
         return broken();
     }
     let slices = stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], Body::from_stream(slices)).into_response()
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    (headers, Body::from_stream(slices)).into_response()
 }
 
 async fn why_all(watcher: Arc<Watcher>, tenant: Option<String>) -> Response {

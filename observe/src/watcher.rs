@@ -9,7 +9,7 @@
 
 use crate::history::History;
 use crate::live::{self, Snapshot, Until};
-use crate::metrics::{Scrape, Text};
+use crate::metrics::{Format, Scrape, Text};
 use crate::source::{Limited, Source};
 use crate::why::{self, Verdict};
 use std::collections::VecDeque;
@@ -101,7 +101,7 @@ impl Watcher {
     }
 
     /// The text of `/metrics`, of which nothing is rendered yet.
-    pub fn scrape(&self) -> Text {
+    pub fn scrape(&self, format: Format) -> Text {
         let stats = self.source.stats();
         let state = self.state();
         // Somebody may have come or gone since the last reading.
@@ -109,7 +109,7 @@ impl Watcher {
         let intervals = [("1s", over(1)), ("60s", over(60))];
         drop(state);
         let intervals = intervals.into_iter().filter_map(|(label, interval)| Some((label, interval?))).collect();
-        Scrape { stats, intervals }.into_text()
+        Scrape { stats, intervals }.into_text(format)
     }
 
     /// Why the tenants wait, or the one of this name or with this export does: over the last [`why::SECONDS`].
@@ -217,7 +217,7 @@ mod tests {
             (vec!["web".into()], vec!["db/root".to_owned()], vec!["db/root".to_owned()], vec![])
         );
         assert_eq!(watcher.why(None).len(), 2);
-        let (mut text, mut metrics) = (watcher.scrape(), Vec::new());
+        let (mut text, mut metrics) = (watcher.scrape(Format::OpenMetrics), Vec::new());
         while text.slice(&mut metrics) {}
         let metrics = String::from_utf8(metrics).unwrap();
         assert!(metrics.contains("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"web\",window=\"1s\"} 1.0"));

@@ -183,7 +183,7 @@ impl Scrape {
         for (name, help, of) in histograms {
             let family = Family { name, help, unit: Some(Unit::Seconds), kind: MetricType::Histogram };
             family.encode(encoder, |metric| {
-                self.flows().filter(|(_, flow)| flow.stats.requests() > 0).try_for_each(|(device, flow)| {
+                self.flows().try_for_each(|(device, flow)| {
                     let (seen, sum_ns) = of(flow);
                     put_histogram(metric, &[("device", &device.name), ("tenant", &flow.name)], seen, sum_ns)
                 })

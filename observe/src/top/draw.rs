@@ -6,8 +6,9 @@
 //!   web waits 3.1 of 3.4 ms in the queue: ...                                     why, of the selected one
 //!   q quit  s sort …                                                              keys
 //! ```
-//! In a bar, full cells are what was received, and `┃` stands where the entitlement ends. With fewer than 110 columns
-//! the sparkline and the medians are left out.
+//! In a bar, full cells are what was received, and `┃` stands where the entitlement ends. With fewer than [`WIDE`]
+//! columns the sparkline, the medians, the entitlements and the oldest request's age are left out. No header is clipped
+//! from 80 columns on.
 
 use crate::live::{DeviceLive, TenantLive};
 use crate::top::view::{Input, Screen, View};
@@ -18,8 +19,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 
-/// Columns from which on everything is shown.
-const WIDE: u16 = 110;
+/// Columns from which on everything is shown: the least widths of all columns of the table.
+const WIDE: u16 = 135;
+
+/// Least widths of the columns for names and for bars; both grow with the terminal.
+const NAME_COLUMNS: u16 = 13;
+const BAR_COLUMNS: u16 = 16;
 
 const QUEUE: Color = Color::Yellow;
 const DEVICE: Color = Color::Cyan;
@@ -73,7 +78,7 @@ fn foot(view: &View) -> Line<'static> {
         Input::Filter(text) => format!("names with: {text}_").into(),
         Input::Weight { tenant, text } => format!("weight of {tenant}, 1 to 10000: {text}_").into(),
         Input::None if !view.message.is_empty() => Line::styled(view.message.clone(), Style::new().fg(Color::Red)),
-        Input::None => "q quit  up/down select  + weight  w why  s sort  / filter  d devices  Tab next device".into(),
+        Input::None => "q quit  ↑↓ select  + weight  w why  s sort  / filter  d devices  Tab next device".into(),
     }
 }
 
@@ -87,7 +92,7 @@ fn tenants(frame: &mut Frame<'_>, view: &View, area: Rect) {
             "got",
             "own",
             "MB/s",
-            "requests/s",
+            "IOPS",
             "queue p50",
             "p99",
             "device p50",
@@ -97,11 +102,15 @@ fn tenants(frame: &mut Frame<'_>, view: &View, area: Rect) {
         ],
         false => &["tenant", "weight", "share ┃ entitled", "got", "MB/s", "IOPS", "queue p99", "device p99"],
     };
-    let bar_columns = if wide { area.width.saturating_sub(136).clamp(20, 44) } else { 16 };
-    let widths: Vec<u16> = match wide {
-        true => vec![18, 6, bar_columns, 6, 6, 8, 10, 9, 9, 10, 9, 9, 20],
-        false => vec![13, 6, bar_columns, 6, 7, 7, 9, 10],
+    let mut widths: Vec<u16> = match wide {
+        true => vec![NAME_COLUMNS, 6, BAR_COLUMNS, 6, 6, 7, 6, 9, 8, 10, 8, 8, 20],
+        false => vec![NAME_COLUMNS, 6, BAR_COLUMNS, 6, 7, 6, 9, 10],
     };
+    let least = widths.iter().sum::<u16>() + widths.len() as u16 - 1;
+    let rest = area.width.saturating_sub(least);
+    widths[0] += (rest / 3).min(17);
+    widths[2] += (rest - (rest / 3).min(17)).min(28);
+    let bar_columns = widths[2];
     let row = |tenant: &TenantLive| {
         let bar = Cell::from(bar(tenant.share_1s, tenant.entitled_1s, usize::from(bar_columns)));
         let right = |text: String| Cell::from(Line::from(text).right_aligned());
@@ -161,7 +170,7 @@ fn devices(frame: &mut Frame<'_>, view: &View, area: Rect) {
         let line = Line::from(name.to_owned());
         Cell::from(if at < 2 { line } else { line.right_aligned() })
     };
-    let widths = [16, 12, 7, 9, 7, 8, 10, 8];
+    let widths = [14, 11, 6, 9, 6, 7, 10, 7];
     let shown = view.device().map(|device| &device.name);
     let selected = view.snapshot.devices.iter().position(|device| Some(&device.name) == shown);
     let table = Table::new(view.snapshot.devices.iter().map(row), widths)

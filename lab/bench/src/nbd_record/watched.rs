@@ -308,7 +308,9 @@ impl Watched {
 fn ask(control: &Path, path: &str) -> Result<UnixStream, String> {
     let failed = |error: std::io::Error| format!("{path}: {error}");
     let mut stream = UnixStream::connect(control).map_err(failed)?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: mqfq\r\nconnection: close\r\n\r\n").map_err(failed)?;
+    let accept = "application/openmetrics-text, */*;q=0.5";
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: mqfq\r\naccept: {accept}\r\nconnection: close\r\n\r\n")
+        .map_err(failed)?;
     Ok(stream)
 }
 

@@ -97,6 +97,25 @@ fn every_line_fits_into_80_columns_and_24_lines_with_queue_and_device_apart() {
 }
 
 #[test]
+fn no_header_and_no_key_is_clipped_from_80_columns_on() {
+    let narrow = ["tenant", "weight", "share ┃ entitled", "got", "MB/s", "IOPS", "queue p99", "device p99"];
+    let wide = "tenant,weight,share ┃ entitled,got,own,MB/s,IOPS,queue p50,p99,device p50,p99,oldest,last minute";
+    let devices = ["device", "policy", "D", "T", "on it", "MB/s", "requests/s", "tenants"];
+    let mut view = view();
+    for columns in [80, 81, 100, WIDE - 1, WIDE, WIDE + 1, 160, 220] {
+        let names = if columns < WIDE { narrow.to_vec() } else { wide.split(',').collect() };
+        for (screen_of, names) in [(Screen::Tenants, &*names), (Screen::Devices, &devices)] {
+            view.screen = screen_of;
+            let text = screen(&view, columns, 24);
+            let header = text.lines().nth(2).unwrap();
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(words(header), words(&names.join(" ")), "{columns} columns");
+            assert!(text.ends_with("Tab next device"), "{columns} columns: {text}");
+        }
+    }
+}
+
+#[test]
 fn keys_sort_filter_select_and_change_views() {
     let mut view = view();
     let names = |view: &View| view.tenants().iter().map(|tenant| tenant.name.clone()).collect::<Vec<_>>();
