@@ -4,15 +4,15 @@
 //! the request completely, asks the [`Server`] on a thread that may wait, and answers JSON; what is wrong is a
 //! [`Problem`] with one sentence.
 
+use crate::admission::Peer;
 use crate::document::Document;
 use crate::events::Event;
-use crate::listen::Peer;
 use crate::model::{Applied, By, Edit, Fault, Kind, Match, Proposal, Refusal, Server, Via};
 use crate::problem::Problem;
 use crate::strict::Strict;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, Request, State};
+use axum::extract::{MatchedPath, Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::sse::{self, KeepAlive, Sse};
@@ -23,6 +23,7 @@ use futures_util::stream;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,34 +122,34 @@ pub fn routes(server: Arc<dyn Server>) -> Vec<Route> {
 
 /// Everything behind one door: these routes and `more`.
 pub fn router(server: Arc<dyn Server>, more: Vec<Route>) -> Router {
-    let all = routes(server).into_iter().chain(more);
-    all.fold(Router::new(), |router, Route { path, service, .. }| router.route(path, service))
+    let all: Vec<Route> = routes(server).into_iter().chain(more).collect();
+    let mut methods: BTreeMap<&str, String> = BTreeMap::new();
+    for Route { method, path, .. } in &all {
+        let known = methods.entry(path).or_default();
+        *known += if known.is_empty() { "" } else { ", " };
+        *known += method.as_str();
+    }
+    let methods = Arc::new(methods);
+    let refuse_method = move |method: Method, path: MatchedPath| async move {
+        let known = methods.get(path.as_str()).map_or("", String::as_str);
+        let sentence = format!("{method} does not go with this path, allowed is {known}");
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, sentence)
+    };
+    all.into_iter()
+        .fold(Router::new(), |router, Route { path, service, .. }| router.route(path, service))
         .fallback(|| async {
             Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path, /v1/openapi.json lists what is")
         })
-        .method_not_allowed_fallback(|method: Method| async move {
-            Problem::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                format!("{method} does not go with this path, see the header Allow"),
-            )
-        })
-        .layer(middleware::from_fn(ask_for_token))
+        .method_not_allowed_fallback(refuse_method)
+        .layer(middleware::from_fn(let_in))
 }
 
-/// Clients of TCP say the token.
-async fn ask_for_token(Extension(peer): Extension<Peer>, request: Request, next: Next) -> Response {
-    let Some(token) = &peer.token else { return next.run(request).await };
-    let said = request.headers().get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    // Takes as long wherever the first difference is.
-    let is_same = |said: &[u8]| {
-        let differs = said.iter().zip(token.as_bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
-        said.len() == token.len() && differs == 0
-    };
-    if said.is_some_and(is_same) {
-        return next.run(request).await;
+/// Serves requests of clients that may come in.
+async fn let_in(Extension(peer): Extension<Peer>, request: Request, next: Next) -> Response {
+    match peer.let_in(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
     }
-    let sentence = "this address wants the token of control.token-file, as \"Authorization: Bearer TOKEN\"";
-    Problem::new(StatusCode::UNAUTHORIZED, sentence).into_response()
 }
 
 /// Asks the server where waiting is allowed.
@@ -425,9 +426,13 @@ fn only_if(headers: &HeaderMap) -> Result<Option<Match>, Problem> {
     Ok(Some(Match::Revision(Some(revisions))))
 }
 
-/// The media type of the body, which is one of these; without a header the first.
+/// The media type of the body, which is one of these. A header must say it: browsers send a body without a type, or as
+/// a form, to any site without asking first.
 fn media_type(headers: &HeaderMap, allowed: &[&'static str]) -> Result<&'static str, Problem> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(allowed[0]) };
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        let sentence = format!("Content-Type: the header is missing, allowed is {}", allowed.join(" or "));
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence));
+    };
     let said = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     allowed.iter().find(|known| **known == said).copied().ok_or_else(|| {
         let sentence =
@@ -462,6 +467,9 @@ fn utf8(bytes: Bytes) -> Result<String, Refusal> {
 }
 
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
+    if bytes.trim_ascii().is_empty() {
+        return Err(bad("the body is empty, allowed is a JSON object of keys, {} for none"));
+    }
     match serde_json::from_slice(bytes) {
         Ok(Strict(Value::Object(object))) => Ok(object),
         Ok(_) => Err(bad("the body is no JSON object, allowed is an object of keys")),

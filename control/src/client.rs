@@ -40,9 +40,20 @@ impl Address {
     pub fn parse(text: &str) -> Result<Address, String> {
         match text.split_once(':') {
             Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(path.into())),
-            Some(("tcp", rest)) if rest.contains(':') => Ok(Address::Tcp(rest.to_owned())),
-            _ if text.contains('/') => Ok(Address::Unix(text.into())),
-            _ => Err(format!("{} is no address, allowed is unix:PATH or tcp:HOST:PORT", quoted(text))),
+            Some(("tcp", rest)) if rest.contains(':') && !rest.contains('/') => Ok(Address::Tcp(rest.to_owned())),
+            // As of a URL: a path with a scheme before it is meant for something else.
+            _ if text.contains('/') && !text.contains("://") => Ok(Address::Unix(text.into())),
+            _ => Err(format!("{} is not an address, allowed is unix:PATH or tcp:HOST:PORT", quoted(text))),
+        }
+    }
+}
+
+impl Address {
+    /// `Host` of a request.
+    fn host(&self) -> &str {
+        match self {
+            Address::Unix(_) => "mqfq",
+            Address::Tcp(rest) => rest,
         }
     }
 }
@@ -241,7 +252,7 @@ impl Client {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header(header::HOST, "mqfq")
+            .header(header::HOST, self.address.host())
             .header(header::USER_AGENT, format!("{CTL_AGENT}{}", env!("CARGO_PKG_VERSION")));
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -255,7 +266,13 @@ impl Client {
     fn broke(&self, error: &dyn std::error::Error) -> String {
         let cause = std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error);
         let is_in_the_clear = matches!(self.address, Address::Tcp(_)) && self.trust.is_none();
-        let hint = if is_in_the_clear { "; a server with a certificate wants --ca" } else { "" };
+        let cause = cause.to_string();
+        let hint = match is_in_the_clear {
+            true => "; a server with a certificate wants --ca",
+            // The alert's name: RFC 8446, 6.2.
+            false if cause.contains("CertificateRequired") => "; the server wants --cert and --key",
+            false => "",
+        };
         format!("the connection to {} broke: {cause}{hint}", self.address)
     }
 }
@@ -304,7 +321,10 @@ mod tests {
         assert_eq!(Address::parse("unix:/a"), Ok(Address::Unix("/a".into())));
         assert_eq!(Address::parse("./a"), Ok(Address::Unix("./a".into())));
         assert_eq!(Address::parse("tcp:[::1]:80").unwrap().to_string(), "tcp:[::1]:80");
-        assert_eq!(Address::parse("a").unwrap_err(), "\"a\" is no address, allowed is unix:PATH or tcp:HOST:PORT");
+        assert_eq!(Address::parse("a").unwrap_err(), "\"a\" is not an address, allowed is unix:PATH or tcp:HOST:PORT");
+        for url in ["http://localhost:7000", "https://a/b", "tcp://a:1", "http://a"] {
+            assert!(Address::parse(url).unwrap_err().ends_with("allowed is unix:PATH or tcp:HOST:PORT"), "{url}");
+        }
         assert_eq!(encoded("a/b c-ü"), "a%2Fb%20c-%C3%BC");
     }
 }

@@ -17,6 +17,7 @@
 //! | `strict` | does a body of JSON say each thing once? |
 //! | [`problem`] | how is a refusal an answer of HTTP? |
 //! | [`listen`] | who may connect, and how long may a client take? |
+//! | [`admission`] | may a client of a TCP address come in? |
 //! | [`client`] | how is a server asked? |
 //! | [`tls`] | how does a client know a server of TCP, and the server its clients? |
 //! | [`ctl`] | what are the commands of `mqfq ctl`? |
@@ -25,6 +26,7 @@
 //! Connections, event streams, sizes of bodies, and the time that a client may take for a header, a body, or for
 //! reading an answer are constants of [`listen`] and [`api`]: a client that hangs costs one place for seconds.
 
+pub mod admission;
 pub mod api;
 pub mod client;
 pub mod ctl;

@@ -6,13 +6,15 @@
 //!
 //! | a client that | costs | until |
 //! |---|---|---|
-//! | connects and says nothing, or its handshake or header slowly | one of [`CONNECTIONS_MAX`] places | [`HEADER_WAIT`] |
+//! | has not shown at a TCP address that it may come in | one of `STRANGERS_MAX` places | `STRANGER_WAIT` of `admission` |
+//! | connects and says nothing, or its header slowly | one of [`CONNECTIONS_MAX`] places | [`HEADER_WAIT`] |
 //! | sends its body slowly | the same, and at most the body's bound | `BODY_WAIT` of `api` |
 //! | does not read its answer | the same, and the answer | `WRITE_WAIT` of `stream` |
 //!
 //! A unix socket is protected by its permissions, a TCP socket by a token, by certificates of clients or by both, also
 //! on the loopback: every user of the machine can connect there.
 
+use crate::admission::{IsOwnName, Peer, Strangers};
 use crate::api::{self, Route};
 use crate::model::{By, Server, Via};
 use crate::stream::Patient;
@@ -27,12 +29,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, net};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-/// Connections that are served at once; more wait in the kernel.
+/// Connections of an address that are served at once. More of a unix socket wait in the kernel; more of a TCP address
+/// are strangers, and told to try again.
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// From the connection, or the answer before, to the end of a request's header.
@@ -74,16 +77,9 @@ pub enum Door {
         token: Option<Arc<str>>,
         /// With what connections are encrypted. `None`: not at all.
         tls: Option<tls::Present>,
+        /// The server's names, by which browsers may call it.
+        names: IsOwnName,
     },
-}
-
-/// The client of a connection.
-#[derive(Clone)]
-pub struct Peer {
-    /// Who it is; by which way the request itself says (`ctl`).
-    pub by: By,
-    /// What it must know.
-    pub(crate) token: Option<Arc<str>>,
 }
 
 /// The control plane of a running server; dropping it ends it.
@@ -97,7 +93,7 @@ pub struct Control {
 /// # Errors
 /// One sentence: no runtime, or no thread.
 pub fn start(sockets: Vec<Listen>, server: Arc<dyn Server>, more: Vec<Route>) -> Result<Control, String> {
-    let failed = |error: io::Error| format!("cannot start the control plane: {error}");
+    let failed = |error: io::Error| format!("cannot start the control plane: {}", mqfq_report::plain(&error));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("mqfq-waiting")
@@ -146,29 +142,32 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
                     Ok((stream, _)) => {
                         let who = stream.peer_cred().ok();
                         let (uid, pid) = (who.map(|who| who.uid()), who.and_then(|who| who.pid()));
-                        let peer = Peer { by: By { uid, pid, ..By::via(Via::Http) }, token: None };
-                        tokio::spawn(connection(stream, peer, router.clone(), place));
+                        let by = By { uid, pid, ..By::via(Via::Http) };
+                        let peer = Peer { by, token: None, names: None, stranger: None };
+                        let router = router.clone();
+                        tokio::spawn(async move {
+                            let _place: OwnedSemaphorePermit = place;
+                            connection(stream, peer, router).await;
+                        });
                     }
                     Err(_) => tokio::time::sleep(RETRY).await,
                 }
             }
         }
-        Door::Tcp { token, tls } => {
+        Door::Tcp { token, tls, names } => {
             let listener = net::TcpListener::from(socket);
             listener.set_nonblocking(true)?;
             let listener = TcpListener::from_std(listener)?;
+            let strangers = Strangers::new(places);
             loop {
-                let place = places.clone().acquire_owned().await.expect("nobody closes it");
                 match listener.accept().await {
                     Ok((stream, from)) => {
                         // A peer that vanished is noticed by what cannot be written.
                         let _ = stream.set_nodelay(true);
                         let by = By { address: Some(from.to_string()), ..By::via(Via::Http) };
-                        let peer = Peer { by, token: token.clone() };
-                        match &tls {
-                            None => tokio::spawn(connection(stream, peer, router.clone(), place)),
-                            Some(tls) => tokio::spawn(encrypted(stream, tls(), peer, router.clone(), place)),
-                        };
+                        let stranger = Some(strangers.come());
+                        let peer = Peer { by, token: token.clone(), names: Some(names.clone()), stranger };
+                        tokio::spawn(stranger_of_tcp(stream, tls.as_ref().map(|tls| tls()), peer, router.clone()));
                     }
                     Err(_) => tokio::time::sleep(RETRY).await,
                 }
@@ -177,22 +176,54 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
     }
 }
 
-/// A connection after its handshake, for which there is as long as for a header.
-async fn encrypted(
-    stream: TcpStream,
-    with: Arc<tls::ServerConfig>,
-    peer: Peer,
-    router: Router,
-    place: OwnedSemaphorePermit,
-) {
-    let handshake = TlsAcceptor::from(with).accept(Patient::new(stream));
-    // One that fails is the client's business: it has the alert.
-    if let Ok(Ok(stream)) = tokio::time::timeout(HEADER_WAIT, handshake).await {
-        connection(stream, peer, router, place).await;
+/// A connection of a TCP address, until its end or until it must leave.
+async fn stranger_of_tcp<S>(stream: S, with: Option<Arc<tls::ServerConfig>>, peer: Peer, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stranger = peer.stranger.clone();
+    let served = async {
+        match with {
+            None => connection(stream, peer, router).await,
+            Some(with) => encrypted(stream, with, peer, router).await,
+        }
+    };
+    let must_leave = async {
+        match &stranger {
+            Some(stranger) => stranger.must_leave().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = must_leave => {}
     }
 }
 
-async fn connection<S>(stream: S, peer: Peer, router: Router, _place: OwnedSemaphorePermit)
+/// A connection, after its handshake.
+async fn encrypted<S>(stream: S, with: Arc<tls::ServerConfig>, peer: Peer, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    match TlsAcceptor::from(with).accept(Patient::new(stream)).into_fallible().await {
+        Ok(stream) => {
+            // Without a token TLS has asked for a certificate. If no place is free, the first request is told.
+            if let (None, Some(stranger)) = (&peer.token, &peer.stranger) {
+                stranger.become_guest();
+            }
+            connection(stream, peer, router).await;
+        }
+        Err((_, mut stream)) => {
+            // The alert is sent. A close with bytes that nobody has read would take it back (RST), so they are read.
+            let mut bytes = [0; 1024];
+            if stream.shutdown().await.is_ok() {
+                while stream.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
+            }
+        }
+    }
+}
+
+async fn connection<S>(stream: S, peer: Peer, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

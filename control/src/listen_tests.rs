@@ -1,18 +1,50 @@
 //! Clients that hang, in virtual time: each is let go when its time is over, and costs nobody else anything.
 
 use super::*;
+use crate::admission::{STRANGER_WAIT, STRANGERS_MAX};
 use crate::api::tests::OnPaper;
 use crate::stream::WRITE_WAIT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::Instant;
 
-/// A client of a connection whose buffers hold `bytes`.
-fn connected(router: &Router, bytes: usize, token: Option<&str>) -> DuplexStream {
+/// A client of a unix socket whose buffers hold `bytes`.
+fn connected(router: &Router, bytes: usize) -> DuplexStream {
     let (ours, theirs) = duplex(bytes);
-    let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    let peer = Peer { by: By::via(Via::Http), token: token.map(Arc::from) };
-    tokio::spawn(connection(theirs, peer, router.clone(), place));
+    let peer = Peer { by: By::via(Via::Http), token: None, names: None, stranger: None };
+    tokio::spawn(connection(theirs, peer, router.clone()));
     ours
+}
+
+/// A TCP address with a token and so many places for guests.
+struct Tcp(Arc<Strangers>);
+
+const TOKEN: &str = "secret-secret-secret";
+
+impl Tcp {
+    fn new(guests: usize) -> Tcp {
+        Tcp(Strangers::new(Arc::new(Semaphore::new(guests))))
+    }
+
+    /// A client of it.
+    fn connect(&self, router: &Router) -> DuplexStream {
+        let (ours, theirs) = duplex(4096);
+        let (by, token) = (By::via(Via::Http), Some(Arc::from(TOKEN)));
+        let peer = Peer { by, token, names: Some(Arc::new(|_| false)), stranger: Some(self.0.come()) };
+        tokio::spawn(stranger_of_tcp(theirs, None, peer, router.clone()));
+        ours
+    }
+}
+
+/// A request with the token, as a client of TCP sends it.
+fn with_token(token: &str) -> String {
+    format!("GET /v1/tenants/web HTTP/1.1\r\nHost: localhost\r\n{token}\r\n")
+}
+
+/// The answer's first line, of a connection that stays.
+async fn status_line(client: &mut DuplexStream) -> String {
+    let mut bytes = [0; 4096];
+    let read = client.read(&mut bytes).await.unwrap();
+    String::from_utf8_lossy(&bytes[..read]).lines().next().unwrap_or_default().to_owned()
 }
 
 fn router() -> Router {
@@ -29,7 +61,7 @@ async fn rest(client: &mut DuplexStream) -> (String, Duration) {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_says_nothing_or_half_a_header_is_let_go() {
     for said in ["", "GET /v1/sta", "GET /v1/status HTTP/1.1\r\nHost: x\r\n"] {
-        let mut client = connected(&router(), 4096, None);
+        let mut client = connected(&router(), 4096);
         client.write_all(said.as_bytes()).await.unwrap();
         let (_, after) = rest(&mut client).await;
         assert!(after >= HEADER_WAIT && after < 2 * HEADER_WAIT, "{said:?}: {after:?}");
@@ -38,7 +70,7 @@ async fn a_client_that_says_nothing_or_half_a_header_is_let_go() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_asked_once_and_says_no_more_is_let_go() {
-    let mut client = connected(&router(), 4096, None);
+    let mut client = connected(&router(), 4096);
     client.write_all(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let (answer, after) = rest(&mut client).await;
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
@@ -47,8 +79,8 @@ async fn a_client_that_asked_once_and_says_no_more_is_let_go() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_come_is_waited_for_so_long() {
-    let mut client = connected(&router(), 4096, None);
-    let head = b"PUT /v1/tenants/web HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n{\"weight\":";
+    let mut client = connected(&router(), 4096);
+    let head = b"PUT /v1/tenants/web HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{\"weight\":";
     client.write_all(head).await.unwrap();
     let (answer, after) = rest(&mut client).await;
     assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("the body was not there within 30 s"), "{answer}");
@@ -58,7 +90,7 @@ async fn a_body_that_does_not_come_is_waited_for_so_long() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_its_answer_is_let_go() {
     // Less room than an answer has bytes.
-    let mut client = connected(&router(), 128, None);
+    let mut client = connected(&router(), 128);
     client.write_all(b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     tokio::time::sleep(2 * WRITE_WAIT).await;
     let (answer, after) = rest(&mut client).await;
@@ -67,9 +99,11 @@ async fn a_client_that_does_not_read_its_answer_is_let_go() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_says_it_is_too_long_is_refused_before_it_comes() {
-    let mut client = connected(&router(), 4096, None);
+    let mut client = connected(&router(), 4096);
     let length = api::THING_BYTES_MAX + 1;
-    let head = format!("PUT /v1/tenants/web HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    let head = format!(
+        "PUT /v1/tenants/web HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
     client.write_all(head.as_bytes()).await.unwrap();
     let (answer, after) = rest(&mut client).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
@@ -82,7 +116,7 @@ async fn a_stream_of_events_that_nobody_reads_is_let_go_and_one_that_is_read_liv
     let server = OnPaper::new("");
     let router = api::router(server.clone(), Vec::new());
     let ask = b"GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n";
-    let (mut deaf, mut live) = (connected(&router, 256, None), connected(&router, 256, None));
+    let (mut deaf, mut live) = (connected(&router, 256), connected(&router, 256));
     deaf.write_all(ask).await.unwrap();
     live.write_all(ask).await.unwrap();
     for _ in 0..20 {
@@ -103,20 +137,108 @@ async fn a_stream_of_events_that_nobody_reads_is_let_go_and_one_that_is_read_liv
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tcp_client_without_the_token_is_told_so_and_learns_nothing() {
+async fn a_tcp_client_without_the_token_is_told_so_learns_nothing_and_is_closed() {
     let router = router();
-    let ask = |token: &str| format!("GET /v1/tenants/web HTTP/1.1\r\nHost: x\r\n{token}\r\n");
     for (token, status) in [
         ("", "401"),
         ("Authorization: Bearer secret-secret-secrex\r\n", "401"),
         ("Authorization: Bearer secret-secret-secret1\r\n", "401"),
+        ("Authorization: Bearer\r\n", "401"),
         ("Authorization: Basic secret-secret-secret\r\n", "401"),
         ("Authorization: Bearer secret-secret-secret\r\n", "200"),
+        ("Authorization: bearer secret-secret-secret\r\n", "200"),
+        ("Authorization: BEARER secret-secret-secret\r\n", "200"),
     ] {
-        let mut client = connected(&router, 4096, Some("secret-secret-secret"));
-        client.write_all(ask(token).as_bytes()).await.unwrap();
-        let (answer, _) = rest(&mut client).await;
+        let mut client = Tcp::new(1).connect(&router);
+        client.write_all(with_token(token).as_bytes()).await.unwrap();
+        let (answer, after) = rest(&mut client).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{token}: {answer}");
         assert_eq!(answer.contains("configured"), status == "200", "{answer}");
+        assert_eq!(after < Duration::from_secs(1), status == "401", "{token}: closed after {after:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_without_the_token_keep_nobody_out_who_has_it() {
+    let (tcp, router) = (Tcp::new(CONNECTIONS_MAX), router());
+    let mut strangers = Vec::new();
+    for _ in 0..2 * STRANGERS_MAX {
+        strangers.push(tcp.connect(&router));
+    }
+    let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
+    let mut operator = tcp.connect(&router);
+    operator.write_all(with_token(&bearer).as_bytes()).await.unwrap();
+    assert_eq!(status_line(&mut operator).await, "HTTP/1.1 200 OK");
+    let mut oldest = [0];
+    assert_eq!(strangers[0].read(&mut oldest).await.unwrap(), 0, "the oldest has made room");
+    // However many come later, and however long it takes: a guest stays.
+    for _ in 0..2 * STRANGERS_MAX {
+        strangers.push(tcp.connect(&router));
+    }
+    tokio::time::sleep(HEADER_WAIT / 2).await;
+    operator.write_all(with_token(&bearer).as_bytes()).await.unwrap();
+    assert_eq!(status_line(&mut operator).await, "HTTP/1.1 200 OK");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_has_so_long_however_busy_it_keeps_its_connection() {
+    let (tcp, router) = (Tcp::new(1), router());
+    let mut client = tcp.connect(&router);
+    let start = Instant::now();
+    // A byte of a header now and then.
+    while client.write_all(b"G").await.is_ok() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(start.elapsed() <= STRANGER_WAIT + Duration::from_secs(2), "it is still there");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_of_guests_are_counted_and_given_back() {
+    let (tcp, router) = (Tcp::new(1), router());
+    let bearer = with_token(&format!("Authorization: Bearer {TOKEN}\r\n"));
+    let mut first = tcp.connect(&router);
+    first.write_all(bearer.as_bytes()).await.unwrap();
+    assert_eq!(status_line(&mut first).await, "HTTP/1.1 200 OK");
+    let mut second = tcp.connect(&router);
+    second.write_all(bearer.as_bytes()).await.unwrap();
+    let (answer, _) = rest(&mut second).await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("allowed is to try again"), "{answer}");
+    drop(first);
+    // Its end is seen at the next turn of the runtime.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let mut third = tcp.connect(&router);
+    third.write_all(bearer.as_bytes()).await.unwrap();
+    assert_eq!(status_line(&mut third).await, "HTTP/1.1 200 OK");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_has_not_the_method_names_those_that_it_has() {
+    let mut client = connected(&router(), 4096);
+    client.write_all(b"POST /v1/tenants/web HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let (answer, _) = rest(&mut client).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 405 ") && answer.contains("\r\nallow: GET,HEAD,PUT,PATCH,DELETE\r\n"),
+        "{answer}"
+    );
+    assert!(answer.contains("POST does not go with this path, allowed is GET, PUT, PATCH, DELETE"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_without_a_type_and_an_empty_one_are_refused_in_a_sentence() {
+    for (path, head, status, sentence) in [
+        ("/v1/tenants/web", "", "415", "Content-Type: the header is missing, allowed is application/json"),
+        (
+            "/v1/config",
+            "",
+            "415",
+            "Content-Type: the header is missing, allowed is application/json or application/toml",
+        ),
+        ("/v1/tenants/web", "Content-Type: application/json\r\n", "400", "the body is empty, allowed is a JSON object"),
+    ] {
+        let mut client = connected(&router(), 4096);
+        let ask = format!("PUT {path} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 0\r\n\r\n");
+        client.write_all(ask.as_bytes()).await.unwrap();
+        let (answer, _) = rest(&mut client).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(sentence), "{path}: {answer}");
     }
 }

@@ -227,9 +227,9 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal that is about no key.
+    /// A refusal that is about no key. The sentence is one printable line, without numbers of errors.
     pub fn new(fault: Fault, sentence: impl Into<String>) -> Refusal {
-        Refusal { fault, sentence: sentence.into(), key: None, line: None }
+        Refusal { fault, sentence: mqfq_config::text::sentence(&sentence.into()), key: None, line: None }
     }
 }
 

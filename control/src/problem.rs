@@ -3,6 +3,7 @@
 use crate::model::{Fault, Refusal};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use mqfq_config::text::sentence;
 use serde::{Deserialize, Serialize};
 
 /// The media type.
@@ -35,7 +36,8 @@ impl Problem {
             kind: "about:blank".into(),
             title: status.canonical_reason().unwrap_or_default().into(),
             status: status.as_u16(),
-            detail: detail.into(),
+            // Refusals of a change may hold an error of the operating system.
+            detail: sentence(&detail.into()),
             key: None,
             line: None,
         }
@@ -64,8 +66,8 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            // There is no room: its place is somebody else's.
+        if [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
+            // The client is not let in, or there is no room: its place is for another one.
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         answer

@@ -18,6 +18,7 @@ use mqfq_blk::device::Health;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::Slot;
 use mqfq_config::text::shown;
+use mqfq_control::admission::IsOwnName;
 use mqfq_control::document::Document;
 use mqfq_control::events::Events;
 use mqfq_control::ledger::{Candidate, Ledger};
@@ -504,7 +505,7 @@ impl Server for Running {
 fn refusal(error: &ConfigError, edit: &Edit, sentence: String) -> Refusal {
     let fault = if matches!(edit, Edit::Delete(..)) { Fault::Conflict } else { Fault::Bad };
     let key = (!error.key.is_empty()).then(|| error.key.clone());
-    Refusal { fault, sentence, key, line: Some(error.line) }
+    Refusal { key, line: Some(error.line), ..Refusal::new(fault, sentence) }
 }
 
 /// A sentence without the name and the line of a document that we have written.
@@ -658,17 +659,29 @@ pub fn listen(
             Some(token(&located.value).map_err(wrong)?.into())
         }
     };
+    let hosts: BTreeSet<String> = control.listen.iter().filter_map(host).collect();
+    let certificate = keys.clone();
+    let is_certified = move |name: &str| certificate.as_ref().is_some_and(|keys| keys.is_for(name));
+    let names: IsOwnName = Arc::new(move |name| hosts.contains(&name.to_ascii_lowercase()) || is_certified(name));
     let tls: Option<tls::Present> = keys.map(|keys| Arc::new(move || keys.now()) as tls::Present);
     let listen = |address: &SocketAddress| {
         let listening = upgrade::listen(address, control.socket_mode, BACKLOG, inherited(address))?;
         let door = match address {
-            SocketAddress::Tcp { .. } => Door::Tcp { token: token.clone(), tls: tls.clone() },
+            SocketAddress::Tcp { .. } => Door::Tcp { token: token.clone(), tls: tls.clone(), names: names.clone() },
             SocketAddress::Unix(_) => Door::Unix,
         };
         let (socket, address, file) = listening.into_parts();
         Ok(Listen { socket, address: address.to_string(), door, keep: Box::new(file) })
     };
     control.listen.iter().map(listen).collect()
+}
+
+/// The host of a TCP address, in lower case.
+fn host(address: &SocketAddress) -> Option<String> {
+    match address {
+        SocketAddress::Tcp { host, .. } => Some(host.to_ascii_lowercase()),
+        SocketAddress::Unix(_) => None,
+    }
 }
 
 /// The token in the file at `path`: its text without the white space around it.

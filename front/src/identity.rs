@@ -68,6 +68,11 @@ impl Identity {
         let (key, name) = text.split_once(':')?;
         Identity::new(Kind::ALL.into_iter().find(|kind| kind.key() == key)?, name)
     }
+
+    /// The name, if it is one of DNS.
+    pub fn dns(&self) -> Option<&str> {
+        (self.kind == Kind::Dns).then_some(&self.name)
+    }
 }
 
 impl fmt::Display for Identity {

@@ -16,13 +16,14 @@
 //! of one, so that a list that was forgotten keeps clients out and does not let them in. A list counts until another
 //! takes its place: whoever changes the file decides how old it may be. Source: RFC 5280, sections 5 and 6.3.
 
+use crate::identity::{Identity, names};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
 /// Longest file, bytes: some thousand certificates.
@@ -172,23 +173,37 @@ fn revocation_lists(text: &[u8]) -> Result<Vec<CertificateRevocationListDer<'sta
 }
 
 /// The material in force, for all listeners of a server.
-pub struct Keys(Mutex<Arc<ServerConfig>>);
+pub struct Keys(Mutex<Material>);
 
 impl Keys {
     /// With `material` to begin with.
     pub fn new(material: &Material) -> Arc<Keys> {
-        Arc::new(Keys(Mutex::new(material.config.clone())))
+        Arc::new(Keys(Mutex::new(material.clone())))
     }
 
     /// From now on handshakes begin with `material`.
     pub fn replace(&self, material: &Material) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = material.config.clone();
+        *self.lock() = material.clone();
     }
 
     /// What a handshake begins with now.
     pub fn now(&self) -> Arc<ServerConfig> {
+        self.lock().config.clone()
+    }
+
+    /// Whether the certificate is for `host`: one of its DNS names, of which the first label may be `*`.
+    pub fn is_for(&self, host: &str) -> bool {
+        let names = self.lock().public.first().map(|certificate| names(certificate)).unwrap_or_default();
+        let parent = host.split_once('.').map(|(_, parent)| parent);
+        names.iter().filter_map(Identity::dns).any(|name| match name.strip_prefix("*.") {
+            None => name.eq_ignore_ascii_case(host),
+            Some(rest) => parent.is_some_and(|parent| rest.eq_ignore_ascii_case(parent)),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Material> {
         // A handle is whole whatever panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

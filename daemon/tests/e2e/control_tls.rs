@@ -3,6 +3,7 @@
 
 use crate::server::{Folder, Server, mqfq};
 use crate::tls::Authority;
+use mqfq_control::admission::STRANGERS_MAX;
 use mqfq_control::listen::CONNECTIONS_MAX;
 use mqfq_testing::tools::{need, run};
 use std::net::TcpStream;
@@ -66,9 +67,10 @@ fn curl_and_ctl_reach_it_over_tls_and_nobody_without_certificate_or_token() {
         (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
     };
     let trusting = ["--cacert", &ca];
-    // While as many as fit have begun a handshake that never goes on.
-    let hanging: Vec<TcpStream> =
-        (0..CONNECTIONS_MAX - 2).map(|_| TcpStream::connect(format!("localhost:{port}")).unwrap()).collect();
+    // While more than fit have begun a handshake that never goes on.
+    let hanging: Vec<TcpStream> = (0..CONNECTIONS_MAX + STRANGERS_MAX)
+        .map(|_| TcpStream::connect(format!("localhost:{port}")).unwrap())
+        .collect();
     for version in ["1.2", "1.3"] {
         let all = [&trusting[..], &own, &token, &["--tls-max", version]].concat();
         assert_eq!(curl("https", &all), (0, "200".to_owned()), "TLS {version}");
@@ -89,9 +91,20 @@ fn curl_and_ctl_reach_it_over_tls_and_nobody_without_certificate_or_token() {
         ctl(&server, &port, &ca, &["--cert", "--token-file"], &["tenant", "set", "web", "--weight", "7"]);
     assert!(is_done && said.ends_with("revision 2"), "{said}");
     let (is_done, said) = ctl(&server, &port, &ca, &["--cert"], &["status"]);
-    assert!(!is_done && said.starts_with("mqfq: this address wants the token"), "{said}");
-    let (is_done, said) = ctl(&server, &port, &ca, &["--token-file"], &["status"]);
-    assert!(!is_done && said.contains(&format!("tcp:localhost:{port}")), "{said}");
+    assert!(
+        !is_done && said.starts_with("mqfq: this address wants the token") && said.contains("--token-file"),
+        "{said}"
+    );
+    // The alert comes, also to a client that is in the middle of a long request.
+    std::fs::write(server.join("long.toml"), "# a comment\n".repeat(50_000)).unwrap();
+    for _ in 0..20 {
+        let (is_done, said) = ctl(&server, &port, &ca, &["--token-file"], &["apply", &path("long.toml")]);
+        let wanted = format!(
+            "mqfq: the connection to tcp:localhost:{port} broke: received fatal alert: CertificateRequired; the server \
+             wants --cert and --key"
+        );
+        assert_eq!((is_done, said), (false, wanted));
+    }
     let (is_done, said) = ctl(&server, &port, &server.join("ops-cert.pem"), &["--cert"], &["status"]);
     let wanted = format!("mqfq: no TLS with tcp:localhost:{port}: invalid peer certificate: UnknownIssuer");
     assert_eq!((is_done, said), (false, wanted));
@@ -101,6 +114,29 @@ fn curl_and_ctl_reach_it_over_tls_and_nobody_without_certificate_or_token() {
     let said = String::from_utf8(in_the_clear.stderr).unwrap();
     let wanted = format!("mqfq: {} has no TLS, allowed is --ca with tcp:HOST:PORT, see mqfq --help\n", unix(&server));
     assert_eq!(said, wanted);
+    server.terminate();
+}
+
+/// A browser that has a client certificate sends it with requests of any page.
+#[test]
+fn requests_that_another_site_forges_are_refused_also_with_a_certificate() {
+    need!("curl");
+    let (server, _, port) = start("client-ca = \"@/ca-cert.pem\"");
+    let path = |name: &str| server.join(name).display().to_string();
+    let files = ["--cacert", &path("ca-cert.pem"), "--cert", &path("ops-cert.pem"), "--key", &path("ops-key.pem")];
+    let reload = |headers: &[&str]| {
+        let url = format!("https://localhost:{port}/v1/config/reload");
+        let fixed = ["-sS", "--max-time", "60", "-o", "/dev/null", "-w", "%{http_code}", "-X", "POST", &url];
+        let headers = headers.iter().flat_map(|header| ["--header", header]);
+        let output = run("curl", &fixed.into_iter().chain(files).chain(headers).collect::<Vec<_>>());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let own = format!("Origin: https://localhost:{port}");
+    assert_eq!((reload(&[]), reload(&[&own])), ("200".into(), "200".into()));
+    for header in ["Origin: https://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "Host: evil.example"] {
+        assert_eq!(reload(&[header]), "403", "{header}");
+    }
+    assert_eq!(reload(&["Host: OPS.example"]), "403", "a name of the client's certificate is none of the server's");
     server.terminate();
 }
 

@@ -480,3 +480,16 @@ fn a_session_does_not_travel_and_ends_as_at_a_drain_when_another_process_comes()
     assert!(tls.peer.client.is_paused() && tls.ended, "and close_notify came behind it");
     assert!(tls.peer.client.pack(mqfq_blk::state::VERSION).unwrap().is_none());
 }
+
+#[test]
+fn a_certificate_is_for_the_hosts_that_it_names() {
+    for (name, hosts, others) in [
+        ("storage.example", &["storage.example", "STORAGE.example"][..], &["a.storage.example", "example", ""][..]),
+        ("*.example", &["a.example", "B.Example"], &["example", "a.b.example", "a.example.evil"]),
+    ] {
+        let (certificate, key) = OURS.sign(name, 4000);
+        let keys = Keys::new(&Material::from_pem(certificate.as_bytes(), key.as_bytes(), None, None).unwrap());
+        assert!(hosts.iter().all(|host| keys.is_for(host)), "{name}");
+        assert!(!others.iter().any(|host| keys.is_for(host)), "{name}");
+    }
+}
