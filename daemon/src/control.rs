@@ -652,13 +652,7 @@ pub fn listen(
     keys: Option<Arc<Keys>>,
     inherited: &mut dyn FnMut(&SocketAddress) -> Option<OwnedFd>,
 ) -> Result<Vec<Listen>, String> {
-    let token: Option<Arc<str>> = match &control.token_file {
-        None => None,
-        Some(located) => {
-            let wrong = |why| located.place.error(why).to_string();
-            Some(token(&located.value).map_err(wrong)?.into())
-        }
-    };
+    let token: Option<Arc<str>> = token_of(control)?.map(Arc::from);
     let hosts: BTreeSet<String> = control.listen.iter().filter_map(host).collect();
     let certificate = keys.clone();
     let is_certified = move |name: &str| certificate.as_ref().is_some_and(|keys| keys.is_for(name));
@@ -682,6 +676,15 @@ fn host(address: &SocketAddress) -> Option<String> {
         SocketAddress::Tcp { host, .. } => Some(host.to_ascii_lowercase()),
         SocketAddress::Unix(_) => None,
     }
+}
+
+/// The token that clients of TCP must know, if there is one.
+///
+/// # Errors
+/// One sentence: the file cannot be read, others can read it, or it holds no token.
+pub fn token_of(control: &ControlConfig) -> Result<Option<String>, String> {
+    let Some(located) = &control.token_file else { return Ok(None) };
+    token(&located.value).map(Some).map_err(|why| located.place.error(why).to_string())
 }
 
 /// The token in the file at `path`: its text without the white space around it.

@@ -1,12 +1,13 @@
 //! From a device's section to the device.
 
-use crate::config::{ConfigError, DevicePlan, Medium};
+use crate::config::{ConfigError, DevicePlan, Located, Medium};
 use mqfq_blk::device::Device;
-use mqfq_blk::device::file::{FileDevice, FileOptions};
+use mqfq_blk::device::file::{Direct, FileDevice, FileOptions, OnFailure};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Start of the software controller's random numbers (which die holds what, how long each read takes). One number, so
@@ -34,13 +35,7 @@ pub fn open_with(
         Medium::Null { size_bytes } => Arc::new(NullDevice::new(*size_bytes)),
         Medium::Memory { size_bytes } => Arc::new(MemoryDevice::new(*size_bytes)),
         Medium::File { path, direct, on_failure, .. } => {
-            let options = FileOptions {
-                size_bytes: Some(plan.size_bytes),
-                direct: *direct,
-                read_only: plan.read_only,
-                on_failure: *on_failure,
-                ..FileOptions::new(&path.value)
-            };
+            let options = file_options(plan, path, *direct, *on_failure);
             let device = match file {
                 Some(file) => FileDevice::adopt(&options, file),
                 None => FileDevice::open(&options),
@@ -63,14 +58,29 @@ pub fn open_with(
     })
 }
 
-/// The device, but for a file only something of its size: opening it would lock it, and the server that is running may
-/// hold that lock.
+/// The device, but for a file, which is looked at, only something of its size: opening it would lock it, and the server
+/// that is running may hold that lock.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_for_check(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError> {
-    match plan.config.medium {
-        Medium::File { .. } => Ok(Arc::new(NullDevice::new(plan.size_bytes))),
+    match &plan.config.medium {
+        Medium::File { path, direct, on_failure, .. } => {
+            let found = FileDevice::look(&file_options(plan, path, *direct, *on_failure));
+            let found = found.map_err(|why| path.place.error(why))?;
+            warnings.extend(found.iter().map(|warning| path.place.error(warning).to_string()));
+            Ok(Arc::new(NullDevice::new(plan.size_bytes)))
+        }
         _ => open(plan, warnings),
+    }
+}
+
+fn file_options(plan: &DevicePlan, path: &Located<PathBuf>, direct: Direct, on_failure: OnFailure) -> FileOptions {
+    FileOptions {
+        size_bytes: Some(plan.size_bytes),
+        direct,
+        read_only: plan.read_only,
+        on_failure,
+        ..FileOptions::new(&path.value)
     }
 }

@@ -245,6 +245,7 @@ fn start_and_serve(
         devices::open_with(plan, file, warnings)
     };
     let prepared = Prepared::new(read, open, output, &go_on)?;
+    prepared.could_serve(arrival, &activated)?;
     let server = prepared.plan.server.clone();
     let trust = Trust::new(&prepared.plan.trust);
     let mut taken_sockets = Vec::new();
@@ -599,8 +600,8 @@ pub fn check(config: &Path, json: bool) -> Result<(), String> {
 
 fn check_and_say(config: &Path, output: &Output) -> Result<(), Failure> {
     let read = Read::config(config, &|| Ok(()))?;
-    privilege::look_up(&read.plan.server.privilege)?;
     let prepared = Prepared::new(read, &mut devices::open_for_check, output, &|| Ok(()))?;
+    prepared.could_serve(&Arrival::default(), &Inherited::default())?;
     let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
     let settled = Engine::check(&prepared.engine_options())?;
     prepared.say_settled(&settled, output);
@@ -651,6 +652,21 @@ impl Prepared {
                 .get(),
         };
         Ok(Prepared { text, control, plan, devices, tables, workers, tenants, exports, caps })
+    }
+
+    /// Whether the machine lets it serve: the one list of what `serve` and `check` refuse once the config is right.
+    /// Nothing is made, and a server that runs is not disturbed. Sockets that came from another server (`arrival`) or from
+    /// systemd (`activated`) are there already.
+    fn could_serve(&self, arrival: &Arrival, activated: &Inherited) -> Result<(), String> {
+        privilege::look_up(&self.plan.server.privilege)?;
+        self.control.as_ref().map(control::token_of).transpose()?;
+        let control = self.control.iter().flat_map(|control| &control.listen);
+        let mut own = control.chain(&self.plan.server.upgrade).filter(|address| !arrival.has_socket(address));
+        own.try_for_each(SocketAddress::could_listen)?;
+        let is_activated = |claim: Option<String>| claim.is_some_and(|claim| activated.has(&claim));
+        let is_here = |address: &ExportAddress| arrival.listens_at(address) || is_activated(address.address().claim());
+        let mut exports = self.tables.iter().map(|(address, _)| address).filter(|address| !is_here(address));
+        exports.try_for_each(|address| address.address().could_listen())
     }
 
     fn device_names(&self) -> Vec<String> {

@@ -159,6 +159,13 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
         let _ = give_up;
     }
 
+    /// Whether [`Address::listen`] can succeed on this machine as it is, but for another server that has the address now.
+    /// Makes nothing, and disturbs no server.
+    ///
+    /// # Errors
+    /// One sentence for the user, which names the address.
+    fn could_listen(&self) -> Result<(), String>;
+
     /// Listens there. What it makes (a socket's file) is removed with the listener's last client.
     ///
     /// # Errors

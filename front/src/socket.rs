@@ -4,7 +4,7 @@
 //! more is replaced, and the own one is removed at the end.
 
 use crate::front_end::AddressFault;
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{Access, FileType, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fmt;
@@ -19,6 +19,8 @@ pub const PATH_BYTES_MAX: usize = 107;
 
 /// What [`SocketAddress::parse`] takes, for an error's "allowed is".
 pub const ADDRESSES: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\"";
+
+const NOT_A_SOCKET: &str = "the file exists and is not a socket";
 
 /// Where a listener listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,6 +103,19 @@ impl SocketAddress {
                 Ok(Listening { socket, address: SocketAddress::Tcp { host: host.clone(), port }, file: None })
             }
         }
+    }
+
+    /// Whether [`SocketAddress::listen`] can succeed on this machine as it is, but for another server that listens there
+    /// now. Makes nothing: a TCP port is bound for a moment, and nobody can connect to it.
+    ///
+    /// # Errors
+    /// One sentence for the user, which names the address.
+    pub fn could_listen(&self) -> Result<(), String> {
+        let could = match self {
+            SocketAddress::Unix(path) => could_listen_unix(path),
+            SocketAddress::Tcp { host, port } => could_listen_tcp(host, *port),
+        };
+        could.map_err(|why| format!("cannot listen on {self}: {why}"))
     }
 
     /// What removes the socket's file when it is dropped, if there is one: for who goes on listening in another one's
@@ -197,6 +212,53 @@ fn listen_tcp(host: &str, port: u16, backlog: i32) -> Result<(OwnedFd, u16), Str
     Ok((listener.into(), port))
 }
 
+/// Whether one of its addresses can be bound, or is another server's.
+fn could_listen_tcp(host: &str, port: u16) -> Result<(), String> {
+    let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
+    let mut result = Err(Errno::ADDRNOTAVAIL);
+    for address in addresses {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        result = socket.and_then(|socket| {
+            // As of a listener: connections of a server that has ended are not in the way.
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+            rustix::net::bind(&socket, &address)
+        });
+        if matches!(result, Ok(()) | Err(Errno::ADDRINUSE)) {
+            return Ok(());
+        }
+    }
+    result.map_err(|errno| errno.to_string())
+}
+
+/// Whether a socket can be made in its folder, and nothing else has its name.
+fn could_listen_unix(path: &Path) -> Result<(), String> {
+    let folder = folder_of(path);
+    let shown = folder.display();
+    let about = rustix::fs::stat(folder).map_err(|errno| match errno {
+        Errno::NOENT => {
+            format!(
+                "there is no folder {shown}, allowed is one that exists (RuntimeDirectory= of a systemd unit makes it)"
+            )
+        }
+        errno => format!("the folder {shown}: {errno}"),
+    })?;
+    if FileType::from_raw_mode(about.st_mode) != FileType::Directory {
+        return Err(format!("{shown} is not a folder"));
+    }
+    rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|errno| format!("nothing can be made in the folder {shown}: {errno}"))?;
+    match rustix::fs::lstat(path) {
+        Ok(about) if FileType::from_raw_mode(about.st_mode) != FileType::Socket => Err(NOT_A_SOCKET.to_owned()),
+        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.to_string()),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Binds, sets the permissions, and listens, in this order: until the last step nobody can connect.
 ///
 /// Two servers that start at once on one path must not take each other's socket for a stale one, so the steps are done
@@ -205,8 +267,7 @@ fn listen_tcp(host: &str, port: u16, backlog: i32) -> Result<(OwnedFd, u16), Str
 fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<(OwnedFd, SocketFile), String> {
     let address = SocketAddrUnix::new(path)
         .map_err(|_| "a socket's path has at most 107 bytes and no NUL; use a shorter one".to_owned())?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let lock = File::open(directory).ok();
+    let lock = File::open(folder_of(path)).ok();
     if let Some(lock) = &lock {
         let _ = lock.lock();
     }
@@ -229,7 +290,7 @@ fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<(OwnedFd, SocketF
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), String> {
     let stat = rustix::fs::lstat(path).map_err(|errno| errno.to_string())?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-        return Err("the file exists and is not a socket".to_owned());
+        return Err(NOT_A_SOCKET.to_owned());
     }
     // Not blocking: a server that is there but does not accept must not hold us up.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

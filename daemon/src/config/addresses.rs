@@ -186,6 +186,10 @@ mod tests {
             false
         }
 
+        fn could_listen(&self) -> Result<(), String> {
+            Ok(())
+        }
+
         fn listen(&self, _: Arc<ExportTable>, _: &ListenOptions) -> Result<Box<dyn Listener>, String> {
             unreachable!("nobody listens")
         }

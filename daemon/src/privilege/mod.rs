@@ -65,12 +65,12 @@ pub struct PrivilegeConfig {
     pub group: Option<String>,
 }
 
-/// Whether the user and the group of `config` are there.
+/// Whether the user and the group of `config` are there, and this process may become them.
 ///
 /// # Errors
-/// One sentence: one of them is not.
+/// One sentence: one of them is not, or it may not.
 pub fn look_up(config: &PrivilegeConfig) -> Result<(), String> {
-    user::find(config.user.as_deref(), config.group.as_deref()).map(drop)
+    user::could_become(config.user.as_deref(), config.group.as_deref())
 }
 
 /// Gives up what `config` says. `has_keys`: secrets are in memory, which must not reach a disk. Sentences about what

@@ -16,10 +16,7 @@ const ENTRY_BYTES: usize = 64 << 10;
 /// One sentence: there is no such user, or this process may not become it.
 pub fn become_user(user: Option<&str>, group: Option<&str>) -> Result<(), String> {
     let Found { uid, gid } = find(user, group)?;
-    let refused = |what: &str, name: &str| {
-        let error = io::Error::last_os_error();
-        Err(format!("server.{what}: cannot become {what} {}: {error}, allowed is to start it as root", quoted(name)))
-    };
+    let refused = |what: &str, name: &str| Err(cannot_become(what, name, &io::Error::last_os_error()));
     // SAFETY: these calls touch no memory: the list of groups is empty.
     unsafe {
         let is_root = libc::geteuid() == 0;
@@ -38,6 +35,31 @@ pub fn become_user(user: Option<&str>, group: Option<&str>) -> Result<(), String
         }
     }
     Ok(())
+}
+
+/// Whether [`become_user`] can succeed.
+///
+/// # Errors
+/// One sentence, as of [`become_user`].
+pub fn could_become(user: Option<&str>, group: Option<&str>) -> Result<(), String> {
+    let Found { uid, gid } = find(user, group)?;
+    let own = rustix::process::geteuid().as_raw();
+    // Root may become anybody; another user only what it is already.
+    if own != 0 {
+        let refused = || io::Error::from_raw_os_error(libc::EPERM);
+        if gid.is_some_and(|gid| gid != rustix::process::getegid().as_raw()) {
+            return Err(cannot_become("group", group.or(user).unwrap_or_default(), &refused()));
+        }
+        if uid.is_some_and(|uid| uid != own) {
+            return Err(cannot_become("user", user.unwrap_or_default(), &refused()));
+        }
+    }
+    Ok(())
+}
+
+fn cannot_become(what: &str, name: &str, error: &io::Error) -> String {
+    let why = crate::plain(error);
+    format!("server.{what}: cannot become {what} {}: {why}, allowed is to start it as root", quoted(name))
 }
 
 /// Whom a process becomes.

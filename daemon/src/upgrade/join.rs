@@ -60,6 +60,11 @@ impl Arrival {
         self.inherited.as_mut()?.socket(address)
     }
 
+    /// [`Arrival::socket`] has one.
+    pub fn has_socket(&self, address: &SocketAddress) -> bool {
+        self.inherited.as_ref().is_some_and(|inherited| inherited.has_socket(address))
+    }
+
     /// The listener at this address comes along.
     pub fn listens_at(&self, address: &ExportAddress) -> bool {
         self.inherited.as_ref().is_some_and(|inherited| inherited.listens_at(&key(address)))

@@ -81,6 +81,11 @@ impl Inherited {
         self.opened.sockets.remove(&address.to_string())
     }
 
+    /// [`Inherited::socket`] has one.
+    pub fn has_socket(&self, address: &SocketAddress) -> bool {
+        self.opened.sockets.contains_key(&address.to_string())
+    }
+
     /// The listener at this address comes along ([`super::key`]).
     pub fn listens_at(&self, address: &str) -> bool {
         self.opened.addresses.contains(address)

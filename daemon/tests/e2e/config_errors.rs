@@ -1,7 +1,8 @@
 //! Bad input at the command line: one exact sentence on stderr, nothing on stdout, a non-zero exit.
 
-use crate::server::{Folder, Server, mqfq};
+use crate::server::{Folder, Server, arg, mqfq};
 use mqfq_testing::machine;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
 const GOOD: &str = r#"[device.fast]
@@ -110,6 +111,91 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
     for (config, expected) in cases {
         refuses(&folder, &config, expected);
     }
+}
+
+#[test]
+fn check_refuses_what_the_machine_would_refuse_to_serve() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    let token = |name: &str, text: &str, mode| {
+        std::fs::write(folder.join(name), text).unwrap();
+        std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    token("good", "0123456789abcdef", 0o600);
+    token("open", "0123456789abcdef", 0o644);
+    token("short", "0123", 0o600);
+    std::fs::write(folder.join("odd"), [0; 1000]).unwrap();
+    let with = |section: &str| format!("{section}\n{GOOD}");
+    let control = |listen: &str, token: &str| {
+        with(&format!("[control]\nlisten = [\"unix:@/c.sock\", \"{listen}\"]\ntoken-file = \"@/{token}\"\n"))
+    };
+    let none = |what: &str| {
+        format!(
+            "cannot listen on unix:@/none/{what}: there is no folder @/none, allowed is one that exists (RuntimeDirectory= of \
+             a systemd unit makes it)"
+        )
+    };
+    let cases = [
+        (
+            control("tcp:127.0.0.1:0", "none"),
+            "@/config.toml:3: control.token-file: cannot read @/none: No such file or directory".to_owned(),
+        ),
+        (
+            control("tcp:127.0.0.1:0", "open"),
+            "@/config.toml:3: control.token-file: @/open has mode 644: others can read it, allowed is at most 600"
+                .into(),
+        ),
+        (
+            control("tcp:127.0.0.1:0", "short"),
+            "@/config.toml:3: control.token-file: @/short holds no token, allowed are at least 16 printable ASCII \
+             characters, no space"
+                .into(),
+        ),
+        (
+            // An address of documentation (RFC 5737), which is no machine's.
+            control("tcp:192.0.2.1:80", "good"),
+            "cannot listen on tcp:192.0.2.1:80: Cannot assign requested address".into(),
+        ),
+        (control("unix:@/none/control", "good"), none("control")),
+        (with("[server]\nupgrade = \"unix:@/none/upgrade\"\n"), none("upgrade")),
+        (good_with("unix:@/a.sock", "unix:@/none/a.sock"), none("a.sock")),
+        (good_with("nbd = \"unix:@/a.sock\"", "vhost-user = \"unix:@/none/a.sock\""), none("a.sock")),
+        (
+            good_with("unix:@/a.sock", "unix:@/odd"),
+            "cannot listen on unix:@/odd: the file exists and is not a socket".into(),
+        ),
+        (
+            good_with("unix:@/a.sock", "unix:@/odd/a.sock"),
+            "cannot listen on unix:@/odd/a.sock: @/odd is not a folder".into(),
+        ),
+    ];
+    for (config, expected) in cases {
+        refuses(&folder, &config, &expected);
+    }
+    // The sentence has the block of the file system.
+    let odd = good_with("kind = \"memory\"\nsize = \"1MiB\"", "kind = \"file\"\npath = \"@/odd\"\ndirect = \"always\"");
+    std::fs::write(folder.join("config.toml"), odd.replace("256KiB", "1000").replace('@', arg(folder.path()))).unwrap();
+    let [serve, check] = ["serve", "check"].map(|command| mqfq(&[command, arg(&folder.join("config.toml"))]));
+    assert!(
+        String::from_utf8_lossy(&serve.stderr).contains("odd: direct I/O is demanded, but its length of 1000 bytes")
+    );
+    assert_eq!((serve.stderr, serve.status.code()), (check.stderr, check.status.code()));
+    for socket in ["a.sock", "c.sock"] {
+        assert!(!folder.join(socket).exists(), "a check makes nothing");
+    }
+}
+
+#[test]
+fn a_config_of_a_server_that_runs_is_good() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    std::fs::write(folder.join("disk"), [0; 1 << 20]).unwrap();
+    let config = good_with("kind = \"memory\"\nsize = \"1MiB\"", "kind = \"file\"\npath = \"@/disk\"");
+    let config = format!("[control]\nlisten = \"unix:@/c.sock\"\n[server]\nupgrade = \"unix:@/u.sock\"\n{config}");
+    let server = Server::start_in(folder, &config);
+    let checked = mqfq(&["check", server.join("config.toml").to_str().unwrap()]);
+    assert!(checked.status.success(), "{checked:?}");
+    server.terminate();
 }
 
 #[test]

@@ -60,6 +60,10 @@ impl Address for NbdAddress {
         }
     }
 
+    fn could_listen(&self) -> Result<(), String> {
+        self.0.could_listen()
+    }
+
     fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String> {
         let options = NbdOptions { listen: options.clone(), ..NbdOptions::default() };
         Ok(Box::new(listen(&self.0, exports, options)?))

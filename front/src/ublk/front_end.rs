@@ -97,6 +97,19 @@ impl fmt::Display for UblkAddress {
     }
 }
 
+impl UblkAddress {
+    /// The driver, which does what the address asks for.
+    fn driver(&self) -> Result<Control, String> {
+        let refused = |why: String| format!("cannot serve {self}: {why}");
+        let control = Control::open().map_err(refused)?;
+        let features = control.abilities().features;
+        if self.recovery != Recovery::None && features & feature::USER_RECOVERY == 0 {
+            return Err(refused("this kernel keeps no device without its server (Linux 6.1 does)".to_owned()));
+        }
+        Ok(control)
+    }
+}
+
 impl Address for UblkAddress {
     fn claim(&self) -> Option<String> {
         self.number.map(|number| format!("ublk:{number}"))
@@ -115,13 +128,13 @@ impl Address for UblkAddress {
         false
     }
 
+    fn could_listen(&self) -> Result<(), String> {
+        self.driver().map(drop)
+    }
+
     fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String> {
         let refused = |why: String| format!("cannot serve {self}: {why}");
-        let mut control = Control::open().map_err(refused)?;
-        let features = control.abilities().features;
-        if self.recovery != Recovery::None && features & feature::USER_RECOVERY == 0 {
-            return Err(refused("this kernel keeps no device without its server (Linux 6.1 does)".to_owned()));
-        }
+        let mut control = self.driver()?;
         let all = exports.all();
         if all.len() > 1 {
             return Err(refused(format!("it is for one export, not for {}", all.len())));

@@ -82,6 +82,10 @@ impl Address for VhostUserAddress {
         }
     }
 
+    fn could_listen(&self) -> Result<(), String> {
+        self.socket.could_listen()
+    }
+
     fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String> {
         // None: a table of an address that comes while the server runs is filled before anybody is let in.
         let all = exports.all().len();

@@ -54,8 +54,15 @@ pub(super) fn own(backing: &Backing) {
     backing.is_own.store(true, Ordering::Relaxed);
 }
 
+/// Finds out what [`open`] would, without the lock and without making the file: a server may be serving it.
+pub(super) fn look(options: &FileOptions) -> Result<Opened, String> {
+    let options = &FileOptions { create: false, ..options.clone() };
+    let file = open_file(options, true).and_then(|file| measure(options, file, false));
+    file.map_err(|sentence| format!("{}: {sentence}", options.path.display()))
+}
+
 fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
-    let file = open_file(options)?;
+    let file = open_file(options, false)?;
     lock(&file, options.read_only)?;
     measure(options, file, true)
 }
@@ -103,7 +110,8 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
     })
 }
 
-fn open_file(options: &FileOptions) -> Result<File, String> {
+/// Opens it. `is_look`: a block device that another server serves is opened all the same.
+fn open_file(options: &FileOptions, is_look: bool) -> Result<File, String> {
     let mut how = OpenOptions::new();
     how.read(true).write(!options.read_only);
     match std::fs::metadata(&options.path) {
@@ -130,6 +138,10 @@ fn open_file(options: &FileOptions) -> Result<File, String> {
         Err(error) => match error.raw_os_error() {
             Some(libc::EBUSY) => {
                 let holder = File::open(&options.path).ok().and_then(|file| patience::holder(&file));
+                if is_look && holder.is_some() {
+                    how.custom_flags(0);
+                }
+                let holder = holder.filter(|_| !is_look);
                 Attempt::Busy { holder, otherwise: "is in use: mounted, or part of another device" }
             }
             Some(libc::EACCES | libc::EPERM) => Attempt::Done(Err(format!("no permission to {purpose}"))),

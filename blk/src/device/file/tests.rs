@@ -80,6 +80,24 @@ fn a_second_daemon_is_kept_out_until_the_first_is_gone() {
 }
 
 #[test]
+fn a_look_refuses_what_opening_would_and_takes_and_makes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file_of(&folder, MIB);
+    let (options, none) = (FileOptions::new(&path), FileOptions::new(folder.path().join("none")));
+    assert!(FileDevice::look(&options).is_ok());
+    let device = FileDevice::open(&options).unwrap();
+    assert!(FileDevice::look(&options).is_ok(), "it is served");
+    drop(device);
+    let larger = FileOptions { size_bytes: Some(2 * MIB), create: true, ..options };
+    for wrong in [larger, FileOptions { create: true, size_bytes: Some(MIB), ..none }, FileOptions::new(folder.path())]
+    {
+        let refused = FileDevice::look(&wrong).unwrap_err();
+        assert_eq!(refused, FileDevice::open(&FileOptions { create: false, ..wrong }).err().unwrap());
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn create_makes_a_private_file_or_extends_a_short_one_and_never_cuts_a_long_one() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
