@@ -3,7 +3,7 @@
 //! Answers: which groups are there, in an order in which each comes after the one that it is in? What a group has
 //! besides `weight` and `group` is nothing; who may say `group = "NAME"` is the caller's.
 
-use crate::text::{list, quoted};
+use crate::text::{did_you_mean, list, quoted};
 use crate::{ConfigError, Entry, Place, Section};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -100,9 +100,10 @@ impl Groups {
     }
 }
 
-fn unknown<'a>(place: &Place, name: &str, known: impl ExactSizeIterator<Item = &'a str>) -> ConfigError {
+fn unknown<'a>(place: &Place, name: &str, known: impl ExactSizeIterator<Item = &'a str> + Clone) -> ConfigError {
+    let hint = did_you_mean(name, known.clone());
     let known = if known.len() == 0 { "none is defined".to_owned() } else { format!("defined are {}", list(known)) };
-    place.error(format!("there is no group {}, {known}", quoted(name)))
+    place.error(format!("there is no group {}, {known}{hint}", quoted(name)))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! check that involves two keys (an export past its device's end) comes after deserialization, when positions are gone.
 //! The spanned tree of the toml crate has both, so a [`Section`] walks that.
 
-use crate::text::{quoted, sentence, shown};
+use crate::text::{did_you_mean, quoted, sentence, shown};
 use crate::{duration, size};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -135,7 +135,8 @@ impl<'s, 'a> Section<'s, 'a> {
         for key in self.table.keys() {
             if !allowed.contains(&key.get_ref().as_ref()) {
                 let place = self.source.place(key.span().start, join(&self.place.key, key.get_ref()));
-                return Err(place.error(format!("unknown key, allowed are {}", allowed.join(", "))));
+                let hint = did_you_mean(key.get_ref(), allowed.iter().copied());
+                return Err(place.error(format!("unknown key, allowed are {}{hint}", allowed.join(", "))));
             }
         }
         Ok(Section { allowed, ..self })

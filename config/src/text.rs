@@ -10,6 +10,9 @@ const VALUE_CHARS_MAX: usize = 256;
 /// Characters of a sentence that are printed.
 const SENTENCE_CHARS_MAX: usize = 4096;
 
+/// Longest word for which a similar one is looked for, characters.
+const SUGGESTED_CHARS_MAX: usize = 64;
+
 /// Names in a list of what there is.
 const NAMES_MAX: usize = 16;
 
@@ -55,6 +58,24 @@ pub fn list<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let first: Vec<String> = names.take(NAMES_MAX).map(shown).collect();
     let first = first.join(", ");
     if more > 0 { format!("{first} and {more} more") } else { first }
+}
+
+/// The end of a refusal of `word`: `"; did you mean NAME?"` with the nearest of `known`, empty if none is near.
+///
+/// Near is one wrong, missing, extra or swapped character in each three of `word`.
+pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let length = word.chars().count();
+    let most = length / 3;
+    if !(3..=SUGGESTED_CHARS_MAX).contains(&length) {
+        return String::new();
+    }
+    let is_near = |name: &&str| name.len() <= 4 * SUGGESTED_CHARS_MAX && name.chars().count().abs_diff(length) <= most;
+    let candidates = known.into_iter().filter(is_near);
+    let nearest = candidates.map(|name| (strsim::damerau_levenshtein(word, name), name)).min();
+    match nearest {
+        Some((distance, name)) if (1..=most).contains(&distance) => format!("; did you mean {}?", shown(name)),
+        _ => String::new(),
+    }
 }
 
 /// `text` as one printable line: escapes for what is not printable, without the numbers that Rust adds to an operating
@@ -124,6 +145,20 @@ mod tests {
         let many: Vec<String> = (0..10_000).map(|number| format!("t{number}")).collect();
         let listed = list(many.iter().map(String::as_str));
         assert!(listed.starts_with("t0, t1, ") && listed.ends_with(", t15 and 9984 more"), "{listed}");
+    }
+
+    #[test]
+    fn a_word_that_is_nearly_a_name_is_answered_with_the_name() {
+        let known = ["weight", "group", "class", "web", "db", "weights"];
+        let answer = |word| did_you_mean(word, known);
+        assert_eq!(answer("weigth"), "; did you mean weight?");
+        assert_eq!(answer("wieght"), "; did you mean weight?");
+        assert_eq!(answer("weightss"), "; did you mean weights?");
+        assert_eq!(answer("wbe"), "; did you mean web?");
+        for far in ["", "x", "ab", "port", "weight", &"weight".repeat(100)] {
+            assert_eq!(answer(far), "", "{far}");
+        }
+        assert_eq!(did_you_mean("a\nbcd", ["a\tbcd"]), "; did you mean \"a\\tbcd\"?");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use axum::{Extension, Json, Router};
 use futures_util::stream;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
+use mqfq_config::text::did_you_mean;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -198,10 +199,12 @@ async fn get(kind: Kind, State(shared): Handler, name: Result<Path<String>, Path
     let of = name.clone();
     let thing = ask(&shared, move |server| {
         let state = server.state();
-        state.things.get(kind.plural()).into_iter().flatten().find(|thing| thing.name == of).cloned()
+        let things = || state.things.get(kind.plural()).into_iter().flatten();
+        let hint = || did_you_mean(&of, things().map(|thing| thing.name.as_str()));
+        things().find(|thing| thing.name == of).cloned().ok_or_else(hint)
     });
-    let missing = || Problem::new(StatusCode::NOT_FOUND, format!("there is no {} {name:?}", kind.section()));
-    let thing = thing.await.ok_or_else(missing)?;
+    let missing = |hint| Problem::new(StatusCode::NOT_FOUND, format!("there is no {} {name:?}{hint}", kind.section()));
+    let thing = thing.await.map_err(missing)?;
     Ok((etag(thing.revision), Json(thing)).into_response())
 }
 

@@ -5,7 +5,7 @@
 
 use crate::model::{Edit, Fault, KeyChange, Kind, Refusal};
 use mqfq_config::join;
-use mqfq_config::text::quoted;
+use mqfq_config::text::{did_you_mean, quoted};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -123,7 +123,9 @@ impl Document {
     /// A value that TOML has not, or a thing that is to be changed or deleted and is not there.
     pub fn edited(&self, edit: &Edit) -> Result<Document, Refusal> {
         let missing = |kind: Kind, name: &str| {
-            let refusal = format!("there is no {} {}", kind.section(), quoted(name));
+            let things = self.table.get(kind.section()).and_then(toml::Value::as_table);
+            let hint = did_you_mean(name, things.into_iter().flat_map(|things| things.keys().map(String::as_str)));
+            let refusal = format!("there is no {} {}{hint}", kind.section(), quoted(name));
             Refusal { key: Some(key(&[kind.section(), name])), ..Refusal::new(Fault::Missing, refusal) }
         };
         let mut tables = self.table.clone();

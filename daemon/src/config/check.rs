@@ -15,7 +15,7 @@ use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::{NoPlace, Slot, Slots};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
-use mqfq_config::text::{list, quoted, shown};
+use mqfq_config::text::{did_you_mean, list, quoted, shown};
 use mqfq_front::front_end::ExportAddress;
 use mqfq_front::identity::Access;
 use std::collections::btree_map::Entry;
@@ -387,7 +387,8 @@ impl<'a> Names<'a> {
                 [] => "none is defined".to_owned(),
                 names => format!("defined are {}", list(names.iter().copied())),
             };
-            name.place.error(format!("there is no {} {}, {known}", self.kind, quoted(&name.value)))
+            let hint = did_you_mean(&name.value, self.in_order.iter().copied());
+            name.place.error(format!("there is no {} {}, {known}{hint}", self.kind, quoted(&name.value)))
         };
         self.indices.get(name.value.as_str()).copied().ok_or_else(missing)
     }

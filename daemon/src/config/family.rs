@@ -283,7 +283,7 @@ nbd = \"unix:/other\"
         );
         assert_eq!(
             refusal("group = \"acme\"\nweight = 200", "group = \"acne\""),
-            "c.toml:13: tenant.mail.group: there is no group \"acne\", defined are acme, nobody, shops"
+            "c.toml:13: tenant.mail.group: there is no group \"acne\", defined are acme, nobody, shops; did you mean acme?"
         );
         assert_eq!(
             refusal("[group.nobody]", "[group.nobody]\ngroup = \"shops\""),

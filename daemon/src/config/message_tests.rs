@@ -168,7 +168,7 @@ fn no_name_has_a_slash() {
 fn a_name_that_no_section_has_is_refused_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("device = \"fast\"", "device = \"fats\"")),
-        "c.toml:9: export.root.device: there is no device \"fats\", defined are fast"
+        "c.toml:9: export.root.device: there is no device \"fats\", defined are fast; did you mean fast?"
     );
     assert_eq!(
         refusal(&good_with("tenant = \"alice\"", "tenant = \"bob\"")),

@@ -170,11 +170,11 @@ fn a_tenant_has_a_class() {
 fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("weight = 200", "wieght = 200")),
-        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, class, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity"
+        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, class, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[devices.x]\n")),
-        "c.toml:13: devices: unknown key, allowed are server, control, tls, address, device, group, tenant, export"
+        "c.toml:13: devices: unknown key, allowed are server, control, tls, address, device, group, tenant, export; did you mean device?"
     );
     // A key of another kind of device is as unknown as a typo.
     assert_eq!(
