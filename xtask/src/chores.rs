@@ -313,12 +313,32 @@ pub fn fuzz(target: &str, limit: Duration) -> Result<(), String> {
     if !has_tool {
         return Err("cargo-fuzz is missing: cargo xtask tools".into());
     }
+    let corpus = root().join("fuzz/corpus").join(target);
+    if !corpus.exists() {
+        std::fs::create_dir_all(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
+        run(command("tar", ["-xzf"]).arg(corpus.with_extension("tar.gz")).arg("-C").arg(&corpus))?;
+    }
     let mut fuzz = command("cargo", ["fuzz", "run", "-s", "none"]);
     // fuzz/Cargo.toml says why.
     fuzz.args(if target == "trace_reader" { &["--release", "--features", "trace"][..] } else { &[] });
     fuzz.args([target, "--"]).current_dir(root().join("fuzz"));
     // cargo-fuzz asks for flags that the pinned compiler has behind an unstable switch.
     run(fuzz.arg(format!("-max_total_time={}", limit.as_secs())).env("RUSTC_BOOTSTRAP", "1"))
+}
+
+/// `fuzz TARGET --keep`: packs the target's inputs, as they lie unpacked, into the archive that is committed. Equal
+/// inputs give equal bytes.
+///
+/// # Errors
+/// One sentence if there are none, or tar fails.
+pub fn keep_corpus(target: &str) -> Result<(), String> {
+    let corpus = root().join("fuzz/corpus").join(target);
+    let folder = std::fs::read_dir(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
+    let mut names: Vec<_> = folder.flatten().map(|entry| entry.file_name()).collect();
+    names.sort();
+    let stable = ["--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--mode=644", "-I", "gzip -9n", "-cf"];
+    let mut tar = command("tar", stable);
+    run(tar.arg(corpus.with_extension("tar.gz")).arg("-C").arg(&corpus).arg("--").args(names))
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ cargo xtask COMMAND
                              a case in a Linux kernel of its own; without one: the list of cases
   sanitize [--thread]        the tests of blk under AddressSanitizer, or of blk and sched under ThreadSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
+  fuzz TARGET --keep         packs the inputs of fuzz/corpus/TARGET into the archive that is committed
 ";
 
 fn main() -> ExitCode {
@@ -241,6 +242,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         }
         ["sanitize"] => chores::sanitize(false),
         ["sanitize", "--thread"] => chores::sanitize(true),
+        ["fuzz", target, "--keep"] => chores::keep_corpus(target),
         ["fuzz", target] => chores::fuzz(target, Duration::from_secs(60)),
         ["fuzz", target, "--seconds", seconds] => {
             chores::fuzz(target, Duration::from_secs(u64::from(positive(seconds)?)))

@@ -88,9 +88,7 @@ impl Tree {
         let paths = named.iter().map(|(path, _)| path.clone()).collect();
         let mut files = Vec::new();
         for (path, bytes) in named {
-            // Inputs of fuzzers are bytes, whatever they look like.
-            let is_input = path.starts_with("fuzz/corpus/");
-            let Some(text) = String::from_utf8(bytes).ok().filter(|_| !is_input) else { continue };
+            let Ok(text) = String::from_utf8(bytes) else { continue };
             let lines = if path.ends_with(".rs") { source::lines(&text) } else { Vec::new() };
             files.push(File { path, text, lines });
         }
