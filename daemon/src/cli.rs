@@ -80,13 +80,11 @@ pub enum Command {
         replay: Option<PathBuf>,
     },
     /// Print the script that teaches a shell to complete mqfq: bash, zsh, fish, elvish or powershell.
-    #[command(hide = true)]
     Completions {
         /// The shell.
         shell: String,
     },
     /// Write the man pages to FOLDER.
-    #[command(hide = true)]
     Man {
         /// It is made if it is not there.
         folder: PathBuf,

@@ -11,6 +11,7 @@ pub mod config;
 mod connection_log;
 pub mod control;
 mod devices;
+mod examples;
 mod files;
 mod in_force;
 pub mod live;
@@ -34,7 +35,7 @@ pub mod watch;
 use clap::CommandFactory;
 use cli::{Cli, Command};
 use mqfq_config::text;
-use mqfq_control::ctl::command_line;
+use mqfq_control::ctl::command_line::{self, Asked};
 use mqfq_demo::demo::{self, DemoOptions};
 use mqfq_observe::top::run::TopOptions;
 use std::io::{self, Write};
@@ -43,7 +44,7 @@ use std::process::ExitCode;
 /// The process: its status.
 pub fn main() -> ExitCode {
     mqfq_control::ctl::shell::complete(Cli::command);
-    let cli = match mqfq_report::command_line::arguments::<Cli>("mqfq") {
+    let cli = match mqfq_report::command_line::arguments_of::<Cli>(examples::teach(Cli::command()), "mqfq") {
         Ok(cli) => cli,
         Err(sentence) => return fail(&sentence, 2),
     };
@@ -53,6 +54,15 @@ pub fn main() -> ExitCode {
         return serve::serve(&options);
     }
     end_where_nobody_reads();
+    if let Command::Ctl(cli::Ctl(asked)) = &cli.command {
+        // As of diff(1): 0 the same, 1 different, 2 nobody knows.
+        let failed = if asked.asked == Asked::Diff { 2 } else { 1 };
+        return match mqfq_control::ctl::run(asked, cli.json) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::from(1),
+            Err(sentence) => fail(&sentence, failed),
+        };
+    }
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => fail(&sentence, 1),
@@ -71,11 +81,11 @@ fn run(cli: Cli) -> Result<(), String> {
             let client = command_line::client_at(address.as_deref(), token_file.as_deref(), &tls)?;
             mqfq_observe::top::run::top(&TopOptions { client, record, replay })
         }
-        Command::Ctl(cli::Ctl(asked)) => mqfq_control::ctl::run(&asked.client, &asked.asked, json),
+        Command::Ctl(_) => unreachable!("main has its own way to end"),
         Command::Completions { shell } => {
             mqfq_report::print_line(mqfq_control::ctl::shell::script(&shell, "mqfq")?.trim_end())
         }
-        Command::Man { folder } => mqfq_control::ctl::shell::man(Cli::command(), &folder),
+        Command::Man { folder } => mqfq_control::ctl::shell::man(Cli::command(), examples::of, &folder),
         Command::Demo { live: true, .. } => live_demo::run(),
         Command::Demo { out, live: false } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
     }

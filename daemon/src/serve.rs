@@ -45,6 +45,10 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+mod check;
+
+pub use check::check;
+
 /// What `serve` says when it is ready, and `check` when it would be.
 #[derive(Serialize)]
 struct ReadyReport {
@@ -583,32 +587,6 @@ fn end_trace(options: &ServeOptions, running: &Running, engine: &Engine, output:
     false
 }
 
-/// Does what `serve` does before it listens, and says what it would serve.
-///
-/// # Errors
-/// One sentence, the same as `serve` would give, or that nobody can be told.
-pub fn check(config: &Path, json: bool) -> Result<(), String> {
-    let output = Output::of_command(json)?;
-    let result = check_and_say(config, &output);
-    output.finish(None);
-    match result {
-        Ok(()) => output.check_reports(),
-        Err(Failure::Sentence(sentence)) => Err(sentence),
-        Err(Failure::Interrupted) => unreachable!("nothing interrupts a check"),
-    }
-}
-
-fn check_and_say(config: &Path, output: &Output) -> Result<(), Failure> {
-    let read = Read::config(config, &|| Ok(()))?;
-    let prepared = Prepared::new(read, &mut devices::open_for_check, output, &|| Ok(()))?;
-    prepared.could_serve(&Arrival::default(), &Inherited::default())?;
-    let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
-    let settled = Engine::check(&prepared.engine_options())?;
-    prepared.say_settled(&settled, output);
-    prepared.say(false, &addresses, &settled, None, output);
-    Ok(())
-}
-
 /// A config that was read and checked.
 struct Read {
     text: String,
@@ -652,21 +630,6 @@ impl Prepared {
                 .get(),
         };
         Ok(Prepared { text, control, plan, devices, tables, workers, tenants, exports, caps })
-    }
-
-    /// Whether the machine lets it serve: the one list of what `serve` and `check` refuse once the config is right.
-    /// Nothing is made, and a server that runs is not disturbed. Sockets that came from another server (`arrival`) or from
-    /// systemd (`activated`) are there already.
-    fn could_serve(&self, arrival: &Arrival, activated: &Inherited) -> Result<(), String> {
-        privilege::look_up(&self.plan.server.privilege)?;
-        self.control.as_ref().map(control::token_of).transpose()?;
-        let control = self.control.iter().flat_map(|control| &control.listen);
-        let mut own = control.chain(&self.plan.server.upgrade).filter(|address| !arrival.has_socket(address));
-        own.try_for_each(SocketAddress::could_listen)?;
-        let is_activated = |claim: Option<String>| claim.is_some_and(|claim| activated.has(&claim));
-        let is_here = |address: &ExportAddress| arrival.listens_at(address) || is_activated(address.address().claim());
-        let mut exports = self.tables.iter().map(|(address, _)| address).filter(|address| !is_here(address));
-        exports.try_for_each(|address| address.address().could_listen())
     }
 
     fn device_names(&self) -> Vec<String> {

@@ -105,8 +105,8 @@ impl SocketAddress {
         }
     }
 
-    /// Whether [`SocketAddress::listen`] can succeed on this machine as it is, but for another server that listens there
-    /// now. Makes nothing: a TCP port is bound for a moment, and nobody can connect to it.
+    /// Whether [`SocketAddress::listen`] can succeed on this machine as it is, but for another server that listens
+    /// there now. Makes nothing: a TCP port is bound for a moment, and nobody can connect to it.
     ///
     /// # Errors
     /// One sentence for the user, which names the address.

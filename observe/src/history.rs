@@ -169,6 +169,11 @@ impl History {
         Some(Interval { elapsed_ns: now.at_ns.saturating_sub(before.at_ns).max(1), devices })
     }
 
+    /// As [`History::over`], with the moment at which it ends, ns.
+    pub fn last_over(&self, seconds: u64) -> Option<(u64, Interval)> {
+        Some((self.readings.back()?.at_ns, self.over(seconds)?))
+    }
+
     fn usual_device_ns(&self, device: &str) -> Option<u64> {
         let means = self.minutes.iter().flatten().filter(|(name, ..)| name == device);
         let mut means: Vec<u64> = means.filter_map(|(_, requests, ns)| ns.checked_div(*requests)).collect();

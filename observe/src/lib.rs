@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`source`] | where do counters come from? |
 //! | [`history`] | what happened over the last 1, 10 or 60 s? |
+//! | [`past`] | what was it like over the last hour? |
 //! | [`share`] | what was each tenant entitled to? |
 //! | [`why`] | why does a tenant wait? |
 //! | [`metrics`] | how does Prometheus get it? |
@@ -23,6 +24,7 @@
 pub mod history;
 pub mod live;
 pub mod metrics;
+pub mod past;
 pub mod routes;
 pub mod share;
 pub mod source;

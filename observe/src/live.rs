@@ -92,6 +92,39 @@ pub struct TenantLive {
     pub why: String,
 }
 
+/// What one tenant received of one device lately.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Received {
+    /// The device, as configured.
+    pub device: String,
+    /// As configured (`TENANT/EXPORT` if exports have weights).
+    pub tenant: String,
+    /// Part of the device's service that it received.
+    pub share: f64,
+    /// Part that was its own.
+    pub entitled: f64,
+    /// Read and written.
+    pub bytes_per_s: f64,
+    /// Completed.
+    pub requests_per_s: f64,
+}
+
+/// What each tenant received of each device over an interval.
+pub fn received(interval: &Interval) -> Vec<Received> {
+    let of_device = |device: &DeviceInterval| {
+        let flow = |(name, flow): (&String, &FlowInterval)| Received {
+            device: device.name.clone(),
+            tenant: name.clone(),
+            share: ratio(flow.served, device.served),
+            entitled: ratio(flow.entitled, device.served),
+            bytes_per_s: interval.per_second(flow.bytes),
+            requests_per_s: interval.per_second(flow.requests),
+        };
+        device.names.iter().zip(&device.flows).map(flow).collect::<Vec<_>>()
+    };
+    interval.devices.iter().flat_map(of_device).collect()
+}
+
 /// Latencies in the queue and on the device until a moment, by device, then by tenant.
 pub type Until = HashMap<String, HashMap<String, (Latencies, Latencies)>>;
 

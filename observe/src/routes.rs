@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `/` | the page |
 //! | `/metrics` | the counters, in the format that the client accepts |
+//! | `/v1/history` | the last hour, in [points](crate::past::Point) of a second and of ten |
+//! | `/v1/shares` | what each tenant [received](crate::live::Received) over the last 10 s |
 //! | `/v1/live` | server-sent events, a [`Snapshot`](crate::live::Snapshot) each second |
 //! | `/v1/why`, `/v1/why/{tenant}` | verdicts |
 //!
@@ -22,7 +24,7 @@ use axum::routing::{MethodRouter, get};
 use futures_util::stream;
 use mqfq_control::Route;
 use mqfq_control::problem::Problem;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::thread;
@@ -48,12 +50,14 @@ const SLICES_AHEAD: usize = 2;
 /// All of them, about what `watcher` sees.
 pub fn routes(watcher: &Arc<Watcher>) -> Vec<Route> {
     let (streams, scrapes) = (Arc::new(Semaphore::new(STREAMS_MAX)), Arc::new(Semaphore::new(SCRAPES_MAX)));
-    let all: [(&str, MethodRouter); 5] = [
+    let all: [(&str, MethodRouter); 7] = [
         ("/", get(|| async { ([(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)], Html(PAGE)) })),
         ("/metrics", {
             let watcher = watcher.clone();
             get(move |headers: HeaderMap| metrics(watcher.clone(), scrapes.clone(), Format::accepted(&headers)))
         }),
+        ("/v1/history", of(watcher, |watcher| read(watcher, history))),
+        ("/v1/shares", of(watcher, |watcher| read(watcher, |watcher| json!({ "shares": watcher.received() })))),
         ("/v1/live", of(watcher, move |watcher| live(watcher, streams.clone()))),
         ("/v1/why", of(watcher, |watcher| why_all(watcher, None))),
         ("/v1/why/{tenant}", {
@@ -93,6 +97,16 @@ async fn metrics(watcher: Arc<Watcher>, scrapes: Arc<Semaphore>, format: Format)
     let slices = stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
     let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
     (headers, Body::from_stream(slices)).into_response()
+}
+
+fn history(watcher: &Watcher) -> Value {
+    let points = watcher.past();
+    json!({ "points": points.iter().map(|point| &**point).collect::<Vec<_>>() })
+}
+
+/// What `of` says, on a thread that may wait.
+async fn read(watcher: Arc<Watcher>, of: impl FnOnce(&Watcher) -> Value + Send + 'static) -> Response {
+    spawn_blocking(move || of(&watcher)).await.map_or_else(|_| broken(), |said| Json(said).into_response())
 }
 
 async fn why_all(watcher: Arc<Watcher>, tenant: Option<String>) -> Response {

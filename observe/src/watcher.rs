@@ -8,8 +8,9 @@
 //! reading once a second, and each scrape. No thread here is bound to a core.
 
 use crate::history::History;
-use crate::live::{self, Snapshot, Until};
+use crate::live::{self, Received, Snapshot, Until};
 use crate::metrics::{Format, Scrape, Text};
+use crate::past::{Past, Point};
 use crate::source::{Limited, Source};
 use crate::why::{self, Verdict};
 use std::collections::VecDeque;
@@ -41,6 +42,8 @@ pub struct Watcher {
 #[derive(Default)]
 struct State {
     history: History,
+    /// The last hour.
+    past: Past,
     /// Latencies as of the last snapshot, while somebody watches.
     until: Until,
     /// Limits at each of the last readings, as many as a verdict goes back.
@@ -78,6 +81,8 @@ impl Watcher {
             (self.source.limited(), if is_watched { self.source.stats() } else { self.source.sums() });
         let mut state = self.state();
         state.history.push(&stats);
+        let State { history, past, .. } = &mut *state;
+        past.push(history);
         if state.limited.len() as u64 > why::SECONDS {
             state.limited.pop_front();
         }
@@ -110,6 +115,17 @@ impl Watcher {
         drop(state);
         let intervals = intervals.into_iter().filter_map(|(label, interval)| Some((label, interval?))).collect();
         Scrape { stats, intervals }.into_text(format)
+    }
+
+    /// The points of the last hour, the oldest first.
+    pub fn past(&self) -> Vec<Arc<Point>> {
+        self.state().past.points()
+    }
+
+    /// What each tenant received of each device over the last [`why::SECONDS`].
+    pub fn received(&self) -> Vec<Received> {
+        let interval = self.state().history.over(why::SECONDS);
+        interval.as_ref().map(live::received).unwrap_or_default()
     }
 
     /// Why the tenants wait, or the one of this name or with this export does: over the last [`why::SECONDS`].
@@ -217,6 +233,10 @@ mod tests {
             (vec!["web".into()], vec!["db/root".to_owned()], vec!["db/root".to_owned()], vec![])
         );
         assert_eq!(watcher.why(None).len(), 2);
+        let received = watcher.received();
+        let of = |at: usize| (received[at].tenant.as_str(), received[at].share, received[at].requests_per_s);
+        assert_eq!((of(0), of(1)), (("web", 1.0, 1000.0), ("db/root", 0.0, 0.0)));
+        assert_eq!(watcher.past().len(), 2, "a point for each pair of readings");
         let (mut text, mut metrics) = (watcher.scrape(Format::OpenMetrics), Vec::new());
         while text.slice(&mut metrics) {}
         let metrics = String::from_utf8(metrics).unwrap();

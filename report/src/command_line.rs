@@ -1,15 +1,24 @@
 //! A program's arguments, or one sentence.
 
 use crate::plain;
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Command, FromArgMatches, Parser};
 
 /// The arguments of this process. Help and version are printed and end the process; bad arguments are an error.
 ///
 /// # Errors
 /// One sentence, which ends with how to get the help of the program `name`.
 pub fn arguments<C: Parser>(name: &str) -> Result<C, String> {
-    C::try_parse().map_err(|error| match error.kind() {
+    arguments_of(C::command(), name)
+}
+
+/// As [`arguments`], by `command`, which is that of `C` with more help.
+///
+/// # Errors
+/// As of [`arguments`].
+pub fn arguments_of<C: FromArgMatches>(mut command: Command, name: &str) -> Result<C, String> {
+    let read = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| C::from_arg_matches(&matches));
+    read.map_err(|error| error.format(&mut command)).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             match error.print() {
                 Ok(()) => std::process::exit(error.exit_code()),

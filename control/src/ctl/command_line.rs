@@ -4,13 +4,14 @@
 //! and hands them in ([`Keys`]), so that a new key of the config is a flag at once.
 
 use crate::client::{Address, Client};
-use crate::ctl::shell;
+use crate::ctl::{keys, shell};
 use crate::model::Kind;
 use crate::tls::{Files, Trust};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use mqfq_config::text::quoted;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "unix:/run/mqfq/control.sock";
@@ -28,8 +29,8 @@ pub enum Asked {
     Status,
     /// The counters, as JSON.
     Counters,
-    /// Why is this one slow?
-    Why(String),
+    /// Why is this one slow? `None`: all of them.
+    Why(Option<String>),
     /// What happens, after this event, and so many of them.
     Events {
         /// `None`: from now on.
@@ -43,7 +44,7 @@ pub enum Asked {
     Reload,
     /// Put a whole config in force.
     Apply {
-        /// Its file.
+        /// Its file; `-`: stdin.
         file: PathBuf,
         /// How.
         options: Options,
@@ -78,6 +79,17 @@ pub struct Options {
     pub revision: Option<u64>,
 }
 
+/// Form of the answers on stdout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Tables and sentences for people.
+    Text,
+    /// The server's JSON.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
 /// Whom to ask, and for what.
 #[derive(Clone, Debug)]
 pub struct Ctl {
@@ -85,17 +97,22 @@ pub struct Ctl {
     pub client: Client,
     /// For what.
     pub asked: Asked,
+    /// In which form the answer is printed; `None`: as the flag of the whole program says.
+    pub form: Option<Form>,
+    /// Time between two answers; `None`: one answer is wanted.
+    pub watch: Option<Duration>,
 }
 
 /// Adds the commands to `command`.
 pub fn augment(command: Command, keys: Keys) -> Command {
-    let socket = Arg::new("socket").long("socket").value_name("ADDRESS").global(true).help(
+    let connection = |name| Arg::new(name).long(name).global(true).help_heading("Connection");
+    let socket = connection("socket").value_name("ADDRESS").help(
         "Where the server listens: unix:PATH or tcp:HOST:PORT [default: $MQFQ_SOCKET, or unix:/run/mqfq/control.sock]",
     );
-    let token = Arg::new("token-file").long("token-file").value_name("FILE").global(true);
+    let token = connection("token-file").value_name("FILE");
     let token = token.value_parser(value_parser!(PathBuf)).help("File with the token that a TCP address wants");
     let file_of = |name, help| {
-        let file = Arg::new(name).long(name).value_name("FILE").global(true);
+        let file = connection(name).value_name("FILE");
         file.value_parser(value_parser!(PathBuf)).help(help)
     };
     let tls = [
@@ -103,34 +120,46 @@ pub fn augment(command: Command, keys: Keys) -> Command {
         file_of("cert", "Certificate to come with, in PEM form"),
         file_of("key", "Its key"),
     ];
+    let form = Arg::new("output").short('o').long("output").value_name("FORM").global(true);
+    let form = form.value_parser(["text", "json", "yaml"]).help("Form of the answer [default: text]");
     let plain = |name, about| Command::new(name).about(about);
     let number =
         |name, about| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u64).range(1..)).help(about);
     let after = Arg::new("after").long("after").value_name("N").value_parser(value_parser!(u64));
-    let file = Arg::new("file").value_name("FILE").required(true).value_parser(value_parser!(PathBuf));
+    let file = Arg::new("file").value_name("FILE").value_parser(value_parser!(PathBuf));
+    let named = Arg::new("from").short('f').long("file").value_name("FILE").value_parser(value_parser!(PathBuf));
+    let named = named.conflicts_with("file").required_unless_present("file").help("The same");
     let force = Arg::new("force").long("force").action(ArgAction::SetTrue);
     let of_all = [
-        plain("status", "What the server is: version, process, revision, number of things"),
+        plain("status", "What the server is: version, process, revision, number of things").arg(watch()),
         plain("counters", "The counters, as JSON"),
-        plain("why", "Say why a tenant or export is slow")
-            .arg(shell::name(Kind::Tenant, "Tenant or export").required(true)),
+        plain("why", "Say why a tenant or export is slow; without a name: each of them")
+            .args([shell::name(Kind::Tenant, "Tenant or export"), watch()]),
         plain("events", "Print changes, refusals, trouble and notes as they come")
             .arg(after.help("Begin after event N of those that are kept; 0: with the oldest"))
             .arg(number("count", "End after so many")),
         plain("config", "Print what is configured, as TOML"),
         plain("reload", "Have the config file read again, as SIGHUP does"),
-        options(plain("apply", "Put the config in FILE in force").arg(file.help("A whole config"))),
-        plain("diff", "Print in what the config file and the server differ, and who set it"),
+        options(plain("apply", "Put the config in FILE in force").args([file.help("A whole config; -: stdin"), named])),
+        plain("diff", "Print in what the config file and the server differ, and who set it").arg(watch()),
         plain("save", "Write what is configured to the config file, and keep its comments")
             .arg(force.help("Also if the file has changed since the server read it")),
     ];
-    let command = command.arg(socket).arg(token).args(tls).subcommand_required(true).arg_required_else_help(true);
+    let command =
+        command.arg(form).arg(socket).arg(token).args(tls).subcommand_required(true).arg_required_else_help(true);
     command.subcommands(of_all).subcommands(Kind::ALL.map(|kind| of_kind(kind, keys(kind))))
 }
 
+fn watch() -> Arg {
+    let watch = Arg::new("watch").long("watch").value_name("SECONDS").num_args(0..=1).default_missing_value("2");
+    let watch = watch.require_equals(true).value_parser(value_parser!(u64).range(1..=86_400));
+    watch.help("Ask again after so many seconds, 1 to 86400, until it is interrupted [default without a number: 2]")
+}
+
 /// `ctl tenant ...` and the like.
-fn of_kind(kind: Kind, keys: Vec<&'static str>) -> Command {
+fn of_kind(kind: Kind, known: Vec<&'static str>) -> Command {
     let section = kind.section();
+    let a = if kind == Kind::Export { "an" } else { "a" };
     let name = || shell::name(kind, "Its name").required(true);
     let flag = |key: &'static str| {
         Arg::new(key)
@@ -138,23 +167,26 @@ fn of_kind(kind: Kind, keys: Vec<&'static str>) -> Command {
             .value_name("VALUE")
             .action(ArgAction::Append)
             .allow_hyphen_values(true)
-            .help(format!("`{key}` of [{section}.NAME] in the config"))
+            .help_heading("Keys of the config")
+            .help(keys::help(kind, key).unwrap_or_else(|| format!("`{key}` of [{section}.NAME] in the config")))
     };
-    let flags: Vec<Arg> = keys.iter().copied().map(flag).collect();
+    let flags: Vec<Arg> = known.iter().copied().map(flag).collect();
     let unset = Arg::new("unset").long("unset").value_name("KEY").action(ArgAction::Append);
-    let unset = unset.value_parser(clap::builder::PossibleValuesParser::new(keys));
+    let unset = unset.value_parser(clap::builder::PossibleValuesParser::new(known));
     let sub = |name, about: String| Command::new(name).about(about);
     // A new one has a name that nobody completes.
     let new_name = Arg::new("name").value_name("NAME").required(true).help("Its name");
-    let add = options(sub("add", format!("Add a {section}")).arg(new_name).args(flags.clone()));
-    let set = options(sub("set", format!("Change keys of a {section}")).arg(name()).args(flags));
+    let add = options(sub("add", format!("Add {a} {section}")).arg(new_name).args(flags.clone()));
+    let set = options(sub("set", format!("Change keys of {a} {section}")).arg(name()).args(flags));
     let set = set.arg(unset.help("Take the key away: its default holds"));
     let mut commands = vec![
-        sub("list", format!("List all {}", kind.plural())),
-        sub("show", format!("Print a {section}: configured, in force, who set it")).arg(name()),
+        sub("list", format!("List all {}", kind.plural())).visible_alias("ls").arg(watch()),
+        sub("show", format!("Print {a} {section}: configured, in force, who set it"))
+            .visible_alias("get")
+            .args([name(), watch()]),
         add,
         set,
-        options(sub("rm", format!("Remove a {section}")).arg(name())),
+        options(sub("rm", format!("Remove {a} {section}")).visible_alias("delete").arg(name())),
     ];
     if kind == Kind::Export {
         let size = Arg::new("new-size").value_name("SIZE").required(true).help("Its new size, such as 512MiB");
@@ -185,12 +217,12 @@ pub fn read(matches: &ArgMatches, keys: Keys, variable: Option<&str>) -> Result<
     let asked = match name {
         "status" => Asked::Status,
         "counters" => Asked::Counters,
-        "why" => Asked::Why(text(inner, "name")),
+        "why" => Asked::Why(inner.get_one("name").cloned()),
         "events" => Asked::Events { after: inner.get_one("after").copied(), count: inner.get_one("count").copied() },
         "config" => Asked::Config,
         "reload" => Asked::Reload,
         "apply" => {
-            let file = inner.get_one::<PathBuf>("file").cloned().unwrap_or_default();
+            let file = inner.get_one::<PathBuf>("file").or(inner.get_one("from")).cloned().unwrap_or_default();
             Asked::Apply { file, options: read_options(inner) }
         }
         "diff" => Asked::Diff,
@@ -200,7 +232,15 @@ pub fn read(matches: &ArgMatches, keys: Keys, variable: Option<&str>) -> Result<
             of_kind_asked(kind.ok_or("no such command")?, inner, keys)?
         }
     };
-    Ok(Ctl { client: client(deepest(matches), variable)?, asked })
+    let deepest = deepest(matches);
+    let form = match deepest.get_one::<String>("output").map(String::as_str) {
+        None => None,
+        Some("json") => Some(Form::Json),
+        Some("yaml") => Some(Form::Yaml),
+        Some(_) => Some(Form::Text),
+    };
+    let watch = deepest.try_get_one("watch").ok().flatten().copied().map(Duration::from_secs);
+    Ok(Ctl { client: client(deepest, variable)?, asked, form, watch })
 }
 
 /// Where clap leaves the values of flags that all commands have.

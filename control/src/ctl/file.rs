@@ -5,7 +5,7 @@
 //! server has told the text that it read last; a file that says something else by now, comments aside, was changed by
 //! somebody and is left alone unless that is forced.
 
-use super::command_line::Options;
+use super::command_line::{Form, Options};
 use super::{applied, only_if, query, show, state};
 use crate::client::{Ask, Client};
 use crate::document::Document;
@@ -13,12 +13,12 @@ use crate::model::{ConfigFile, KeyChange, Kind, SetBy, State};
 use axum::http::Method;
 use mqfq_config::join;
 use mqfq_config::text::{shown, utf8};
+use mqfq_report::plain;
 use mqfq_report::table::{Align, Table};
-use mqfq_report::{json, plain, print_line};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, Table as Tables, TableLike};
@@ -52,25 +52,28 @@ struct Saved {
 ///
 /// # Errors
 /// One sentence, with the file's name and line where it is about the file.
-pub(super) fn apply(client: &Client, path: &Path, options: &Options, is_json: bool) -> Result<(), String> {
-    let text = read(path)?;
+pub(super) fn apply(client: &Client, path: &Path, options: &Options, form: Form) -> Result<(), String> {
+    let (name, text) = match path == Path::new("-") {
+        true => ("stdin".to_owned(), read_stdin()?),
+        false => (shown(&path.to_string_lossy()), read(path)?),
+    };
     let ask = Ask::new(Method::PUT, format!("/v1/config{}", query(options))).body(TOML, text);
     let reply = client.ask(only_if(ask, options))?;
     match reply.clone().good() {
         Err(problem) if problem.line.is_some() => {
             // The server calls it "config".
             let detail = problem.detail.strip_prefix("config:").unwrap_or(&problem.detail);
-            Err(format!("{}:{detail}", shown(&path.to_string_lossy())))
+            Err(format!("{name}:{detail}"))
         }
-        _ => applied(reply, is_json),
+        _ => applied(reply, form),
     }
 }
 
-/// Prints in what the file and the server differ.
+/// Prints in what the file and the server differ. True: in nothing.
 ///
 /// # Errors
 /// One sentence.
-pub(super) fn diff(client: &Client, is_json: bool) -> Result<(), String> {
+pub(super) fn diff(client: &Client, form: Form) -> Result<bool, String> {
     let (file, running) = (file(client)?, running(client)?);
     // A file of another machine is known as the server has read it.
     let text = read(Path::new(&file.path)).unwrap_or(file.text);
@@ -79,21 +82,24 @@ pub(super) fn diff(client: &Client, is_json: bool) -> Result<(), String> {
     let state = state(client)?;
     let difference = |change: KeyChange| Difference { set_by: set_by(&state, &change.key).cloned(), change };
     let differences: Vec<Difference> = of_file.changes_to(&of_server).into_iter().map(difference).collect();
-    if is_json {
-        return print_line(json(&differences)?);
-    }
-    if differences.is_empty() {
-        return print_line(format!("{} says what runs", shown(&file.path)));
-    }
+    let is_same = differences.is_empty();
+    form.put(&differences, |differences| match is_same {
+        true => format!("{} says what runs", shown(&file.path)),
+        false => table(differences),
+    })?;
+    Ok(is_same)
+}
+
+fn table(differences: &[Difference]) -> String {
     let columns = ["key", "file", "server", "set by", "at"].map(|name| (name, Align::Left));
     let mut table = Table::new(&columns);
-    for Difference { change, set_by } in &differences {
+    for Difference { change, set_by } in differences {
         let (from, to) = (show::value(Some(&change.from)), show::value(Some(&change.to)));
         let (who, at) =
             set_by.as_ref().map_or(("-".into(), "-".into()), |set_by| (show::who(set_by), set_by.at.clone()));
         table.row(vec![change.key.clone(), from, to, who, at]);
     }
-    print_line(table.render().trim_end())
+    table.render()
 }
 
 /// Who set a key of something.
@@ -114,7 +120,7 @@ fn set_by<'s>(state: &'s State, key: &str) -> Option<&'s SetBy> {
 ///
 /// # Errors
 /// One sentence: the file has changed since the server read it, or cannot be written.
-pub(super) fn save(client: &Client, force: bool, is_json: bool) -> Result<(), String> {
+pub(super) fn save(client: &Client, force: bool, form: Form) -> Result<(), String> {
     let (file, running) = (file(client)?, running(client)?);
     let path = PathBuf::from(&file.path);
     let text = read(&path)?;
@@ -137,13 +143,9 @@ pub(super) fn save(client: &Client, force: bool, is_json: bool) -> Result<(), St
     let told = client.ask(Ask::new(Method::POST, "/v1/config/saved").body(TOML, written))?;
     told.good().map_err(|problem| problem.detail)?;
     let saved = Saved { file: file.path, revision: running.revision, changes };
-    if is_json {
-        return print_line(json(&saved)?);
-    }
-    let number = saved.changes.len();
-    print_line(match number {
-        0 => format!("{name} says what runs already, revision {}", saved.revision),
-        _ => format!("{name}: {number} keys written, revision {}", saved.revision),
+    form.put(&saved, |Saved { revision, changes, .. }| match changes.len() {
+        0 => format!("{name} says what runs already, revision {revision}"),
+        number => format!("{name}: {number} keys written, revision {revision}"),
     })
 }
 
@@ -158,6 +160,14 @@ fn running(client: &Client) -> Result<Configured, String> {
 fn read(path: &Path) -> Result<String, String> {
     let text = std::fs::read(path).map_err(|error| plain(&error)).and_then(utf8);
     text.map_err(|why| format!("cannot read {}: {why}", shown(&path.to_string_lossy())))
+}
+
+fn read_stdin() -> Result<String, String> {
+    let mut bytes = Vec::new();
+    // One byte more than the server takes, so that it says so.
+    let most = crate::api::CONFIG_BYTES_MAX as u64 + 1;
+    let read = std::io::stdin().lock().take(most).read_to_end(&mut bytes).map_err(|error| plain(&error));
+    read.and_then(|_| utf8(bytes)).map_err(|why| format!("cannot read stdin: {why}"))
 }
 
 /// `text` with the values of `wanted`; all that is the same stays as it is written.

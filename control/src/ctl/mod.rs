@@ -5,12 +5,14 @@
 //! | [`command_line`] | which commands are there, and what does one ask for? |
 //! | `show` | how does an answer look? |
 //! | `file` | in what do the config file and what runs differ, and how is the file made to say what runs? |
+//! | [`keys`] | what does a flag say of its key? |
 //! | [`shell`] | what does a shell complete, and what do the man pages say? |
 //!
-//! With `--json` the server's answer is printed as it came.
+//! With `--json` the server's answer is printed as it came, with `-o yaml` as YAML.
 
 pub mod command_line;
 mod file;
+pub mod keys;
 pub mod shell;
 mod show;
 
@@ -18,10 +20,11 @@ use crate::client::{Ask, Client, Reply, encoded};
 use crate::events::Event;
 use crate::model::{Applied, Kind, State, Status, Thing};
 use axum::http::{Method, header};
-use command_line::{Asked, Options};
+use command_line::{Asked, Ctl, Form, Options};
 use mqfq_report::{json, print_line};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::io::IsTerminal;
 
 /// The things of one kind, as a list answers.
 #[derive(Deserialize)]
@@ -29,46 +32,108 @@ struct Things {
     things: Vec<Thing>,
 }
 
-/// Does what was asked and prints the answer.
+/// What tenants receive, as the server answers.
+#[derive(Deserialize)]
+struct Shares {
+    shares: Vec<Share>,
+}
+
+/// Parts of one device's service over the last seconds.
+#[derive(Deserialize)]
+struct Share {
+    device: String,
+    /// `TENANT/EXPORT` if exports have weights.
+    tenant: String,
+    share: f64,
+    entitled: f64,
+}
+
+/// Does what was asked and prints the answer, again and again where it is watched. False: `diff` has found differences.
 ///
 /// # Errors
 /// One sentence: the server's, or there is none.
-pub fn run(client: &Client, asked: &Asked, is_json: bool) -> Result<(), String> {
+pub fn run(ctl: &Ctl, is_json: bool) -> Result<bool, String> {
+    let form = ctl.form.unwrap_or(if is_json { Form::Json } else { Form::Text });
+    let Some(period) = ctl.watch else { return once(&ctl.client, &ctl.asked, form) };
+    let clears = form == Form::Text && std::io::stdout().is_terminal();
+    loop {
+        if clears {
+            // Home, and everything below is gone (ECMA-48).
+            print_line("\x1b[H\x1b[J")?;
+        }
+        once(&ctl.client, &ctl.asked, form)?;
+        std::thread::park_timeout(period);
+    }
+}
+
+fn once(client: &Client, asked: &Asked, form: Form) -> Result<bool, String> {
+    match asked {
+        Asked::Diff => file::diff(client, form),
+        asked => answer(client, asked, form).map(|()| true),
+    }
+}
+
+impl Form {
+    /// Prints a value, or for people what `text` says of it.
+    fn put<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), String> {
+        match self {
+            Form::Text => print_line(text(value).trim_end()),
+            Form::Json => print_line(json(value)?),
+            Form::Yaml => print_line(yaml(value)?.trim_end()),
+        }
+    }
+}
+
+fn yaml(value: &impl Serialize) -> Result<String, String> {
+    serde_saphyr::to_string(value).map_err(|error| format!("cannot be written as YAML: {error}"))
+}
+
+fn answer(client: &Client, asked: &Asked, form: Form) -> Result<(), String> {
     let get = |path: &str| client.ask(Ask::new(Method::GET, path));
     match asked {
         Asked::Status => {
-            print(get("/v1/status")?, is_json, |status: Status| Ok(show::status(&status, &client.address.to_string())))
+            print(get("/v1/status")?, form, |status: Status| Ok(show::status(&status, &client.address.to_string())))
         }
-        Asked::Counters => print_line(text(get("/v1/counters")?)?),
-        Asked::Why(name) => why(get(&format!("/v1/why/{}", encoded(name)))?, is_json),
-        Asked::Events { after, count } => events(client, *after, *count, is_json),
+        // They are for programs: people get JSON, too.
+        Asked::Counters => print(get("/v1/counters")?, form, |counters: Value| json(&counters)),
+        Asked::Why(Some(name)) => {
+            print(get(&format!("/v1/why/{}", encoded(name)))?, form, |said: Said| Ok(said.sentence))
+        }
+        Asked::Why(None) => print(get("/v1/why")?, form, |all: Vec<Said>| Ok(sentences(all))),
+        Asked::Events { after, count } => events(client, *after, *count, form),
         Asked::Config => {
             let wants_toml = Ask::new(Method::GET, "/v1/config").header(header::ACCEPT, "application/toml");
-            let reply = if is_json { get("/v1/config")? } else { client.ask(wants_toml)? };
-            print_line(text(reply)?.trim_end())
+            match form {
+                Form::Text => print_line(text(client.ask(wants_toml)?)?.trim_end()),
+                _ => print(get("/v1/config")?, form, |config: Value| json(&config)),
+            }
         }
-        Asked::Reload => applied(client.ask(Ask::new(Method::POST, "/v1/config/reload"))?, is_json),
+        Asked::Reload => applied(client.ask(Ask::new(Method::POST, "/v1/config/reload"))?, form),
         Asked::Reopen(name) => {
-            applied(client.ask(Ask::new(Method::POST, path(Kind::Device, name)? + "/reopen"))?, is_json)
+            applied(client.ask(Ask::new(Method::POST, path(Kind::Device, name)? + "/reopen"))?, form)
         }
-        Asked::Apply { file, options } => file::apply(client, file, options, is_json),
-        Asked::Diff => file::diff(client, is_json),
-        Asked::Save { force } => file::save(client, *force, is_json),
-        Asked::List(kind) => print(get(&format!("/v1/{}", kind.plural()))?, is_json, |Things { things }| {
-            Ok(show::things(*kind, &things))
+        Asked::Apply { file, options } => file::apply(client, file, options, form),
+        Asked::Diff => file::diff(client, form).map(drop),
+        Asked::Save { force } => file::save(client, *force, form),
+        Asked::List(Kind::Tenant) => print(get("/v1/tenants")?, form, |Things { things }| {
+            let Shares { shares } = get("/v1/shares")?.json()?;
+            Ok(show::tenants(&things, &shares))
         }),
-        Asked::Show(kind, name) => print(get(&path(*kind, name)?)?, is_json, |thing: Thing| Ok(show::thing(&thing))),
+        Asked::List(kind) => {
+            print(get(&format!("/v1/{}", kind.plural()))?, form, |Things { things }| Ok(show::things(*kind, &things)))
+        }
+        Asked::Show(kind, name) => print(get(&path(*kind, name)?)?, form, |thing: Thing| Ok(show::thing(&thing))),
         Asked::Add(kind, name, keys, options) => {
             let ask = Ask::new(Method::PUT, path(*kind, name)? + query(options)).header(header::IF_NONE_MATCH, "*");
-            change(client, ask, Some(keys), is_json)
+            change(client, ask, Some(keys), form)
         }
         Asked::Set(kind, name, keys, options) => {
             let ask = only_if(Ask::new(Method::PATCH, path(*kind, name)? + query(options)), options);
-            change(client, ask, Some(keys), is_json)
+            change(client, ask, Some(keys), form)
         }
         Asked::Remove(kind, name, options) => {
             let ask = only_if(Ask::new(Method::DELETE, path(*kind, name)? + query(options)), options);
-            change(client, ask, None, is_json)
+            change(client, ask, None, form)
         }
     }
 }
@@ -101,17 +166,17 @@ fn only_if(ask: Ask, options: &Options) -> Ask {
     }
 }
 
-fn change(client: &Client, ask: Ask, keys: Option<&Map<String, Value>>, is_json: bool) -> Result<(), String> {
+fn change(client: &Client, ask: Ask, keys: Option<&Map<String, Value>>, form: Form) -> Result<(), String> {
     let ask = match keys {
         Some(keys) => ask.body("application/json", json(keys)?),
         None => ask,
     };
-    applied(client.ask(ask)?, is_json)
+    applied(client.ask(ask)?, form)
 }
 
 /// Prints what came of a change.
-fn applied(reply: Reply, is_json: bool) -> Result<(), String> {
-    print(reply, is_json, |applied: Applied| Ok(show::applied(&applied)))
+fn applied(reply: Reply, form: Form) -> Result<(), String> {
+    print(reply, form, |applied: Applied| Ok(show::applied(&applied)))
 }
 
 /// The text of a good answer.
@@ -120,29 +185,40 @@ fn text(reply: Reply) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&reply.body).into_owned())
 }
 
-fn print<T>(reply: Reply, is_json: bool, show: impl FnOnce(T) -> Result<String, String>) -> Result<(), String>
+fn print<T>(reply: Reply, form: Form, show: impl FnOnce(T) -> Result<String, String>) -> Result<(), String>
 where
     T: serde::de::DeserializeOwned,
 {
-    let line = if is_json { text(reply)? } else { show(reply.json()?)? };
+    let line = match form {
+        Form::Text => show(reply.json()?)?,
+        Form::Json => text(reply)?,
+        Form::Yaml => yaml(&reply.json::<Value>()?)?,
+    };
     print_line(line.trim_end())
 }
 
-/// The verdict: whatever answers it says a sentence, and more for programs.
-fn why(reply: Reply, is_json: bool) -> Result<(), String> {
-    let text = text(reply)?;
-    let said: Value = serde_json::from_str(&text).unwrap_or_default();
-    match said.get("sentence").and_then(Value::as_str) {
-        Some(sentence) if !is_json => print_line(sentence),
-        _ => print_line(text.trim_end()),
+/// A verdict: whatever answers it says a sentence, and more for programs.
+#[derive(Deserialize)]
+struct Said {
+    sentence: String,
+}
+
+fn sentences(all: Vec<Said>) -> String {
+    match all.is_empty() {
+        true => "no tenant has been watched for long enough yet, or there is none".to_owned(),
+        false => all.into_iter().map(|said| said.sentence + "\n").collect(),
     }
 }
 
-fn events(client: &Client, after: Option<u64>, count: Option<u64>, is_json: bool) -> Result<(), String> {
+fn events(client: &Client, after: Option<u64>, count: Option<u64>, form: Form) -> Result<(), String> {
     let path = after.map_or("/v1/events".to_owned(), |after| format!("/v1/events?after={after}"));
     let mut left = count;
     let each = |event: Event| {
-        print_line(if is_json { json(&event)? } else { show::event(&event) })?;
+        if form == Form::Yaml {
+            // Each is a document of its own.
+            print_line("---")?;
+        }
+        form.put(&event, show::event)?;
         left = left.map(|left| left - 1);
         Ok(left != Some(0))
     };

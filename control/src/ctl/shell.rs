@@ -10,7 +10,10 @@ use crate::model::Kind;
 use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
+use clap_mangen::roff::{Roff, roman};
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -60,12 +63,37 @@ pub fn script(shell: &str, name: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// Writes the man pages of `command` and of each command in it to `folder`, which is made.
+/// Lines as one types them and the exit status, of the command with a path.
+pub type Examples = fn(&str) -> Option<(&'static [&'static str], &'static str)>;
+
+/// Writes the man pages of `command` and of each command in it to `folder`, which is made, with `examples`.
 ///
 /// # Errors
 /// One sentence: a file that cannot be written.
-pub fn man(command: Command, folder: &Path) -> Result<(), String> {
+pub fn man(command: Command, examples: Examples, folder: &Path) -> Result<(), String> {
     let failed = |error| format!("cannot write man pages to {}: {}", folder.display(), mqfq_report::plain(&error));
     std::fs::create_dir_all(folder).map_err(failed)?;
-    clap_mangen::generate_to(command, folder).map_err(failed)
+    let paths = paths(&command, "");
+    clap_mangen::generate_to(command.clone(), folder).map_err(failed)?;
+    for (path, (lines, status)) in paths.iter().filter_map(|path| Some((path, examples(path)?))) {
+        let page = folder.join(format!("{}-{}.1", command.get_name(), path.replace(' ', "-")));
+        let mut end = Roff::new();
+        end.control("SH", ["EXIT STATUS"]).text([roman(status)]).control("SH", ["EXAMPLES"]).control("nf", []);
+        for line in lines {
+            end.text([roman(*line)]);
+        }
+        end.control("fi", []);
+        let append = |mut file: File| file.write_all(end.render().as_bytes());
+        File::options().append(true).open(&page).and_then(append).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Paths of all commands in `command`, such as `ctl tenant set`.
+fn paths(command: &Command, path: &str) -> Vec<String> {
+    let of = |inner: &Command| {
+        let path = format!("{path} {}", inner.get_name()).trim_start().to_owned();
+        [vec![path.clone()], paths(inner, &path)].concat()
+    };
+    command.get_subcommands().flat_map(of).collect()
 }

@@ -1,11 +1,12 @@
 //! How does an answer look? Tables and sentences for people.
 
+use crate::ctl::Share;
 use crate::events::Event;
 use crate::model::{Applied, Kind, SetBy, Status, Thing, Via};
 use mqfq_config::text::{sentence, shown};
 use mqfq_report::table::{Align, Table};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A value as one writes it on the command line; `-`: there is none.
 pub(super) fn value(value: Option<&Value>) -> String {
@@ -49,17 +50,48 @@ fn uptime(seconds: u64) -> String {
     }
 }
 
+/// As [`things`], with the parts of devices that each tenant received and was entitled to.
+pub(super) fn tenants(tenants: &[Thing], shares: &[Share]) -> String {
+    let of = |tenant: &str, part: fn(&Share) -> f64| {
+        let mut by_device: BTreeMap<&str, f64> = BTreeMap::new();
+        let is_its = |share: &&Share| share.tenant.split('/').next() == Some(tenant);
+        for share in shares.iter().filter(is_its) {
+            *by_device.entry(&share.device).or_default() += part(share);
+        }
+        let shown = by_device.iter().map(|(device, part)| format!("{} {:.1}%", shown(device), part * 100.0));
+        let all = shown.collect::<Vec<_>>().join(", ");
+        if all.is_empty() { "-".to_owned() } else { all }
+    };
+    rows(
+        Kind::Tenant,
+        tenants,
+        &[
+            ("received", &|thing| of(&thing.name, |share| share.share)),
+            ("entitled", &|thing| of(&thing.name, |share| share.entitled)),
+        ],
+    )
+}
+
 /// A row for each thing: what is in force, or configured if nothing uses it.
 pub(super) fn things(kind: Kind, things: &[Thing]) -> String {
+    rows(kind, things, &[])
+}
+
+/// A column more: its name, and what it has of a thing.
+type Column<'a> = (&'static str, &'a dyn Fn(&Thing) -> String);
+
+fn rows(kind: Kind, things: &[Thing], more: &[Column<'_>]) -> String {
     let keys: BTreeSet<&String> =
         things.iter().flat_map(|thing| thing.in_force.keys().chain(thing.configured.keys())).collect();
     let mut columns = vec![(kind.section(), Align::Left)];
     columns.extend(keys.iter().map(|key| (key.as_str(), Align::Left)));
+    columns.extend(more.iter().map(|(name, _)| (*name, Align::Left)));
     columns.extend([("in use", Align::Left), ("revision", Align::Right)]);
     let mut table = Table::new(&columns);
     for thing in things {
         let mut row = vec![shown(&thing.name)];
         row.extend(keys.iter().map(|key| value(thing.in_force.get(*key).or(thing.configured.get(*key)))));
+        row.extend(more.iter().map(|(_, of)| of(thing)));
         let is_used = if thing.in_force.is_empty() { "no" } else { "yes" };
         row.extend([is_used.to_owned(), thing.revision.to_string()]);
         table.row(row);

@@ -70,12 +70,12 @@ fn refused((status, said): (u16, Value)) -> (u16, String) {
 }
 
 /// `mqfq ctl` for this server.
-fn ctl(server: &Server, args: &[&str]) -> Output {
+pub fn ctl(server: &Server, args: &[&str]) -> Output {
     let socket = format!("unix:{}", server.join("control.sock").display());
     mqfq(&[&["ctl", "--socket", &socket], args].concat())
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}", text(&output.stderr));
     text(&output.stdout)
@@ -513,7 +513,9 @@ fn ctl_changes_shows_and_saves_and_the_file_keeps_its_comments() {
         said(&ctl(&server, &["tenant", "add", "new", "--weight", "7", "--class", "idle"])).lines().last(),
         Some("revision 3")
     );
-    let diff = said(&ctl(&server, &["diff"]));
+    let diff = ctl(&server, &["diff"]);
+    assert_eq!((diff.status.code(), &diff.stderr[..]), (Some(1), &[][..]), "as of diff(1): they differ");
+    let diff = String::from_utf8(diff.stdout).unwrap();
     let rows: Vec<Vec<&str>> = diff.lines().skip(2).map(|line| line.split_whitespace().take(3).collect()).collect();
     assert_eq!(
         rows,
@@ -560,6 +562,8 @@ fn ctl_without_a_server_and_with_a_name_that_is_not_there_says_so() {
     let refused = refusal(&ctl(&server, &["tenant", "set", "web", "--weight", "1", "--revision", "9"]));
     assert_eq!(refused, "mqfq: tenant.web: it is at revision 1, the change is about revision 9\n");
     let gone = server.join("gone.sock");
+    let diff = mqfq(&["ctl", "diff", "--socket", gone.to_str().unwrap()]);
+    assert_eq!(diff.status.code(), Some(2), "nobody knows whether they differ");
     let refused = refusal(&mqfq(&["ctl", "status", "--socket", gone.to_str().unwrap()]));
     let wanted = format!(
         "mqfq: cannot reach a server at unix:{}: No such file or directory; it listens where [control] of its config says\n",
@@ -648,6 +652,9 @@ fn the_shell_completes_commands_flags_and_the_names_that_are_there() {
     said(&mqfq(&["man", pages.to_str().unwrap()]));
     let page = std::fs::read_to_string(pages.join("mqfq-ctl-tenant-set.1")).unwrap();
     assert!(page.contains("\\-\\-weight"), "{page}");
+    let status = page.find(".SH \"EXIT STATUS\"\n0 done; 1 it could not be done");
+    let example = page.find(".SH EXAMPLES\n.nf\nmqfq ctl tenant set web \\-\\-weight 300\n");
+    assert!(status.is_some() && example > status, "{page}");
     server.terminate();
 }
 

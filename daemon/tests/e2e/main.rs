@@ -12,6 +12,7 @@ mod control;
 mod control_generated;
 mod control_tls;
 mod copies;
+mod ctl;
 mod d2fq;
 mod drain;
 mod fio;

@@ -163,11 +163,11 @@ impl FileDevice {
         FileDevice::of(open::open(options)?)
     }
 
-    /// Finds out whether [`FileDevice::open`] would succeed but for a server that serves the file now, and what the user
-    /// should know then ([`FileDevice::warnings`]).
+    /// Finds out whether [`FileDevice::open`] would succeed but for a server that serves the file now, and what the
+    /// user should know then ([`FileDevice::warnings`]).
     ///
-    /// It opens and closes the file, which takes the signature of a server in this process from it: a process that serves
-    /// the file does not look.
+    /// It opens and closes the file, which takes the signature of a server in this process from it: a process that
+    /// serves the file does not look.
     ///
     /// # Errors
     /// One sentence as for [`FileDevice::open`].

@@ -1,0 +1,70 @@
+//! What does a flag of `add` and `set` say of its key? Meaning, range and default, from docs/use/config.md.
+//!
+//! The tables of that page are the one place of these facts; a test beside the config's reader asks for each key.
+
+use crate::model::Kind;
+
+const PAGE: &str = include_str!("../../../docs/use/config.md");
+
+/// Help of a key: its meaning, the allowed values and the default. `None`: the page has no row for it.
+pub fn help(kind: Kind, key: &str) -> Option<String> {
+    let head = format!("\n## [{}.NAME]\n", kind.section());
+    let section = PAGE.split_once(&head)?.1;
+    let section = section.split("\n## ").next()?;
+    let cells =
+        |line: &'static str| -> Vec<&'static str> { line.trim_matches('|').split(" | ").map(str::trim).collect() };
+    let (mut columns, mut found) = (Vec::new(), None);
+    for line in section.lines().filter(|line| line.starts_with("| ")) {
+        let row = cells(line);
+        if row[0] == "key" {
+            columns = row;
+        } else if row[0].split(", ").any(|name| name.trim_matches('`') == key) && columns.contains(&"meaning") {
+            let cell = |name| columns.iter().position(|column| *column == name).and_then(|at| row.get(at)).copied();
+            let said = |name| cell(name).map(plain).filter(|text| !text.is_empty());
+            let policy = said("policy").map(|policy| format!("{policy} only: ")).unwrap_or_default();
+            let range = said("range").map(|range| format!(" [range: {range}]")).unwrap_or_default();
+            let default = said("default").map(|default| format!(" [default: {default}]")).unwrap_or_default();
+            found = found.or(said("meaning").map(|meaning| format!("{policy}{meaning}{range}{default}")));
+        }
+    }
+    let table = || {
+        let head = format!("\n### [{}.NAME.{key}]\n", kind.section());
+        PAGE.contains(&head).then(|| format!("A table, such as {}: docs/use/config.md has its keys", example(key)))
+    };
+    found.or_else(table)
+}
+
+/// A table as one writes it in a shell.
+fn example(key: &str) -> &'static str {
+    if key == "cost" { "'{ write = { per-byte = 2 } }'" } else { "'{ knee = 64 }'" }
+}
+
+/// Text without its marks: links are their words, code is itself.
+fn plain(cell: &str) -> String {
+    let mut text = String::new();
+    let mut rest = cell;
+    while let Some((before, link)) = rest.split_once('[') {
+        let Some((words, after)) = link.split_once("](") else { break };
+        let Some((_, after)) = after.split_once(')') else { break };
+        text += before;
+        text += words;
+        rest = after;
+    }
+    (text + rest).replace('`', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_its_row_of_the_page_and_a_policys_key_its_policy() {
+        let weight = "share relative to its siblings that compete [range: 1 to 10000] [default: 100]";
+        assert_eq!(help(Kind::Group, "weight").unwrap(), weight);
+        let expire = "mq-deadline only: how long a read may be passed over for its place";
+        assert!(help(Kind::Device, "read-expire").unwrap().starts_with(expire));
+        assert!(help(Kind::Device, "cost").unwrap().contains("'{ write = { per-byte = 2 } }'"));
+        assert!(help(Kind::Export, "nbd").unwrap().starts_with("where it is served: \"unix:PATH\""));
+        assert_eq!(help(Kind::Export, "port"), None);
+    }
+}
