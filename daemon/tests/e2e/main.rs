@@ -26,6 +26,7 @@ mod memory;
 mod negotiation;
 mod output;
 mod page;
+mod pages;
 mod sandbox;
 mod server;
 mod start;
