@@ -190,7 +190,10 @@ static bool look(struct mqfq_search *search, const struct mqfq_phase *phase, u32
 	}
 	/* Where nobody waits, only less than what is in use can be tried. */
 	search->is_up &= full;
-	search->reason = full ? MQFQ_SEARCHING : MQFQ_QUIET;
+	if (!full)
+		search->reason = MQFQ_QUIET;
+	else if (search->reason != MQFQ_CHANGED)
+		search->reason = MQFQ_SEARCHING;
 	from = full ? search->base : min_t(u64, search->base, phase->device_units);
 	memset(&search->pairs, 0, sizeof(search->pairs));
 	search->is_fast &= full && !search->is_up;

@@ -121,7 +121,7 @@ pub enum Reason {
     Searching,
     /// None of those tried is better.
     Found,
-    /// The load is another one than that for which D was found.
+    /// Candidates are being tried, because the load is another one than that for which D was found.
     Changed,
     /// The device is empty whenever a worker looks ([`super::Turns`]).
     Turns,
@@ -135,7 +135,7 @@ impl Reason {
             Reason::Quiet => "nobody waits for a token, so there is nothing to learn",
             Reason::Searching => "deeper and shallower are being tried",
             Reason::Found => "deeper gains less than it costs, shallower loses work",
-            Reason::Changed => "the load has changed, the search begins anew",
+            Reason::Changed => "the load has changed, so deeper and shallower are being tried again",
             Reason::Turns => "the CPU is the limit and the device is empty, so a worker does more in a turn",
         }
     }
@@ -299,7 +299,11 @@ impl Search {
             // Nobody waits: only less than what is in use can be tried.
             self.is_up = false;
         }
-        self.reason = if is_full { Reason::Searching } else { Reason::Quiet };
+        self.reason = match self.reason {
+            _ if !is_full => Reason::Quiet,
+            Reason::Changed => Reason::Changed,
+            _ => Reason::Searching,
+        };
         let from = if is_full { self.base } else { self.base.min(phase.device_units.min(1 << 31) as u32) };
         self.pairs = Pairs::default();
         self.is_fast &= is_full && !self.is_up;

@@ -224,7 +224,12 @@ fn a_search_that_begins_anew_has_forgotten_what_it_knew() {
     let _ = talk.listen(30, &load);
     let other = |depth| Phase { step_log: 4 * ONE, ..load(depth) };
     assert_eq!(talk.listen(2, other), [16, 32], "by a factor of 2 again, and upwards");
+    assert_eq!(talk.search.state().reason, Reason::Changed);
     assert_eq!((talk.search.hold, talk.search.found, talk.search.factor, talk.search.fails), (HOLD, None, 0, 0));
+    // The reason holds until a depth is found for the other load; a later search has another one.
+    let _ = talk.settle(other);
+    let _ = talk.listen(HOLD as usize, other);
+    assert_eq!(talk.search.state().reason, Reason::Searching);
     // The same if nobody waits then: as soon as somebody does, a candidate is tried.
     let mut talk = Talk::new(4, 4096);
     let _ = talk.settle(&load);
