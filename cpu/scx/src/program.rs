@@ -126,15 +126,51 @@ mod tests {
     }
 
     #[test]
+    fn what_a_program_had_is_counted_since_it_has_its_slot() {
+        let of = |id, times: u64| Program {
+            id,
+            rate: 1 << 16,
+            served_ns: 10 * times,
+            dispatches: times,
+            preemptions: 2 * times,
+            preempted: 3 * times,
+            migrations: 4 * times,
+            ..Program::default()
+        };
+        // Slot 1 went on, slot 2 has another program, slot 3 is new, and slot 4 has run before and only waits.
+        let before = HashMap::from([(1, of(10, 100)), (2, of(11, 100)), (4, of(13, 100))]);
+        let waiting = Program { runnable: 1, ..of(13, 100) };
+        let now = [(1, of(10, 150)), (2, of(21, 30)), (3, of(12, 20)), (4, waiting)];
+        let counts =
+            |share: &Share| (share.served_ns, [share.dispatches, share.preemptions, share.preempted, share.migrations]);
+        let times = |n: u64| (10 * n, [n, 2 * n, 3 * n, 4 * n]);
+        let found = shares(&now, Some(&before));
+        assert_eq!(found.iter().map(counts).collect::<Vec<_>>(), [50, 30, 20, 0].map(times));
+        // Of equal rates each that ran or waits is due a quarter.
+        assert_eq!(found.iter().map(|share| share.due_percent).collect::<Vec<_>>(), [25.0; 4]);
+        assert_eq!(found.iter().map(|share| share.got_percent).collect::<Vec<_>>(), [50.0, 30.0, 20.0, 0.0]);
+        assert_eq!(shares(&now, None).iter().map(counts).collect::<Vec<_>>(), [150, 30, 20, 100].map(times));
+    }
+
+    #[test]
     fn a_value_of_the_map_is_read_by_its_offsets() {
-        let mut bytes = [0; 120];
-        for (at, value) in [(0, 7u64), (16, 9), (80, 11), (112, 13)] {
-            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
-        }
-        bytes[36] = 100;
-        let program = Program::read(&bytes).unwrap();
-        assert_eq!((program.id, program.served_ns, program.weight), (7, 9, 100));
-        assert_eq!((program.dispatches, program.cuts), (11, 13));
-        assert_eq!(Program::read(&bytes[..119]), None);
+        // Each word of 4 bytes is its number in the record, in both halves of 8 bytes too.
+        let bytes: Vec<u8> = (0..30u32).flat_map(|word| (word | 0x8000_0000).to_le_bytes()).collect();
+        let u64_of = |word: u64| (word | 0x8000_0000) | ((word + 1) | 0x8000_0000) << 32;
+        let expected = Program {
+            id: u64_of(0),
+            finish: u64_of(2),
+            served_ns: u64_of(4),
+            rate: u64_of(6),
+            weight: 9 | 0x8000_0000,
+            runnable: i32::MIN | 12,
+            dispatches: u64_of(20),
+            preemptions: u64_of(22),
+            preempted: u64_of(24),
+            migrations: u64_of(26),
+            cuts: u64_of(28),
+        };
+        assert_eq!(Program::read(&bytes), Some(expected));
+        (0..120).for_each(|length| assert_eq!(Program::read(&bytes[..length]), None, "{length} bytes"));
     }
 }
