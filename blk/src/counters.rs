@@ -80,6 +80,9 @@ pub struct FlowCounters {
     run_queued_ns: Word,
     run_device_ns: Word,
     run_count: Word,
+    /// Time with a request under way, ns, and until when it is counted ([`FlowCounters::count`]).
+    active_ns: Word,
+    active_until_ns: Word,
     /// Odd while the run goes into the counters.
     version: Word,
     /// Cost of what completed, bytes-equivalent.
@@ -128,9 +131,17 @@ fn kind_of(op: Op, status: Status, length_bytes: u32) -> u64 {
 }
 
 impl FlowCounters {
-    /// Counts one completion.
+    /// Counts one completion, at `now_ns`.
+    ///
+    /// Active time is that of requests which overlap, once. Where a request outlives a later one, the pause before the
+    /// later one is not active time, although the first one spans it.
     #[inline(always)]
-    pub(crate) fn count(&self, op: Op, status: Status, length_bytes: u32, queued_ns: u64, device_ns: u64) {
+    pub(crate) fn count(&self, op: Op, status: Status, length_bytes: u32, queued_ns: u64, device_ns: u64, now_ns: u64) {
+        let until_ns = self.active_until_ns.get();
+        if now_ns > until_ns {
+            self.active_ns.add((now_ns - until_ns).min(queued_ns + device_ns));
+            self.active_until_ns.set(now_ns);
+        }
         let kind = kind_of(op, status, length_bytes);
         if kind != self.run_kind.get() || queued_ns != self.run_queued_ns.get() || device_ns != self.run_device_ns.get()
         {
@@ -219,6 +230,7 @@ impl FlowCounters {
         }
         into.failed += self.failed.get();
         into.cost += self.cost.get();
+        into.active_ns += self.active_ns.get();
         into.queued_ns_sum += self.queued_ns_sum.get();
         into.device_ns_sum += self.device_ns_sum.get();
         if !with_latencies {
@@ -227,6 +239,11 @@ impl FlowCounters {
         self.queued_ns.read(&mut into.queued_ns);
         self.device_ns.read(&mut into.device_ns);
         self.total_ns.read(&mut into.total_ns);
+    }
+
+    /// When a request of the flow last completed here; 0: none has.
+    pub fn last_ns(&self) -> u64 {
+        self.active_until_ns.get()
     }
 
     /// Nothing of the flow has completed here.
@@ -302,7 +319,8 @@ impl Board {
         fence(Ordering::Release);
         let FlowCounters { run_kind, run_queued_ns, run_device_ns, run_count, version: _, cost, failed, .. } = counters;
         [run_kind, run_queued_ns, run_device_ns, run_count, cost, failed].into_iter().for_each(|word| word.set(0));
-        [&counters.queued_ns_sum, &counters.device_ns_sum].into_iter().for_each(|word| word.set(0));
+        let FlowCounters { active_ns, active_until_ns, queued_ns_sum, device_ns_sum, .. } = counters;
+        [active_ns, active_until_ns, queued_ns_sum, device_ns_sum].into_iter().for_each(|word| word.set(0));
         let FlowCounters { completed, total_ns_sum, bytes, queued_ns, device_ns, total_ns, .. } = counters;
         completed.iter().chain(total_ns_sum).chain(bytes).for_each(|word| word.set(0));
         for Buckets { counts, max_ns } in [queued_ns, device_ns, total_ns] {
@@ -374,7 +392,7 @@ mod tests {
     fn a_flow_that_goes_leaves_its_cost_with_the_context() {
         let board = Board::new(1);
         let flow = board.flow(FlowId(0)).unwrap();
-        flow.count(Op::Read, Status::Ok, 512, 1000, 2000);
+        flow.count(Op::Read, Status::Ok, 512, 1000, 2000, 9000);
         flow.charge(512);
         board.clear(FlowId(0));
         board.clear(FlowId(0));
@@ -387,10 +405,10 @@ mod tests {
         let flow = board.flow(FlowId(0)).unwrap();
         // 3 x (1000, 2000), 1 x (1000, 5000), 2 x (1000, 2000), the last of them a write that fails.
         for device_ns in [2000, 2000, 2000, 5000, 2000] {
-            flow.count(Op::Read, Status::Ok, 512, 1000, device_ns);
+            flow.count(Op::Read, Status::Ok, 512, 1000, device_ns, 9000);
             flow.charge(512);
         }
-        flow.count(Op::Write, Status::Io, 4096, 1000, 2000);
+        flow.count(Op::Write, Status::Io, 4096, 1000, 2000, 9000);
         let stats = read(&board, 0);
         assert_eq!((stats.completed, stats.bytes, stats.failed), ([5, 1, 0, 0, 0], [5 * 512, 0, 0, 0, 0], 1));
         assert_eq!(stats.total_ns_sum, [4 * 3000 + 6000, 3000, 0, 0, 0]);
@@ -404,6 +422,22 @@ mod tests {
     }
 
     #[test]
+    fn active_time_is_that_with_a_request_under_way_whatever_their_number() {
+        let board = Board::new(1);
+        let flow = board.flow(FlowId(0)).unwrap();
+        // Eight at a time for 3 us, a pause of 97, and again; the last one overlaps the eight before it.
+        for end_ns in [3_000, 103_000] {
+            (0..8).for_each(|_| flow.count(Op::Read, Status::Ok, 512, 1_000, 2_000, end_ns));
+        }
+        flow.count(Op::Read, Status::Ok, 512, 0, 2_000, 104_000);
+        assert_eq!((read(&board, 0).active_ns, flow.last_ns()), (7_000, 104_000));
+        board.clear(FlowId(0));
+        assert_eq!((board.read_flow(FlowId(0)), flow.last_ns()), (None, 0));
+        flow.count(Op::Read, Status::Ok, 512, 0, 2_000, 204_000);
+        assert_eq!(read(&board, 0).active_ns, 2_000, "the next flow in its place");
+    }
+
+    #[test]
     fn a_reader_beside_a_writer_never_sees_more_than_there_is_nor_less_than_before() {
         const ROUNDS: u64 = 20_000;
         let board = Board::new(1);
@@ -411,7 +445,7 @@ mod tests {
             scope.spawn(|| {
                 let flow = board.flow(FlowId(0)).unwrap();
                 // Each second one begins another run.
-                (0..ROUNDS).for_each(|n| flow.count(Op::Read, Status::Ok, 8, n / 2, 1));
+                (0..ROUNDS).for_each(|n| flow.count(Op::Read, Status::Ok, 8, n / 2, 1, n));
             });
             let mut before = 0;
             while before < ROUNDS {
@@ -434,7 +468,7 @@ mod tests {
         board.grow(40);
         assert_eq!(board.flows(), 64, "8, and pieces of 8, 16 and 32");
         for flow in 0..64 {
-            (0..=flow).for_each(|_| board.flow(FlowId(flow)).unwrap().count(Op::Read, Status::Ok, 1, 0, 0));
+            (0..=flow).for_each(|_| board.flow(FlowId(flow)).unwrap().count(Op::Read, Status::Ok, 1, 0, 0, 1));
         }
         for flow in 0..64 {
             assert_eq!(read(&board, flow).completed[0], u64::from(flow) + 1);
@@ -449,6 +483,6 @@ mod tests {
 
     #[test]
     fn a_flow_takes_as_much_memory_as_the_page_says() {
-        assert_eq!((size_of::<FlowCounters>(), align_of::<FlowCounters>()), (5784, 8));
+        assert_eq!((size_of::<FlowCounters>(), align_of::<FlowCounters>()), (5800, 8));
     }
 }

@@ -14,6 +14,7 @@ pub use classes::Settled;
 
 use crate::client::{MakeClient, Whose};
 use crate::clock::Clock;
+use crate::counters::FlowCounters;
 use crate::device::{Device, DeviceInfo, Health};
 use crate::host::{Mail, Sweep};
 use crate::kick::Bell;
@@ -145,6 +146,9 @@ pub struct NamedFlowStats {
     pub name: String,
     /// Counters of the tenant on this device.
     pub stats: FlowStats,
+    /// By worker: when it last completed something of the tenant, ns since the engine started; 0: never. Empty in
+    /// [`Engine::sums`].
+    pub last_ns: Vec<u64>,
     /// What it has submitted to the high, medium and low queues since the policy was made, bytes of cost, of a policy
     /// that names them.
     pub class_bytes: Option<[u64; 3]>,
@@ -196,6 +200,14 @@ pub struct DeviceStats {
     pub hctxs: Vec<HctxStats>,
 }
 
+/// What a worker takes of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WorkerStats {
+    /// For how long it wanted a core, since its start, ns: its thread ran, or waited for a core. Time in which it spun
+    /// for another worker or a device is not in it. `None`: the kernel does not say.
+    pub wanted_ns: Option<u64>,
+}
+
 /// Counters of an engine, one moment per worker.
 #[derive(Clone, Debug)]
 pub struct EngineStats {
@@ -203,6 +215,8 @@ pub struct EngineStats {
     pub at_ns: u64,
     /// Counters of the devices, in the order of [`EngineOptions`].
     pub devices: Vec<DeviceStats>,
+    /// The workers, by number.
+    pub workers: Vec<WorkerStats>,
 }
 
 /// What a device runs with, as last changed.
@@ -506,13 +520,19 @@ impl Engine {
                 for (sum, id) in device.flows.iter_mut().zip(ids) {
                     let UnderWay { requests, oldest_ns } = flows.get(id.0 as usize).copied().unwrap_or(UnderWay::NONE);
                     board.add_flow(*id, &mut sum.stats, with_latencies);
+                    if with_latencies {
+                        sum.last_ns.resize(worker, 0);
+                        sum.last_ns.push(board.flow(*id).map_or(0, FlowCounters::last_ns));
+                    }
                     sum.stats.under_way += requests;
                     let oldest_ns = (requests > 0).then_some(oldest_ns);
                     sum.stats.oldest_ns = [sum.stats.oldest_ns, oldest_ns].into_iter().flatten().min();
                 }
             }
         }
-        EngineStats { at_ns, devices: devices.into_iter().flatten().map(|(device, ..)| device).collect() }
+        let workers = (0..self.workers()).map(|worker| WorkerStats { wanted_ns: self.shared.wanted_ns(worker) });
+        let devices = devices.into_iter().flatten().map(|(device, ..)| device).collect();
+        EngineStats { at_ns, devices, workers: workers.collect() }
     }
 }
 
@@ -554,6 +574,7 @@ fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<Sha
     let named = |(place, flow): (usize, &FlowOptions)| NamedFlowStats {
         name: flow.name.clone(),
         stats: FlowStats::default(),
+        last_ns: Vec::new(),
         class_bytes: policy.class_bytes(FlowId(place as u32)),
         weight: flow.weight,
         effective_weight: policy.effective_weight(FlowId(place as u32)),

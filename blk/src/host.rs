@@ -218,6 +218,11 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// Once per look of a worker that spins.
     fn spin_hint(&mut self);
 
+    /// The worker spun for so long, ns: a core was used, and nothing done.
+    fn spun(&mut self, ns: u64) {
+        let _ = ns;
+    }
+
     /// See [`crate::client::Context::receive`].
     fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32);
 

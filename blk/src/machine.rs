@@ -54,6 +54,20 @@ pub fn allowed_cpus() -> Vec<Cpu> {
     cpus.into_iter().map(|(_, cpu)| cpu).collect()
 }
 
+/// The kernel's number of the calling thread.
+pub(crate) fn this_thread() -> i32 {
+    // SAFETY: it takes no argument and cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// For how long a thread of this process has run or waited for a core, ns. `None`: the kernel does not say, or the
+/// thread is gone. Source: `Documentation/scheduler/sched-stats.rst`, the first two numbers of a task's `schedstat`.
+pub(crate) fn wanted_ns(thread: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
+    Some(numbers.next()?? + numbers.next()??)
+}
+
 /// The topology of `workers` workers that take `cpus` in order, and again from the start if there are more workers.
 pub fn topology(cpus: &[Cpu], workers: usize) -> Topology {
     let places: Vec<Place> = (0..workers)

@@ -21,6 +21,8 @@ pub struct FlowStats {
     pub failed: u64,
     /// What they were charged, bytes-equivalent: service before weight.
     pub cost: u64,
+    /// Time with a request under way, ns, up to the last completion. Of several workers: the sum of theirs.
+    pub active_ns: u64,
     /// All times from submission to dispatch together, ns: over an interval, the mean number that waited here.
     pub queued_ns_sum: u64,
     /// All times from dispatch to reap together, ns: over an interval, the mean number on the device.
@@ -77,6 +79,7 @@ impl FlowStats {
         }
         self.failed += other.failed;
         self.cost += other.cost;
+        self.active_ns += other.active_ns;
         self.queued_ns_sum += other.queued_ns_sum;
         self.device_ns_sum += other.device_ns_sum;
         self.queued_ns.add(&other.queued_ns);

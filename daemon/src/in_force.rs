@@ -159,6 +159,7 @@ mod tests {
             split: SplitControl::new(Split::Auto, 1).state(),
             health: Default::default(),
             flows: vec![NamedFlowStats {
+                last_ns: Vec::new(),
                 name: "alice".into(),
                 stats,
                 class_bytes: None,

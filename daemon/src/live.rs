@@ -4,7 +4,7 @@
 //! it; a report asks for the counters of the listeners, which are shared.
 
 use crate::config::trust::{TlsMode, TrustPlan};
-use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan, ServerConfig, family};
+use crate::config::{DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan, ServerConfig, family};
 use mqfq_blk::PolicyOptions;
 use mqfq_blk::cap::Caps;
 use mqfq_blk::device::Device;
@@ -297,9 +297,24 @@ impl ListenerCounts {
     }
 }
 
-/// Whose each export is, by name, for lines about clients.
+/// Whose an export is, and where its requests count.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExportOwner {
+    tenant: String,
+    device: String,
+    flow: String,
+}
+
+impl ExportOwner {
+    /// That of an export on a device, whose requests count as those of `flow`.
+    pub fn new(device: &str, flow: &FlowPlan) -> ExportOwner {
+        ExportOwner { tenant: flow.tenant.clone(), device: device.to_owned(), flow: flow.name() }
+    }
+}
+
+/// The owner of each export, by name, for lines about clients and for *why*.
 #[derive(Clone)]
-pub struct Owners(Arc<Mutex<BTreeMap<String, String>>>);
+pub struct Owners(Arc<Mutex<BTreeMap<String, ExportOwner>>>);
 
 impl Owners {
     /// Those of `plan`.
@@ -311,7 +326,12 @@ impl Owners {
 
     /// The tenant of an export.
     pub fn of(&self, export: &str) -> Option<String> {
-        self.lock().get(export).cloned()
+        self.lock().get(export).map(|owner| owner.tenant.clone())
+    }
+
+    /// The device of an export, and the name there under which its requests count.
+    pub fn counted(&self, export: &str) -> Option<(String, String)> {
+        self.lock().get(export).map(|owner| (owner.device.clone(), owner.flow.clone()))
     }
 
     /// Those of `plan`, and no others.
@@ -322,8 +342,8 @@ impl Owners {
     }
 
     /// One more, or one that is another's now.
-    pub fn come(&self, export: &str, tenant: &str) {
-        self.lock().insert(export.to_owned(), tenant.to_owned());
+    pub fn come(&self, export: &str, owner: ExportOwner) {
+        self.lock().insert(export.to_owned(), owner);
     }
 
     /// One less.
@@ -333,11 +353,14 @@ impl Owners {
 
     /// Those of `plan` alone.
     pub fn follow(&self, plan: &Plan) {
-        let tenant = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].tenant.clone();
-        *self.lock() = plan.exports.values().map(|export| (export.name.clone(), tenant(export))).collect();
+        let owner = |export: &ExportPlan| {
+            let device = &plan.devices[export.device];
+            (export.name.clone(), ExportOwner::new(&device.config.name, &device.flows[export.flow]))
+        };
+        *self.lock() = plan.exports.values().map(owner).collect();
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ExportOwner>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -530,6 +530,7 @@ mod tests {
         stats.total_ns.record_n(2000, 11);
         let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
         let flows = vec![NamedFlowStats {
+            last_ns: Vec::new(),
             name: "alice".into(),
             stats,
             class_bytes: Some([5, 6, 7]),
@@ -582,7 +583,7 @@ mod tests {
             broken_rules: vec![("unaligned", 2), ("out_of_range", 0)],
             own: Vec::new(),
         };
-        let stats = EngineStats { at_ns: 1_000_000, devices: vec![device] };
+        let stats = EngineStats { at_ns: 1_000_000, devices: vec![device], workers: Vec::new() };
         let report = StatsReport::new(&stats, &mut Rates::default(), [("unix:/a".to_owned(), listener)]);
 
         let json: serde_json::Value = serde_json::to_value(&report).unwrap();

@@ -359,8 +359,10 @@ fn start_and_serve(
         }
     };
     let watched_caps = WatchedCaps::default();
-    let watcher =
-        control_sockets.is_some().then(|| observe::start(engine.clone(), watched_caps.clone())).transpose()?;
+    let watcher = control_sockets
+        .is_some()
+        .then(|| observe::start(engine.clone(), watched_caps.clone(), owners.clone()))
+        .transpose()?;
     systemd::start_watchdog(&engine, output)?;
     go_on()?;
     let connected = connections.len();

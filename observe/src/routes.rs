@@ -116,7 +116,7 @@ async fn why_all(watcher: Arc<Watcher>, tenant: Option<String>) -> Response {
         (Err(_), _) => broken(),
         (Ok(found), Some(tenant)) if found.is_empty() => {
             let sentence = format!(
-                "there is no tenant {tenant}, or nothing is known of it yet: a verdict takes readings of up to {} s",
+                "there is no tenant or export {tenant}, or nothing is known of it yet: a verdict takes readings of up to {} s",
                 why::SECONDS
             );
             Problem::new(StatusCode::NOT_FOUND, sentence).into_response()
@@ -159,7 +159,7 @@ mod tests {
 
     impl crate::source::Source for Nothing {
         fn stats(&self) -> mqfq_blk::engine::EngineStats {
-            mqfq_blk::engine::EngineStats { at_ns: 0, devices: Vec::new() }
+            mqfq_blk::engine::EngineStats { at_ns: 0, devices: Vec::new(), workers: Vec::new() }
         }
 
         fn sums(&self) -> mqfq_blk::engine::EngineStats {
@@ -168,6 +168,10 @@ mod tests {
 
         fn limited(&self) -> Vec<crate::source::Limited> {
             Vec::new()
+        }
+
+        fn export(&self, _: &str) -> Option<(String, String)> {
+            None
         }
     }
 

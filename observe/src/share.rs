@@ -60,6 +60,28 @@ pub fn entitlements(claims: &[Claim]) -> Vec<u64> {
     entitled
 }
 
+/// What the tenant at `at` would be entitled to if it had asked for everything.
+pub fn own(claims: &[Claim], at: usize) -> u64 {
+    let all: u128 = claims.iter().map(|claim| u128::from(claim.served)).sum();
+    let wants = |other: usize| other == at || claims[other].asked > 0;
+    let mut level = (0, 1);
+    loop {
+        // Those that ask for less than this part of the rest leave some of it, so that the part of the others grows.
+        let (mut left, mut weights) = (all, 0);
+        for (other, claim) in claims.iter().enumerate().filter(|(other, _)| wants(*other)) {
+            let (part, of) = level;
+            match other != at && u128::from(claim.asked) * of < part * weight(claim) {
+                true => left = left.saturating_sub(claim.asked.into()),
+                false => weights += weight(claim),
+            }
+        }
+        if level == (left, weights) {
+            return (left * weight(&claims[at]) / weights) as u64;
+        }
+        level = (left, weights);
+    }
+}
+
 fn weight(claim: &Claim) -> u128 {
     u128::from(claim.weight.max(1))
 }
@@ -94,6 +116,24 @@ mod tests {
         assert_eq!(asked(100, 0, 50), 100);
         assert_eq!(asked(100, 150, 50), 400, "of four parts of its time one is the device's");
         assert_eq!([asked(0, 7, 0), asked(5, 0, 0)], [u64::MAX, 5]);
+    }
+
+    #[test]
+    fn what_would_be_its_own_is_the_entitlement_of_a_tenant_that_asks_for_everything() {
+        // By weight a half; one that leaves 10 of its 50 gives it 60, and one that is idle takes no part.
+        assert_eq!(own(&[claim(46, 300, 46), claim(54, 300, 500)], 0), 50);
+        assert_eq!(own(&[claim(46, 300, 46), claim(40, 300, 40), claim(14, 0, 0)], 0), 60);
+        let draw = |n: u64| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % 1000;
+        for case in 0..500u64 {
+            let drawn = |n: u64| {
+                let served = draw(case * 31 + n);
+                claim(served, draw(case * 7 + n) + 1, served + draw(case + 5 * n))
+            };
+            let mut claims: Vec<Claim> = (0..case % 9 + 1).map(drawn).collect();
+            let own = own(&claims, 0);
+            claims[0].asked = u64::MAX;
+            assert!(own.abs_diff(entitlements(&claims)[0]) <= claims.len() as u64, "{claims:?}: {own}");
+        }
     }
 
     #[test]

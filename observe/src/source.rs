@@ -27,17 +27,26 @@ pub trait Source: Send + Sync + 'static {
 
     /// Limits of tenants that have any; a tenant may have several.
     fn limited(&self) -> Vec<Limited>;
+
+    /// The device of an export, and the name there under which its requests count. `None`: there is no such export.
+    fn export(&self, name: &str) -> Option<(String, String)>;
 }
 
-/// An engine, and whoever knows of its tenants' limits.
-pub struct Running<F> {
+/// An engine, its tenants' limits, and its exports.
+pub struct Running<F, E> {
     /// Has the counters.
     pub engine: Arc<Engine>,
     /// Answers [`Source::limited`].
     pub limited: F,
+    /// Answers [`Source::export`].
+    pub export: E,
 }
 
-impl<F: Fn() -> Vec<Limited> + Send + Sync + 'static> Source for Running<F> {
+impl<F, E> Source for Running<F, E>
+where
+    F: Fn() -> Vec<Limited> + Send + Sync + 'static,
+    E: Fn(&str) -> Option<(String, String)> + Send + Sync + 'static,
+{
     fn stats(&self) -> EngineStats {
         self.engine.stats()
     }
@@ -48,5 +57,9 @@ impl<F: Fn() -> Vec<Limited> + Send + Sync + 'static> Source for Running<F> {
 
     fn limited(&self) -> Vec<Limited> {
         (self.limited)()
+    }
+
+    fn export(&self, name: &str) -> Option<(String, String)> {
+        (self.export)(name)
     }
 }

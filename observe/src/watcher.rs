@@ -128,15 +128,22 @@ impl Watcher {
         interval.as_ref().map(live::received).unwrap_or_default()
     }
 
-    /// Why the tenants wait, or the one of this name or with this export does: over the last [`why::SECONDS`].
-    pub fn why(&self, tenant: Option<&str>) -> Vec<Verdict> {
-        let stats = self.source.stats();
-        self.state().verdicts(&stats, &|device, flow| {
-            let name = stats.devices.get(device).and_then(|device| device.flows.get(flow)).map(|flow| &flow.name);
-            tenant.is_none_or(|tenant| {
-                name.is_some_and(|name| why::is_of(name, tenant) || name.ends_with(&format!("/{tenant}")))
+    /// Why the tenants wait, or the tenant or export of this name does: over the last [`why::SECONDS`]. A tenant hides
+    /// exports of its name.
+    pub fn why(&self, wanted: Option<&str>) -> Vec<Verdict> {
+        let (stats, export) = (self.source.stats(), wanted.and_then(|name| self.source.export(name)));
+        let of = |is_meant: &dyn Fn(&str, &str) -> bool| {
+            self.state().verdicts(&stats, &|device, flow| {
+                let device = &stats.devices[device];
+                device.flows.get(flow).is_some_and(|flow| is_meant(&device.name, &flow.name))
             })
-        })
+        };
+        match (of(&|_, flow| wanted.is_none_or(|tenant| why::is_of(flow, tenant))), export) {
+            (found, Some((its_device, its_flow))) if found.is_empty() => {
+                of(&|device, flow| device == its_device && flow == its_flow)
+            }
+            (found, _) => found,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -183,6 +190,17 @@ mod tests {
             Vec::new()
         }
 
+        fn export(&self, name: &str) -> Option<(String, String)> {
+            // Of "web", which has a weight for all its exports, and of "db", whose exports have weights.
+            let (device, flow) = match name {
+                "page" => ("fast", "web"),
+                "root" => ("fast", "db/root"),
+                "elsewhere" => ("slow", "web"),
+                _ => return None,
+            };
+            Some((device.to_owned(), flow.to_owned()))
+        }
+
         fn stats(&self) -> EngineStats {
             // Relaxed: the test has one thread.
             self.full.fetch_add(1, Ordering::Relaxed);
@@ -223,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn why_finds_a_tenant_by_its_name_and_its_exports_by_theirs() {
+    fn why_finds_a_tenant_by_its_name_and_an_export_by_its_own() {
         let watcher = Watcher::new(Arc::new(Counted::default()));
         assert!(watcher.why(None).is_empty(), "one reading is no interval");
         (0..3).for_each(|_| watcher.tick());
         let of = |name| watcher.why(Some(name)).into_iter().map(|verdict| verdict.tenant).collect::<Vec<_>>();
         assert_eq!(
-            (of("web"), of("db"), of("root"), of("we")),
-            (vec!["web".into()], vec!["db/root".to_owned()], vec!["db/root".to_owned()], vec![])
+            ["web", "db", "root", "page", "we", "oot", "elsewhere"].map(of).map(|found| found.join(" ")),
+            ["web", "db/root", "db/root", "web", "", "", ""]
         );
         assert_eq!(watcher.why(None).len(), 2);
         let received = watcher.received();

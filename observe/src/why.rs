@@ -1,13 +1,14 @@
 //! Why a tenant waits: one sentence from the counters.
 //!
-//! Answers: is it the tenant's own asking, its share, a limit, its client, or the device? The rows of [`Row`] are
-//! looked at in their order, and the first that holds is the verdict. `docs/use/why.md` has the table; each row has a
+//! Answers: is it the tenant's own asking, its share, a limit, its client, the server's cores, or the device? The rows
+//! of [`Row`] are looked at in the order of `docs/use/why.md`, and the first that holds is the verdict; each row has a
 //! test.
 //!
 //! A mean time in the queue and one on the device are never added up to a latency without being named: they tell apart
 //! who is late.
 
 use crate::history::{FlowInterval, Interval};
+use crate::share::{Claim, own};
 use crate::source::Limited;
 use mqfq_blk::PolicyKind;
 use mqfq_blk::engine::EngineStats;
@@ -24,6 +25,21 @@ const SLOW_TIMES: u64 = 4;
 
 /// And it is not slow below this, ns: four times nothing is nothing. Memory answers in less, and drives do not.
 const SLOW_LEAST_NS: u64 = 10_000;
+
+/// A client pauses if it has something under way for less of the time, percent.
+const ACTIVE_PERCENT: u64 = 80;
+
+/// A client keeps one request in flight if it has at most so many while it has any, hundredths.
+const ONE_HUNDREDTHS: u64 = 120;
+
+/// Cores are the limit if each worker that serves the tenant wants one for so much of the time, percent.
+const CORES_PERCENT: u64 = 95;
+
+/// A tenant that does not wait here has less than its own part if it gets less of it, percent.
+const OWN_PERCENT: u64 = 97;
+
+/// T or D holds workers back if it does so for this part of their time, percent.
+const HELD_PERCENT: u64 = 1;
 
 /// Names of others in a sentence, at most.
 const NAMES_MAX: usize = 3;
@@ -48,10 +64,14 @@ pub enum Row {
     BelowShare,
     /// The device takes much longer than usual.
     SlowDevice,
+    /// The workers that serve it have no time left.
+    Cores,
     /// One request at a time, and the device's time is all of it.
     OneInFlight,
-    /// Less than one request at a time: the client pauses between them.
+    /// Nothing of it is under way for part of the time: the client pauses.
     ClientPauses,
+    /// Others wait, it does not, and what it keeps in flight brings less than its share.
+    ClientDepth,
     /// Several requests at a time, most of whose time is the device's.
     Served,
 }
@@ -94,7 +114,13 @@ pub struct Case {
     pub has_shares: bool,
     /// Usual time of a request on this device, ns.
     pub usual_device_ns: Option<u64>,
-    /// How long T and D held workers back in the interval, ns.
+    /// What would be its own if it asked for everything, bytes-equivalent, where others wait here; 0: none does.
+    pub own: u64,
+    /// How much of the time the least loaded of the workers that serve it wanted a core, percent, if that is known.
+    pub cores_percent: Option<u64>,
+    /// Workers.
+    pub workers: u64,
+    /// How long T and D held workers back in the interval, ns, all workers together.
     pub throttled_ns: u64,
     /// As above, D.
     pub no_token_ns: u64,
@@ -107,6 +133,11 @@ pub struct Others {
     pub named: Vec<String>,
     /// How many there are.
     pub count: usize,
+}
+
+/// Most of its requests' time is the queue's, and not only now and then.
+fn is_waiting(flow: &FlowInterval) -> bool {
+    flow.queued_ns >= flow.device_ns && flow.is_hungry
 }
 
 /// The verdict of a case.
@@ -136,12 +167,16 @@ pub fn judge(case: &Case) -> (Row, String) {
         return (Row::Served, format!("{tenant} has just begun: {under_way} requests are under way"));
     }
     let (queue_ns, device_ns) = (flow.queued_ns / flow.requests, flow.device_ns / flow.requests);
-    if queue_ns >= device_ns && flow.is_hungry {
-        return waits(case, queue_ns, device_ns);
+    let is_waiting = is_waiting(flow);
+    let cores_percent = case.cores_percent.filter(|percent| *percent >= CORES_PERCENT);
+    if is_waiting {
+        return waits(case, queue_ns, device_ns, cores_percent);
     }
     let size = size(flow.bytes / flow.requests);
     if let Some(usual_ns) = case.usual_device_ns
         && device_ns >= usual_ns.saturating_mul(SLOW_TIMES).max(SLOW_LEAST_NS)
+        // A worker without time finds late what the device has done.
+        && cores_percent.is_none()
     {
         let (now, usual) = (time(device_ns), time(usual_ns));
         let sentence = format!(
@@ -149,34 +184,56 @@ pub fn judge(case: &Case) -> (Row, String) {
         );
         return (Row::SlowDevice, sentence);
     }
-    // In hundredths: how many of its requests were under way on average.
-    let under_way = (flow.queued_ns + flow.device_ns).saturating_mul(100) / elapsed_ns.max(&1);
+    let active_ns = flow.active_ns.min(*elapsed_ns);
+    // In hundredths: how many of its requests were under way on average while any was.
+    let depth = (flow.queued_ns + flow.device_ns).saturating_mul(100) / active_ns.max(1);
+    let in_flight = tenths(depth, 100);
     let each = time(queue_ns + device_ns);
-    if (80..=120).contains(&under_way) {
-        let most = 1_000_000_000 / (queue_ns + device_ns).max(1);
+    let active_percent = active_ns.saturating_mul(100) / elapsed_ns.max(&1);
+    if active_percent < ACTIVE_PERCENT {
+        let several =
+            if depth > ONE_HUNDREDTHS { format!(", with {in_flight} in flight until then") } else { "".into() };
         let sentence = format!(
-            "{tenant}'s client keeps one request in flight: {each} for each of {size}, so {most} a second at most"
-        );
-        return (Row::OneInFlight, sentence);
-    }
-    if under_way < 80 {
-        let sentence = format!(
-            "{tenant}'s client asks for no more: nothing of it is under way for {}% of the time, and a request takes {each}",
-            100 - under_way
+            "{tenant}'s client asks for no more: nothing of it is under way for {}% of the time, and a request takes \
+             {each}{several}",
+            100 - active_percent
         );
         return (Row::ClientPauses, sentence);
     }
+    if depth <= ONE_HUNDREDTHS {
+        let most = 1_000_000_000_u64.checked_div(queue_ns + device_ns);
+        let most = most.map_or("".into(), |most| format!(", so {most} a second at most"));
+        let sentence = format!("{tenant}'s client keeps one request in flight: {each} for each of {size}{most}");
+        return (Row::OneInFlight, sentence);
+    }
+    if let Some(percent) = cores_percent {
+        let sentence = format!(
+            "the server's cores are the limit for {tenant}: its workers ran or waited for one for {percent}% of the \
+             time, and {in_flight} of its requests are in flight"
+        );
+        return (Row::Cores, sentence);
+    }
+    if flow.served.saturating_mul(100) < case.own.saturating_mul(OWN_PERCENT) {
+        let part = |served: u64| served.saturating_mul(200).div_ceil(case.served.max(1)) / 2;
+        // As much more as it lacks, if a request takes as long then.
+        let enough = (u128::from(depth) * u128::from(case.own)).div_ceil(u128::from(flow.served.max(1)) * 100);
+        let sentence = format!(
+            "{tenant}'s client keeps {in_flight} requests of {size} in flight, which bring {}% of the service where \
+             {}% is its own: about {enough} would bring that",
+            part(flow.served),
+            part(case.own)
+        );
+        return (Row::ClientDepth, sentence);
+    }
     let sentence = format!(
-        "{tenant} is served as it asks: {} of a request's {each} are the device's, with {}.{} requests in flight",
+        "{tenant} is served as it asks: {} of a request's {each} are the device's, with {in_flight} requests in flight",
         time(device_ns),
-        under_way / 100,
-        under_way % 100 / 10
     );
     (Row::Served, sentence)
 }
 
 /// Most of the time is the queue's.
-fn waits(case: &Case, queue_ns: u64, device_ns: u64) -> (Row, String) {
+fn waits(case: &Case, queue_ns: u64, device_ns: u64, cores_percent: Option<u64>) -> (Row, String) {
     let Case { tenant, flow, .. } = case;
     let waits = format!("{tenant} waits {} in the queue", part(queue_ns, queue_ns + device_ns));
     if !case.has_shares {
@@ -186,6 +243,14 @@ fn waits(case: &Case, queue_ns: u64, device_ns: u64) -> (Row, String) {
             None => "nobody else was served".to_owned(),
         };
         return (Row::NoShares, format!("{waits}: the policy divides nothing by weight, and {others}"));
+    }
+    let percent = flow.served.saturating_mul(100) / flow.entitled.max(1);
+    if let Some(busy) = cores_percent {
+        let sentence = format!(
+            "{waits} and gets {percent}% of its share: the server's cores are the limit, its workers ran or waited for \
+             one for {busy}% of the time"
+        );
+        return (Row::Cores, sentence);
     }
     let has_its_share = flow.served.saturating_mul(10) >= flow.entitled.saturating_mul(9);
     if has_its_share
@@ -197,21 +262,27 @@ fn waits(case: &Case, queue_ns: u64, device_ns: u64) -> (Row, String) {
     }
     if has_its_share {
         let times = flow.asked.min(case.served).max(flow.served).saturating_mul(10) / flow.entitled.max(1);
-        let share = format!("{}.{} times its share", times / 10, times % 10);
+        let share = match times {
+            // It has what it asks for but for little.
+            ..=10 => "has its share".to_owned(),
+            _ => format!("asks for {}.{} times its share", times / 10, times % 10),
+        };
         let sentence = match names(&case.others) {
-            Some((names, true)) => format!("{waits}: it asks for {share} while {names} use theirs"),
-            Some((names, false)) => format!("{waits}: it asks for {share} while {names} uses its own"),
+            Some((names, true)) => format!("{waits}: it {share} while {names} use theirs"),
+            Some((names, false)) => format!("{waits}: it {share} while {names} uses its own"),
             None => format!("{waits}: it has the device to itself and asks for more than the device can do"),
         };
         return (Row::OverShare, sentence);
     }
-    let percent = flow.served.saturating_mul(100) / flow.entitled.max(1);
-    let by = match case.throttled_ns.cmp(&case.no_token_ns) {
-        std::cmp::Ordering::Greater => "the window T",
-        _ => "the depth D",
+    let is_held = |ns: u64| ns.saturating_mul(100) >= HELD_PERCENT * case.elapsed_ns * case.workers;
+    let by = match case.throttled_ns > case.no_token_ns {
+        _ if !is_held(case.throttled_ns.max(case.no_token_ns)) => {
+            "neither the window T nor the depth D held workers back"
+        }
+        true => "workers were held back by the window T most",
+        false => "workers were held back by the depth D most",
     };
-    let sentence = format!("{waits} and gets {percent}% of its share: workers were held back by {by} most");
-    (Row::BelowShare, sentence)
+    (Row::BelowShare, format!("{waits} and gets {percent}% of its share: {by}"))
 }
 
 /// Their names, and whether there are several.
@@ -229,12 +300,18 @@ fn names(others: &Others) -> Option<(String, bool)> {
 
 /// "3.1 of 3.4 ms": both in the unit of the whole.
 fn part(part_ns: u64, whole_ns: u64) -> String {
+    if whole_ns < 1_000 {
+        return format!("{part_ns} of {whole_ns} ns");
+    }
     let (unit_ns, unit) = unit_of(whole_ns);
     format!("{} of {} {unit}", tenths(part_ns, unit_ns), tenths(whole_ns, unit_ns))
 }
 
-/// "3.4 ms".
+/// "3.4 ms". Time is read once in a worker's turn, so that a mean of less than 1 us says no more than that.
 pub(crate) fn time(ns: u64) -> String {
+    if ns < 1_000 {
+        return "less than 1 us".to_owned();
+    }
     let (unit_ns, unit) = unit_of(ns);
     format!("{} {unit}", tenths(ns, unit_ns))
 }
@@ -247,8 +324,8 @@ fn unit_of(ns: u64) -> (u64, &'static str) {
     }
 }
 
-fn tenths(ns: u64, unit_ns: u64) -> String {
-    let tenths = (ns * 10 + unit_ns / 2) / unit_ns;
+fn tenths(value: u64, unit: u64) -> String {
+    let tenths = (value * 10 + unit / 2) / unit;
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
@@ -276,10 +353,20 @@ pub fn verdicts(
     wanted: &dyn Fn(usize, usize) -> bool,
 ) -> Vec<Verdict> {
     let mut all = Vec::new();
+    // Of the workers that completed something of a tenant in the interval.
+    let cores_percent = |last_ns: &[u64]| {
+        let begin_ns = stats.at_ns.saturating_sub(interval.elapsed_ns);
+        let serving = last_ns.iter().zip(&interval.wanted_ns).filter(|(last_ns, _)| **last_ns > begin_ns);
+        let least_ns = serving.map(|(_, wanted_ns)| *wanted_ns).min()??;
+        Some((least_ns.saturating_mul(100) / interval.elapsed_ns.max(1)).min(100))
+    };
     for (at, (device, done)) in stats.devices.iter().zip(&interval.devices).enumerate() {
         let mut served: Vec<usize> = (0..done.flows.len().min(device.flows.len())).collect();
         served.retain(|&flow| done.flows[flow].served > 0);
         served.sort_by_key(|&flow| std::cmp::Reverse(done.flows[flow].served));
+        let waiting: Vec<bool> = done.flows.iter().map(is_waiting).collect();
+        let all_waiting = waiting.iter().filter(|is_waiting| **is_waiting).count();
+        let claims: Vec<Claim> = done.flows.iter().map(FlowInterval::claim).collect();
         for (number, (named, flow)) in device.flows.iter().zip(&done.flows).enumerate() {
             if !wanted(at, number) {
                 continue;
@@ -294,8 +381,8 @@ pub fn verdicts(
                 Some((name.clone(), others(&|other| device.flows[other].group == Some(group))))
             });
             // The one that held it back for longest. A tenant's is that of its exports, too.
-            let own = limited.iter().filter(|limit| is_of(&named.name, &limit.tenant));
-            let waited = own.map(|limit| {
+            let limits = limited.iter().filter(|limit| is_of(&named.name, &limit.tenant));
+            let waited = limits.map(|limit| {
                 let of = |limit: &Limited| (limit.tenant.clone(), limit.export.clone(), limit.key.clone());
                 let is_same = |other: &&Limited| of(other) == of(limit);
                 let earlier_ns = before.iter().find(is_same).map_or(0, |before| before.waited_ns);
@@ -314,6 +401,10 @@ pub fn verdicts(
                 limited,
                 has_shares: divides(device.options.kind),
                 usual_device_ns: done.usual_device_ns,
+                // Not of all of ten thousand.
+                own: if all_waiting > 0 && !waiting[number] && flow.served > 0 { own(&claims, number) } else { 0 },
+                cores_percent: cores_percent(&named.last_ns),
+                workers: device.hctxs.len() as u64,
                 throttled_ns: done.throttled_ns,
                 no_token_ns: done.no_token_ns,
             };

@@ -349,7 +349,7 @@ impl<P: Policy> Shared<P> {
         // At once: what may call another function first is kept on the stack meanwhile.
         place.fill((owner, completion));
         if let Some(stats) = self.counters.of(request.submission.flow) {
-            stats.count(op, status, length_bytes, queued_ns, device_ns);
+            stats.count(op, status, length_bytes, queued_ns, device_ns, now_ns);
             stats.charge(request.charge.cost.0);
         }
         if IS_METERED {

@@ -450,7 +450,7 @@ impl<P: Policy> Shared<P> {
                 .fill((owner, Completion { cookie, status, op, length_bytes, buffer, queued_ns, device_ns }));
             splitting.note(&Ended { flow: flow.0, op, status, length_bytes, device_ns });
             if let Some(stats) = counters.of(flow) {
-                stats.count(op, status, length_bytes, queued_ns, device_ns);
+                stats.count(op, status, length_bytes, queued_ns, device_ns, now_ns);
             }
         }
         E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);

@@ -187,6 +187,10 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     /// For [`Worker::tell_room`], empty between two calls.
     room: Room,
     patience: Patience,
+    /// The last turn found nothing to do.
+    is_idle: bool,
+    /// Since when it goes round for a device event that is near.
+    goes_round_ns: Option<u64>,
     drained: Option<mpsc::Sender<()>>,
     /// Drains of some clients that are not over.
     leaving: Vec<Leaving>,
@@ -270,24 +274,28 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
 
     /// Waits for a kick, or anything else to do, without sleeping. False if nothing came within the worker's patience.
     fn spin(&mut self, next_ns: Option<u64>) -> bool {
-        let until_ns = self.now_ns + self.options.patience_ns;
-        loop {
+        let began_ns = self.now_ns;
+        let until_ns = began_ns + self.options.patience_ns;
+        let mut now_ns = began_ns;
+        let something_came = loop {
             if self.host.is_kicked() {
                 // Spent here, or the turn after the next would be made for this kick as well, for nothing.
                 self.host.woke();
-                return true;
+                break true;
             }
-            let now_ns = self.host.now_ns();
+            now_ns = self.host.now_ns();
             if self.host.has_ended() || next_ns.is_some_and(|next| next <= now_ns) {
-                return true;
+                break true;
             }
             if now_ns > until_ns {
                 // The sleep that follows is shorter by what was spun.
                 self.now_ns = now_ns;
-                return false;
+                break false;
             }
             self.host.spin_hint();
-        }
+        };
+        self.host.spun(now_ns - began_ns);
+        something_came
     }
 
     /// When the worker must look at a device again, if nothing else happens before.
@@ -325,6 +333,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             ended: Vec::with_capacity(options.ended_max),
             room: Room::default(),
             patience: Patience::default(),
+            is_idle: false,
+            goes_round_ns: None,
             drained: None,
             leaving: Vec::new(),
             freezing: Vec::new(),
@@ -414,6 +424,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// One turn. True: there is more to do already.
     fn turn(&mut self) -> bool {
         self.core.now_ns = self.core.host.now_ns();
+        if let Some(since_ns) = self.goes_round_ns.take() {
+            self.core.host.spun(self.core.now_ns - since_ns);
+        }
         self.core.turn = self.core.turn.wrapping_add(1);
         self.take_mail();
         if self.core.options.fair_turns {
@@ -431,6 +444,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         for _ in 0..ROUNDS_MAX {
             let round = self.core.run_devices(&mut self.completions);
             again = round.again;
+            self.is_idle &= !round.has_moved;
             self.deliver();
             // What has not moved although there is more waits for the next turn.
             let goes_on = again && round.has_moved;
@@ -472,6 +486,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
         let Core { host, now_ns, .. } = &mut self.core;
         let result = if busy || soon || spun || !host.may_sleep() {
+            self.goes_round_ns = (soon && !busy && self.is_idle).then_some(*now_ns);
             host.enter()
         } else {
             let wait_ns = next_ns.map(|next| next.saturating_sub(*now_ns));
@@ -609,6 +624,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     fn take_ended(&mut self) {
         let mut ended = std::mem::take(&mut self.ended);
         self.core.host.collect(&mut ended);
+        self.is_idle = ended.is_empty();
         for ended in ended.drain(..) {
             match self.core.host.resolve(ended) {
                 Some(HostEvent::Client { client, event }) => {

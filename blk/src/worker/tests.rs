@@ -54,6 +54,7 @@ pub(super) struct VirtualHost {
     rounds: VecDeque<fn(&mut VirtualHost)>,
     /// Requests that the loop said were submitted, dispatched and completed; turns.
     said: [usize; 4],
+    spun_ns: u64,
 }
 
 impl Host for VirtualHost {
@@ -119,6 +120,10 @@ impl Host for VirtualHost {
 
     fn spin_hint(&mut self) {
         self.now_ns += 1_000;
+    }
+
+    fn spun(&mut self, ns: u64) {
+        self.spun_ns += ns;
     }
 
     crate::no_sockets!();
@@ -400,6 +405,19 @@ fn a_worker_sleeps_until_its_device_has_something() {
     // The second waits for a token, which is a reason to spin first; the sleep is shorter by that.
     let spun_ns = crate::patience::SPIN_NS + 1_000;
     assert_eq!(worker.host().sleeps, [(Some(70_000 - spun_ns), true), (Some(70_000), false), (None, false)]);
+    assert_eq!(worker.host().spun_ns, spun_ns);
+}
+
+#[test]
+fn a_worker_that_goes_round_until_its_device_has_something_says_that_it_spun() {
+    let mut worker = worker(70_000, 16);
+    (worker.core.options.spin_ns, worker.core.host.look_ns) = (100_000, 1_000);
+    worker.adopt(Witness::new(2, &[], &Log::default()));
+    worker.work();
+    assert_eq!(worker.host().sleeps, [(None, false)], "not before the end of the second");
+    // Of two times 70 us, all turns but those that gave or took a request.
+    let spun_ns = worker.host().spun_ns;
+    assert!((130_000..140_000).contains(&spun_ns), "{spun_ns}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
@@ -82,10 +82,17 @@ impl SharedDevice {
 #[repr(align(128))]
 struct Mailbox(Mutex<Letters>);
 
-/// Turns that a worker has ended, away from its neighbours' as above. It alone writes them.
+/// A worker's turns and what it takes of the machine, away from its neighbours' as above. It alone writes them.
 #[derive(Default)]
 #[repr(align(128))]
-struct Turns(AtomicU64);
+struct Pace {
+    /// Turns that have ended.
+    turns: AtomicU64,
+    /// Time spent spinning, ns.
+    spun_ns: AtomicU64,
+    /// The kernel's number of its thread; 0: it has none of its own.
+    thread: AtomicI32,
+}
 
 /// Mail that waits, and whether anybody will read it.
 #[derive(Default)]
@@ -125,7 +132,7 @@ pub(crate) struct Shared {
     /// By index; `None` where there was a device and is no other yet. Looked at when a worker begins, or is told that a
     /// device has come.
     devices: Mutex<Vec<Option<Arc<SharedDevice>>>>,
-    turns: Vec<Turns>,
+    paces: Vec<Pace>,
     /// A worker whose next device event is nearer than this spins instead of sleeping, ns.
     pub(crate) spin_ns: u64,
     next_worker: AtomicUsize,
@@ -143,13 +150,13 @@ impl Shared {
     ) -> Shared {
         let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
         let devices = Mutex::new(devices.into_iter().map(Some).collect());
-        let turns = bells.iter().map(|_| Turns::default()).collect();
+        let paces = bells.iter().map(|_| Pace::default()).collect();
         Shared {
             clock,
             steps,
             bells,
             mailboxes,
-            turns,
+            paces,
             devices,
             spin_ns,
             next_worker: AtomicUsize::new(0),
@@ -234,7 +241,16 @@ impl Shared {
 
     pub(crate) fn turns(&self) -> Vec<u64> {
         // Relaxed: nothing else is ordered by them; whether they move is all that is asked.
-        self.turns.iter().map(|turns| turns.0.load(Ordering::Relaxed)).collect()
+        self.paces.iter().map(|pace| pace.turns.load(Ordering::Relaxed)).collect()
+    }
+
+    /// For how long each worker wanted a core until now, ns ([`crate::engine::WorkerStats::wanted_ns`]).
+    pub(crate) fn wanted_ns(&self, worker: usize) -> Option<u64> {
+        let Pace { spun_ns, thread, .. } = &self.paces[worker];
+        // Relaxed, both: each is right for itself, and late is as good.
+        let (thread, spun_ns) = (thread.load(Ordering::Relaxed), spun_ns.load(Ordering::Relaxed));
+        let wanted_ns = (thread != 0).then(|| machine::wanted_ns(thread))??;
+        Some(wanted_ns.saturating_sub(spun_ns))
     }
 
     fn mailbox(&self, worker: usize) -> MutexGuard<'_, Letters> {
@@ -251,6 +267,8 @@ pub(crate) fn start(
     started: mpsc::Sender<Result<(), String>>,
 ) -> io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name(format!("mqfq-worker-{index}")).spawn(move || {
+        // Relaxed: it is read for reports alone.
+        shared.paces[index].thread.store(machine::this_thread(), Ordering::Relaxed);
         if let Some(cpu) = cpu {
             // Pinning is for speed; where it is not allowed the worker floats.
             let _ = machine::pin(cpu);
@@ -345,6 +363,10 @@ macro_rules! at_desk {
             $crate::worker::AtDesk::desk(self).attach(make);
         }
 
+        fn spun(&mut self, ns: u64) {
+            $crate::worker::AtDesk::desk(self).spun(ns);
+        }
+
         fn troubled(&mut self, device: usize, trouble: $crate::stats::Trouble) {
             $crate::worker::AtDesk::desk(self).troubled(device, trouble);
         }
@@ -426,9 +448,16 @@ impl Desk {
 
     /// See [`Host::turned`].
     pub fn turned(&self) {
-        let Turns(turns) = &self.shared.turns[self.index];
+        let Pace { turns, .. } = &self.shared.paces[self.index];
         // Relaxed, both: this worker alone writes it.
         turns.store(turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// See [`Host::spun`].
+    pub fn spun(&self, ns: u64) {
+        let Pace { spun_ns, .. } = &self.shared.paces[self.index];
+        // Relaxed, both: as above.
+        spun_ns.store(spun_ns.load(Ordering::Relaxed).wrapping_add(ns), Ordering::Relaxed);
     }
 
     /// The worker that sits here, with its queue of each device. Once.

@@ -12,7 +12,7 @@ use super::names::{FlowOf, Names};
 use super::*;
 use crate::config::trust::TrustPlan;
 use crate::config::{ExportPlan, same_device};
-use crate::live::Whose as Owner;
+use crate::live::{ExportOwner, Whose as Owner};
 use mqfq_blk::engine::FlowOptions;
 use mqfq_blk::slots::Slots;
 use mqfq_front::FRONT_ENDS;
@@ -217,7 +217,7 @@ impl Reconciler {
         if is_new {
             self.things.tenants.share(self.plan.server.memory_bytes);
         }
-        self.things.owners.come(&export.name, tenant);
+        self.things.owners.come(&export.name, ExportOwner::new(&coming.device.config.name, flow));
         let flow_name = flow.name();
         let [own, tenants] = own;
         self.things.watched_caps.come(&self.things.caps, own, &flow_name);

@@ -12,7 +12,9 @@ pub const CMD_READ: u16 = 0;
 pub const CMD_WRITE: u16 = 1;
 pub const CMD_DISC: u16 = 2;
 pub const CMD_FLUSH: u16 = 3;
+pub const CMD_WRITE_ZEROES: u16 = 6;
 pub const FLAG_FUA: u16 = 1;
+pub const FLAG_NO_HOLE: u16 = 2;
 
 pub const OPT_EXPORT_NAME: u32 = 1;
 pub const OPT_ABORT: u32 = 2;

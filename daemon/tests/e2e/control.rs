@@ -175,7 +175,9 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
     assert_eq!(get(&server, "/v1/openapi.json")["openapi"], "3.1.0");
     assert!(get(&server, "/v1/why").is_array());
     let missing = ask(&server, "GET", "/v1/why/nobody", &[], None);
-    assert!(missing.0 == 404 && missing.1["detail"].as_str().unwrap().starts_with("there is no tenant nobody"));
+    assert!(
+        missing.0 == 404 && missing.1["detail"].as_str().unwrap().starts_with("there is no tenant or export nobody")
+    );
     for kind in ["devices", "groups", "tenants", "exports"] {
         assert!(get(&server, &format!("/v1/{kind}"))["things"].is_array());
     }

@@ -35,3 +35,4 @@ mod tls;
 mod ublk;
 mod upgrade;
 mod vhost_user;
+mod why;

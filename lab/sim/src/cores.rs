@@ -643,6 +643,8 @@ pub struct Finished<R> {
     pub counts: CoreCounts,
     /// What memory cost.
     pub memory: MemoryOutcome,
+    /// Time that each core slept.
+    pub slept: Vec<Ps>,
     /// When the last core ended.
     pub end: Ps,
 }
@@ -707,9 +709,10 @@ pub fn run<R: 'static>(
     let results: Option<Vec<R>> = results.into_iter().collect();
     let results = results.ok_or("a core neither ended nor will ever go on: the simulator lost an event")?;
     Ok(with(|cores| {
-        cores.counts.slept = cores.cores.iter().map(|core| core.slept).sum();
+        let slept: Vec<Ps> = cores.cores.iter().map(|core| core.slept).collect();
+        cores.counts.slept = slept.iter().sum();
         let end = cores.cores.iter().map(|core| core.now).max().unwrap_or(0);
-        Finished { results, counts: cores.counts, memory: cores.memory.take_counts(), end }
+        Finished { results, counts: cores.counts, memory: cores.memory.take_counts(), slept, end }
     }))
 }
 

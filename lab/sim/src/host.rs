@@ -121,6 +121,7 @@ pub struct VirtualHost {
     asked: u64,
     is_told: bool,
     reschedules: u64,
+    spun_ns: u64,
     lines: Vec<Line>,
     /// Of a shared hardware queue: tells it that the drive has interrupted this core.
     news: Option<Interrupt>,
@@ -157,6 +158,7 @@ impl VirtualHost {
             asked: 0,
             is_told: false,
             reschedules: 0,
+            spun_ns: 0,
             lines: Vec::new(),
             news: None,
         }
@@ -208,6 +210,11 @@ impl VirtualHost {
     #[must_use]
     pub fn with_news(self, news: Interrupt) -> VirtualHost {
         VirtualHost { news: Some(news), ..self }
+    }
+
+    /// Time spent spinning, ns.
+    pub fn spun_ns(&self) -> u64 {
+        self.spun_ns
     }
 
     /// Times that it went on after it had been held back.
@@ -317,6 +324,10 @@ impl<P: Policy> Host<P> for VirtualHost {
         let timer = self.next_timer().map_or(Ps::MAX, |at_ns| at_ns * 1000);
         let socket = self.next_socket_ns().map_or(Ps::MAX, |at_ns| at_ns * 1000);
         core::spin((now + self.costs.patience).min(timer).min(socket));
+    }
+
+    fn spun(&mut self, ns: u64) {
+        self.spun_ns += ns;
     }
 
     fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {

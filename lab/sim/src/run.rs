@@ -6,7 +6,7 @@
 //! (I4) and of conservation of tokens (I1).
 
 use crate::client::{Given, Identity, Recorder, SimClient};
-use crate::coherence::ps;
+use crate::coherence::{Ps, ps};
 use crate::connection::Connection;
 use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
@@ -18,8 +18,9 @@ use crate::scenario::{Arrival, Scenario, SocketOptions, Tenant};
 use crate::socket::Socket;
 use crate::timed::{Counted, Timed};
 use crate::workload;
-use mqfq_blk_watched::cap::{Cap, CapLimits, Caps};
+use mqfq_blk_watched::cap::{Cap, CapLimits, Capped, Caps};
 use mqfq_blk_watched::client::Client;
+use mqfq_blk_watched::counters::{Board, FlowCounters};
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{CLIENT_BYTES, HwCtx, HwCtxOptions};
 use mqfq_blk_watched::hierarchy::{Group, GroupId, Tree};
@@ -27,7 +28,7 @@ use mqfq_blk_watched::path::PathOptions;
 use mqfq_blk_watched::queues::{BlockLayer, DeviceQueues, QueueMap};
 use mqfq_blk_watched::split::{AUTO_BYTES_MIN, Split, SplitControl};
 use mqfq_blk_watched::stage::StageLimits;
-use mqfq_blk_watched::stats::HctxStats;
+use mqfq_blk_watched::stats::{FlowStats, HctxStats};
 use mqfq_blk_watched::tuning::Tuning;
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
 use mqfq_blk_watched::{FlowId, HctxId, Weight};
@@ -48,22 +49,55 @@ const ROUND_SEND_BYTES: u32 = 128 << 10;
 /// # Errors
 /// One sentence: options that no policy, device or load can be made of; or a wake-up that was lost.
 pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    run_as(Run { scenario, is_counted: false }).map(|(outcome, _)| outcome)
+}
+
+/// Runs it, and keeps what the data path counted: what a server says of its tenants is made of that.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_counted(scenario: &Scenario) -> Result<(Outcome, Counters), String> {
+    run_as(Run { scenario, is_counted: true })
+}
+
+/// What the data path counted of a whole run, warm-up included.
+pub struct Counters {
+    /// When the last worker ended, ns.
+    pub end_ns: u64,
+    /// By flow, over all workers.
+    pub flows: Vec<FlowStats>,
+    /// By flow, by worker: when it last completed something of the flow, ns; 0: never.
+    pub last_ns: Vec<Vec<u64>>,
+    /// By flow: for how long its cap on requests and its cap on bytes held it back, ns.
+    pub held_ns: Vec<[u64; 2]>,
+    /// By worker.
+    pub hctxs: Vec<HctxStats>,
+    /// By worker: time that it neither slept nor spun, ns.
+    pub wanted_ns: Vec<u64>,
+}
+
+fn run_as(run: Run<'_>) -> Result<(Outcome, Counters), String> {
+    let scenario = run.scenario;
     let distances = Distances::new(&scenario.machine);
     let weights: Vec<Weight> =
         scenario.tenants.iter().flat_map(|tenant| (0..tenant.count).map(|_| tenant.weight)).collect();
     let topology = distances.topology();
     let of_flow = scenario.tenants.iter().flat_map(|tenant| (0..tenant.count).map(|_| tenant.group)).collect();
     let tree = Tree { groups: scenario.groups.clone(), of_flow };
-    rivals::with_policy_in_groups(&scenario.policy, &topology, &weights, &tree, Run(scenario))?
+    rivals::with_policy_in_groups(&scenario.policy, &topology, &weights, &tree, run)?
 }
 
-struct Run<'a>(&'a Scenario);
+struct Run<'a> {
+    scenario: &'a Scenario,
+    /// Flows are counted.
+    is_counted: bool,
+}
 
 impl PolicyVisitor for Run<'_> {
-    type Output = Result<Outcome, String>;
+    type Output = Result<(Outcome, Counters), String>;
 
-    fn visit<P: Inspect + 'static>(self, policy: Arc<P>) -> Result<Outcome, String> {
-        let Run(scenario) = self;
+    fn visit<P: Inspect + 'static>(self, policy: Arc<P>) -> Result<(Outcome, Counters), String> {
+        let Run { scenario, is_counted } = self;
         let inside = policy.clone();
         let classes = scenario.tenants.iter().flat_map(|tenant| (0..tenant.count).map(|_| tenant.class));
         for (class, flow) in classes.zip(0..) {
@@ -97,10 +131,12 @@ impl PolicyVisitor for Run<'_> {
         let send_bytes = if scenario.machine.intake_is_fair { CLIENT_BYTES } else { ROUND_SEND_BYTES };
         let mut sockets: Vec<Vec<Rc<RefCell<Socket>>>> = (0..workers).map(|_| Vec::new()).collect();
         let mut flow = 0;
+        let mut caps_of_flow = Vec::new();
         for (index, tenant) in scenario.tenants.iter().enumerate() {
             for number in 0..tenant.count {
-                let caps = (tenant.caps != CapLimits::NONE)
-                    .then(|| Caps::new(Cap::new(CapLimits::NONE), Cap::new(tenant.caps)));
+                let cap = Cap::new(tenant.caps);
+                let caps = (tenant.caps != CapLimits::NONE).then(|| Caps::new(Cap::new(CapLimits::NONE), cap.clone()));
+                caps_of_flow.push(cap);
                 let sources = workload::sources(tenant, number, scenario.device.size_bytes, scenario.seed)?;
                 for (thread, source) in sources.into_iter().enumerate() {
                     let worker = tenant.worker_of(number, thread as u32, workers);
@@ -170,7 +206,7 @@ impl PolicyVisitor for Run<'_> {
                     if has_classes { info.open_class_queues(options)? } else { info.open_queue(options)? }
                 }
             };
-            let mut context = HwCtx::new(HwCtxOptions {
+            let context = HwCtx::new(HwCtxOptions {
                 id: hctx,
                 policy: timed.clone(),
                 device: queue,
@@ -183,8 +219,8 @@ impl PolicyVisitor for Run<'_> {
                     ..PathOptions::TIMELESS
                 },
             })
-            .with_split(control.clone())
-            .without_flow_stats();
+            .with_split(control.clone());
+            let mut context = if is_counted { context } else { context.without_flow_stats() };
             context.set_tuning(tuning.clone(), 0);
             let context = if has_classes { context.with_class_queues() } else { context };
             let context = match &write_cost {
@@ -207,7 +243,13 @@ impl PolicyVisitor for Run<'_> {
                 clients.into_iter().for_each(|client| worker.adopt(client));
                 worker.work();
                 let (host, contexts) = worker.into_parts();
-                CoreResult { reschedules: host.reschedules(), stats: contexts[0].stats() }
+                let board = contexts[0].board().clone();
+                CoreResult {
+                    reschedules: host.reschedules(),
+                    spun_ns: host.spun_ns(),
+                    stats: contexts[0].stats(),
+                    board,
+                }
             }));
         }
         let idle = recorder.clone();
@@ -234,14 +276,39 @@ impl PolicyVisitor for Run<'_> {
         if let Some(&DepthAt { depth, .. }) = depths.last() {
             depths.push(DepthAt { at_ns: end_ns, depth });
         }
-        Ok(Outcome { depths, found_windows: timed.windows(), split, ..outcome })
+        let counters = counters(&finished, if is_counted { &caps_of_flow } else { &[] });
+        Ok((Outcome { depths, found_windows: timed.windows(), split, ..outcome }, counters))
     }
 }
 
 /// What a core leaves.
 struct CoreResult {
     reschedules: u64,
+    spun_ns: u64,
     stats: HctxStats,
+    board: Arc<Board>,
+}
+
+fn counters(finished: &Finished<CoreResult>, caps: &[Arc<Cap>]) -> Counters {
+    let end_ns = finished.end / 1000;
+    let held = |cap: &Arc<Cap>| [Capped::Iops, Capped::Bytes].map(|limit| cap.held_ns(limit, end_ns));
+    let by_worker = |flow: FlowId| finished.results.iter().map(move |core| core.board.flow(flow));
+    let stats = |flow| {
+        let mut sum = FlowStats::default();
+        by_worker(flow).flatten().for_each(|counters| counters.read(&mut sum, true));
+        sum
+    };
+    let last_ns = |flow| by_worker(flow).map(|counters| counters.map_or(0, FlowCounters::last_ns)).collect();
+    let wanted = |(core, slept): (&CoreResult, &Ps)| end_ns.saturating_sub(slept / 1000 + core.spun_ns);
+    let ids = || (0..caps.len() as u32).map(FlowId);
+    Counters {
+        end_ns,
+        flows: ids().map(stats).collect(),
+        last_ns: ids().map(last_ns).collect(),
+        held_ns: caps.iter().map(held).collect(),
+        hctxs: finished.results.iter().map(|core| core.stats).collect(),
+        wanted_ns: finished.results.iter().zip(&finished.slept).map(wanted).collect(),
+    }
 }
 
 /// Room for all that a client can have in flight: back-pressure would hide requests from the scheduler. Open loops and

@@ -6,7 +6,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 
 /// `web`, over ten seconds on a device that also served `db` and `batch`: so many requests of 4 KiB, each of which was
-/// so long in the queue and on the device.
+/// so long in the queue and on the device, and which came one at a time, if the time is enough for that.
 fn case(requests: u64, queue_ns: u64, device_ns: u64) -> Case {
     let flow = FlowInterval {
         requests,
@@ -16,6 +16,8 @@ fn case(requests: u64, queue_ns: u64, device_ns: u64) -> Case {
         asked: crate::share::asked(requests * 4096, queue_ns, device_ns),
         queued_ns: requests * queue_ns,
         device_ns: requests * device_ns,
+        active_ns: (requests * (queue_ns + device_ns)).min(10 * SECOND_NS),
+        weight: 100_000_000,
         is_hungry: requests * queue_ns >= 5 * SECOND_NS,
         group: None,
     };
@@ -29,6 +31,7 @@ fn case(requests: u64, queue_ns: u64, device_ns: u64) -> Case {
         others: others(&["db", "batch"]),
         has_shares: true,
         usual_device_ns: Some(200_000),
+        workers: 1,
         ..Case::default()
     }
 }
@@ -90,6 +93,10 @@ fn over_share() {
     is(&case, Row::OverShare, sentence);
     let many = Case { others: others(&["a", "b", "c", "d", "e"]), ..case.clone() };
     assert!(judge(&many).1.ends_with("while a, b, c and 2 others use theirs"));
+    // What it asks for is what it gets, but for a tenth.
+    let little = Case { served: case.flow.served * 109 / 100, ..case.clone() };
+    let sentence = "web waits 3.1 of 3.4 ms in the queue: it has its share while db and batch use theirs";
+    is(&little, Row::OverShare, sentence);
     let alone = Case { others: others(&[]), ..case };
     let sentence =
         "web waits 3.1 of 3.4 ms in the queue: it has the device to itself and asks for more than the device can do";
@@ -108,12 +115,16 @@ fn no_shares() {
 fn below_share() {
     let mut case = case(30_000, 3_100_000, 300_000);
     case.flow.entitled = case.flow.served * 2;
-    (case.throttled_ns, case.no_token_ns) = (1, 2);
+    (case.throttled_ns, case.no_token_ns) = (2 * SECOND_NS, 3 * SECOND_NS);
     let sentence = "web waits 3.1 of 3.4 ms in the queue and gets 50% of its share: workers were held back by the \
                     depth D most";
     is(&case, Row::BelowShare, sentence);
-    case.throttled_ns = 3;
+    case.throttled_ns = 4 * SECOND_NS;
     assert!(judge(&case).1.ends_with("by the window T most"));
+    (case.throttled_ns, case.no_token_ns) = (SECOND_NS / 20, SECOND_NS / 20);
+    let sentence = "web waits 3.1 of 3.4 ms in the queue and gets 50% of its share: neither the window T nor the depth \
+                    D held workers back";
+    is(&case, Row::BelowShare, sentence);
     case.flow.entitled = case.flow.served * 10 / 9;
     assert_eq!(judge(&case).0, Row::OverShare, "nine tenths are its share");
 }
@@ -141,6 +152,17 @@ fn one_in_flight() {
     let case = case(48_000, 8_000, 200_000);
     let sentence = "web's client keeps one request in flight: 208.0 us for each of 4 KiB, so 4807 a second at most";
     is(&case, Row::OneInFlight, sentence);
+    // Eight at a time, an eighth of the time: as many on average.
+    let mut eight = case;
+    eight.flow.active_ns /= 8;
+    assert_ne!(judge(&eight).0, Row::OneInFlight);
+    eight.flow.active_ns = 9_990_000_000;
+    (eight.flow.queued_ns, eight.flow.device_ns) = (0, 48_000);
+    let (row, sentence) = judge(&eight);
+    assert_eq!(row, Row::OneInFlight);
+    assert!(
+        sentence.ends_with("one request in flight: less than 1 us for each of 4 KiB, so 1000000000 a second at most")
+    );
 }
 
 #[test]
@@ -149,6 +171,50 @@ fn client_pauses() {
     let sentence = "web's client asks for no more: nothing of it is under way for 80% of the time, and a request takes \
                     200.0 us";
     is(&case, Row::ClientPauses, sentence);
+    // A job at depth 8 with as much work.
+    let mut eight = case;
+    eight.flow.active_ns /= 8;
+    let sentence = "web's client asks for no more: nothing of it is under way for 98% of the time, and a request takes \
+                    200.0 us, with 8.0 in flight until then";
+    is(&eight, Row::ClientPauses, sentence);
+    eight.flow.active_ns = 8 * SECOND_NS;
+    assert_ne!(judge(&eight).0, Row::ClientPauses, "it is active for four fifths of the time");
+}
+
+#[test]
+fn client_depth() {
+    // 64 at a time, 46% of what was served; half of that would be its own.
+    let mut case = case(3_200_000, 10_000, 190_000);
+    (case.served, case.own) = (case.flow.served * 100 / 46, case.flow.served * 50 / 46);
+    let sentence = "web's client keeps 64.0 requests of 4 KiB in flight, which bring 46% of the service where 50% is its \
+                    own: about 70 would bring that";
+    is(&case, Row::ClientDepth, sentence);
+    let near = Case { own: case.flow.served * 103 / 100, ..case.clone() };
+    assert_eq!(judge(&near).0, Row::Served, "3% less than its own is as good as that");
+    assert_eq!(judge(&Case { own: 0, ..case }).0, Row::Served, "nobody waits");
+}
+
+#[test]
+fn cores() {
+    let served = Case { cores_percent: Some(98), ..case(400_000, 10_000, 200_000) };
+    let sentence = "the server's cores are the limit for web: its workers ran or waited for one for 98% of the time, and \
+                    8.4 of its requests are in flight";
+    is(&served, Row::Cores, sentence);
+    let late = Case { usual_device_ns: Some(20_000), ..served.clone() };
+    assert_eq!(judge(&late).0, Row::Cores, "a worker without time finds late what the device has done");
+    for percent in [None, Some(94)] {
+        assert_eq!(judge(&Case { cores_percent: percent, ..served.clone() }).0, Row::Served);
+    }
+    let waiting = Case { cores_percent: Some(98), ..case(30_000, 3_100_000, 300_000) };
+    let sentence = "web waits 3.1 of 3.4 ms in the queue and gets 100% of its share: the server's cores are the limit, \
+                    its workers ran or waited for one for 98% of the time";
+    is(&waiting, Row::Cores, sentence);
+    // Neither has work for more.
+    for (other, row) in
+        [(case(10_000, 0, 200_000), Row::ClientPauses), (case(48_000, 8_000, 200_000), Row::OneInFlight)]
+    {
+        assert_eq!(judge(&Case { cores_percent: Some(98), ..other }).0, row);
+    }
 }
 
 #[test]
@@ -159,6 +225,149 @@ fn served() {
     is(&case, Row::Served, sentence);
     let new = Case { under_way: 2, ..self::case(0, 0, 0) };
     is(&new, Row::Served, "web has just begun: 2 requests are under way");
+    // A device that answers within one turn.
+    let memory = self::case(40_000_000, 400, 500);
+    assert_eq!(
+        judge(&memory).1,
+        "web is served as it asks: less than 1 us of a request's less than 1 us are the device's, with 3.6 requests in flight"
+    );
+}
+
+/// Three tenants of two groups over ten seconds, of which the first waited 3 ms of 3.4 in the queue; two workers.
+fn three() -> EngineStats {
+    use crate::history::tests::{stats, tenant};
+    let of = |group, mut flow: mqfq_blk::engine::NamedFlowStats| {
+        flow.group = Some(mqfq_blk::hierarchy::GroupId(group));
+        flow.last_ns = vec![10 * SECOND_NS, 0];
+        flow
+    };
+    let group = |name: &str| mqfq_blk::engine::GroupStats {
+        name: name.into(),
+        parent: None,
+        weight: mqfq_blk::Weight::DEFAULT,
+        effective_weight: None,
+    };
+    let mut now = stats(
+        10,
+        vec![
+            of(1, tenant("web", 100, 20_000, 3_000_000, 400_000)),
+            of(0, tenant("db", 100, 15_000, 0, 1_000)),
+            of(1, tenant("batch", 100, 16_000, 0, 1_000)),
+        ],
+    );
+    now.devices[0].groups = vec![group("silver"), group("gold")];
+    now
+}
+
+/// The verdict about `web` ten seconds after nothing had been counted.
+fn verdict(now: &EngineStats, limited: &[Limited], before: &[Limited]) -> (Row, String) {
+    let mut history = crate::history::History::default();
+    let mut nothing = now.clone();
+    nothing.at_ns = 0;
+    for flow in &mut nothing.devices[0].flows {
+        flow.stats = Default::default();
+    }
+    nothing.devices[0].hctxs = vec![Default::default(); now.devices[0].hctxs.len()];
+    nothing.workers.iter_mut().for_each(|worker| worker.wanted_ns = Some(0));
+    history.push(&nothing);
+    history.push(now);
+    let interval = history.over(SECONDS).unwrap();
+    let found = verdicts(now, &interval, limited, before, &|_, flow| flow == 0);
+    (found[0].row, found[0].sentence.clone())
+}
+
+#[test]
+fn a_tenant_is_judged_by_its_own_group() {
+    let now = three();
+    let sentence = "web waits 3.0 of 3.4 ms in the queue: its group gold has one share, which batch uses too";
+    assert_eq!(verdict(&now, &[], &[]), (Row::GroupShare, sentence.into()));
+    let mut moved = now;
+    moved.devices[0].flows[2].group = None;
+    assert_eq!(verdict(&moved, &[], &[]).0, Row::OverShare, "nobody else is in gold");
+}
+
+#[test]
+fn of_several_limits_the_one_that_held_a_tenant_back_longest_in_the_interval_is_named() {
+    let limit = |tenant: &str, export: Option<&str>, key: &str, seconds: u64| Limited {
+        tenant: tenant.into(),
+        export: export.map(str::to_owned),
+        key: key.into(),
+        waited_ns: seconds * SECOND_NS,
+    };
+    let sentence = |key, percent| {
+        (Row::OwnLimit, format!("web is limited by its own {key}: that held it back for {percent}% of the time"))
+    };
+    let now = three();
+    // Both of the tenant's limits, and those of two exports of the same key; others' have nothing to say.
+    let before = [
+        limit("web", None, "max-iops", 50),
+        limit("web", None, "max-bytes-per-s", 1),
+        limit("web", Some("a"), "max-iops", 70),
+        limit("web", Some("b"), "max-iops", 7),
+        limit("web2", None, "max-iops", 0),
+    ];
+    let after = |grown: [u64; 5]| {
+        let mut limits = before.clone();
+        limits.iter_mut().zip(grown).for_each(|(limit, seconds)| limit.waited_ns += seconds * SECOND_NS);
+        limits
+    };
+    assert_eq!(verdict(&now, &after([2, 3, 1, 0, 9]), &before), sentence("max-bytes-per-s", 30));
+    assert_eq!(verdict(&now, &after([2, 0, 1, 4, 9]), &before), sentence("max-iops", 40));
+    assert_eq!(verdict(&now, &after([0, 0, 0, 0, 9]), &before).0, Row::GroupShare, "none held it back now");
+    assert_eq!(verdict(&now, &[limit("web", None, "max-iops", 6)], &[]), sentence("max-iops", 60), "it is new");
+}
+
+#[test]
+fn what_is_under_way_and_what_held_workers_back_is_that_of_the_device() {
+    let mut now = three();
+    now.devices[0].flows[0].stats = Default::default();
+    (now.devices[0].flows[0].stats.under_way, now.devices[0].flows[0].stats.oldest_ns) = (3, Some(4 * SECOND_NS));
+    let sentence = "web has no answer: 3 requests are under way, the oldest for 6.0 s, and none has completed";
+    assert_eq!(verdict(&now, &[], &[]), (Row::NoAnswer, sentence.into()));
+    now.devices[0].flows[0].stats.oldest_ns = Some(19 * SECOND_NS / 2);
+    assert_eq!(verdict(&now, &[], &[]).1, "web has just begun: 3 requests are under way");
+    let mut now = three();
+    now.devices[0].options.kind = PolicyKind::Kyber;
+    let sentence = "web waits 3.0 of 3.4 ms in the queue: the policy divides nothing by weight, and batch and db were \
+                    served too";
+    assert_eq!(verdict(&now, &[], &[]), (Row::NoShares, sentence.into()));
+    // Of three times the weight, and workers are held back for a second in twenty.
+    let mut now = three();
+    now.devices[0].flows[0].weight = mqfq_blk::Weight::new(1000).unwrap();
+    now.devices[0].flows[1].stats.queued_ns_sum = 20 * SECOND_NS;
+    now.devices[0].flows[2].stats.queued_ns_sum = 20 * SECOND_NS;
+    let by = |throttled_ns, no_token_ns| {
+        let mut now = now.clone();
+        now.devices[0].hctxs = vec![mqfq_blk::stats::HctxStats { throttled_ns, no_token_ns, ..Default::default() }; 2];
+        let (row, sentence) = verdict(&now, &[], &[]);
+        assert_eq!(row, Row::BelowShare, "{sentence}");
+        sentence.rsplit_once(": ").unwrap().1.to_owned()
+    };
+    assert_eq!(by(SECOND_NS, SECOND_NS / 2), "workers were held back by the window T most");
+    assert_eq!(by(SECOND_NS / 2, SECOND_NS), "workers were held back by the depth D most");
+    assert_eq!(by(SECOND_NS / 20, SECOND_NS / 20), "neither the window T nor the depth D held workers back");
+}
+
+#[test]
+fn cores_are_the_limit_if_each_worker_that_served_the_tenant_lately_had_no_time_left() {
+    let mut now = three();
+    let mut judged = |last_s: [u64; 2], wanted_s: [Option<u64>; 2]| {
+        now.devices[0].flows[0].last_ns = last_s.map(|at_s| at_s * SECOND_NS).into();
+        now.at_ns = 20 * SECOND_NS;
+        let wanted = |seconds: Option<u64>| mqfq_blk::engine::WorkerStats { wanted_ns: seconds.map(|s| s * SECOND_NS) };
+        now.workers = wanted_s.map(wanted).into();
+        let (mut history, mut nothing) = (crate::history::History::default(), now.clone());
+        (nothing.at_ns, nothing.workers) = (10 * SECOND_NS, vec![wanted(Some(0)); 2]);
+        nothing.devices[0].flows.iter_mut().for_each(|flow| flow.stats = Default::default());
+        history.push(&nothing);
+        history.push(&now);
+        verdicts(&now, &history.over(SECONDS).unwrap(), &[], &[], &|_, flow| flow == 0)[0].row
+    };
+    assert_eq!(judged([19, 19], [Some(10), Some(10)]), Row::Cores);
+    assert_eq!(judged([19, 19], [Some(10), Some(5)]), Row::GroupShare, "one of its workers has time");
+    assert_eq!(judged([19, 9], [Some(10), Some(5)]), Row::Cores, "that one served it before the interval");
+    assert_eq!(judged([9, 19], [Some(10), Some(5)]), Row::GroupShare);
+    assert_eq!(judged([19, 19], [Some(10), None]), Row::GroupShare, "the kernel does not say");
 }
 
 #[test]
