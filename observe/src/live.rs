@@ -238,6 +238,65 @@ mod tests {
     }
 
     #[test]
+    fn each_number_of_a_tenant_is_that_of_its_device_and_of_the_interval_in_its_name() {
+        // Of two devices with a tenant of one name, at 0, 59 and 60 s: the last second is unlike the minute before it.
+        let at = |second: u64| {
+            let (busy, rare) = [(0, 0), (5_900, 100), (6_000, 400)][second.saturating_sub(58) as usize];
+            let mut stats = stats(second, vec![tenant("web", 100, busy, 0, 1_000), tenant("db", 300, rare, 0, 2_000)]);
+            let mut other = stats.devices[0].clone();
+            other.name = "slow".into();
+            other.flows = vec![tenant("web", 200, rare, 3_000_000, 4_000_000), tenant("db", 100, busy, 0, 5_000)];
+            other.hctxs[0].in_flight_ns = 7 * second * 1_000_000_000;
+            (other.hctxs[0].throttled_ns, other.hctxs[0].no_token_ns) = (second * 500_000_000, second * 250_000_000);
+            // Of its latencies, fewer are of the last second than of the time before.
+            let web = &mut other.flows[0].stats;
+            (web.queued_ns, web.device_ns) = Default::default();
+            for (ns, times) in [((3_000_000, 4_000_000), 100), ((16_000, 90_000), 90 * (second / 60))] {
+                web.queued_ns.record_n(ns.0, times);
+                web.device_ns.record_n(ns.1, times);
+            }
+            other.flows[0].stats.oldest_ns = Some(second * 1_000_000_000 - second.min(1) * 30_000);
+            stats.devices.push(other);
+            stats
+        };
+        let mut history = History::default();
+        [0, 59, 60].map(|second| history.push(&at(second)));
+        let verdict = |device: &str, tenant: &str| Verdict {
+            device: device.into(),
+            tenant: tenant.into(),
+            row: crate::why::Row::Idle,
+            sentence: format!("{tenant} of {device}"),
+        };
+        let verdicts =
+            [("fast", "web"), ("fast", "db"), ("slow", "web")].map(|(device, tenant)| verdict(device, tenant));
+        let (second, minute) = (history.over(1).unwrap(), history.over(60).unwrap());
+        let live = snapshot(&at(60), &until(&at(59)), &second, &minute, &verdicts);
+        let of = |device: usize, tenant: usize| live.devices[device].tenants[tenant].clone();
+        let shares = |shown: &TenantLive| [shown.share_1s, shown.share_60s, shown.entitled_1s, shown.entitled_60s];
+        // 100 and 300 requests in the second, 6000 and 400 in the minute; nobody waits on the first device.
+        assert_eq!(shares(&of(0, 0)), [0.25, 0.9375, 0.25, 0.9375]);
+        assert_eq!(shares(&of(0, 1)), [0.75, 0.0625, 0.75, 0.0625]);
+        assert_eq!((of(0, 1).requests_per_s, of(0, 1).bytes_per_s), (300.0, 300.0 * 4096.0));
+        assert_eq!(
+            [of(0, 0).why, of(0, 1).why, of(1, 0).why, of(1, 1).why],
+            ["web of fast", "db of fast", "web of slow", ""]
+        );
+        let slow = of(1, 0);
+        let near = |ns: u64, exact: u64| assert!(ns.abs_diff(exact) * 16 <= exact, "{ns}, not {exact}");
+        near(slow.queue_p50_ns, 16_000);
+        near(slow.queue_p99_ns, 16_000);
+        near(slow.device_p50_ns, 90_000);
+        near(slow.device_p99_ns, 90_000);
+        // 300 requests in a second.
+        assert_eq!([slow.waiting, slow.on_device].map(|mean| (mean * 1000.0).round()), [900.0, 1200.0]);
+        assert_eq!((slow.weight, slow.oldest_ns, of(0, 0).oldest_ns), (200, 30_000, 0));
+        let device = &live.devices[1];
+        assert_eq!((device.commands, device.throttled, device.token_waits), (7.0, 0.5, 0.25));
+        assert_eq!((device.requests_per_s, device.bytes_per_s), (400.0, 400.0 * 4096.0));
+        assert_eq!((device.name.as_str(), device.policy.as_str(), device.left_out), ("slow", "mqfq", 0));
+    }
+
+    #[test]
     fn of_many_tenants_those_are_shown_that_were_served_most() {
         let mut history = History::default();
         let flows = |second: u64| {

@@ -679,6 +679,82 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn each_counter_has_its_own_family() {
+        // All numbers are different, and so their sums of two workers.
+        let mut now = stats(1, vec![tenant("a", 300, 0, 0, 0)]);
+        let hctx = HctxStats {
+            dispatched: 1 << 1,
+            commands: 1 << 2,
+            doorbells: 1 << 3,
+            merged: 1 << 4,
+            split: 1 << 5,
+            refused: 1 << 6,
+            throttled: 1 << 7,
+            no_token: 1 << 8,
+            kicks: 1 << 9,
+            timeouts: 1 << 10,
+            aborts: 1 << 11,
+            resets: 1 << 12,
+            replays: 1 << 13,
+            stuck: 1 << 14,
+            busy_ns: 500_000_000,
+            in_flight_ns: 1_500_000_000,
+            throttled_ns: 2_500_000_000,
+            no_token_ns: 3_500_000_000,
+            ..HctxStats::default()
+        };
+        now.devices[0].hctxs = vec![hctx; 2];
+        let flow = &mut now.devices[0].flows[0];
+        (flow.stats.completed, flow.stats.bytes) = ([1, 2, 3, 4, 5], [11, 12, 13, 14, 15]);
+        (flow.stats.failed, flow.stats.cost, flow.stats.under_way) = (21, 22, 23);
+        (flow.stats.queued_ns_sum, flow.stats.device_ns_sum) = (24_000_000_000, 25_000_000_000);
+        flow.stats.oldest_ns = Some(250_000_000);
+        let text = Scrape { stats: now, intervals: Vec::new() }.text(Format::OpenMetrics);
+        for (family, number) in [
+            ("device_dispatched_requests_total", "4"),
+            ("device_commands_total", "8"),
+            ("device_doorbells_total", "16"),
+            ("device_merged_requests_total", "32"),
+            ("device_split_requests_total", "64"),
+            ("device_refused_requests_total", "128"),
+            ("device_throttled_total", "256"),
+            ("device_token_waits_total", "512"),
+            ("device_kicks_total", "1024"),
+            ("device_timeouts_total", "2048"),
+            ("device_aborts_total", "4096"),
+            ("device_resets_total", "8192"),
+            ("device_replays_total", "16384"),
+            ("device_stuck_commands_total", "32768"),
+            ("device_busy_seconds_total", "1.0"),
+            ("device_commands_time_seconds_total", "3.0"),
+            ("device_throttled_time_seconds_total", "5.0"),
+            ("device_token_wait_time_seconds_total", "7.0"),
+        ] {
+            let line = format!("mqfq_{family}{{device=\"fast\"}} {number}\n");
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+        let operations = OPERATIONS.iter().enumerate().flat_map(|(at, operation)| {
+            let labels = format!(",operation=\"{operation}\"");
+            let (requests, bytes) = ((at + 1).to_string(), (at + 11).to_string());
+            [("requests_total", labels.clone(), requests), ("transferred_bytes_total", labels, bytes)]
+        });
+        let plain = [
+            ("failed_requests_total", "21"),
+            ("service_bytes_total", "22"),
+            ("requests_under_way", "23.0"),
+            ("queue_seconds_sum", "24.0"),
+            ("device_seconds_sum", "25.0"),
+            ("weight", "300.0"),
+            ("oldest_request_age_seconds", "0.75"),
+        ];
+        let plain = plain.map(|(family, number)| (family, String::new(), number.to_owned()));
+        for (family, labels, number) in operations.chain(plain) {
+            let line = format!("mqfq_tenant_{family}{{device=\"fast\",tenant=\"a\"{labels}}} {number}\n");
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
     fn what_a_device_served_counts_tenants_that_have_gone() {
         let mut now = stats(1, vec![tenant("a", 100, 1, 10, 10)]);
         now.devices[0].hctxs[0].gone_cost = 1000;
