@@ -4,6 +4,7 @@ use crate::guest;
 use crate::licences;
 use crate::release;
 use crate::run::{AFTER_OTHERS, Counts, at_niceness, cargo, command, root, run, run_counted, shown, target};
+use crate::suites;
 use crate::tidy;
 use crate::tools;
 use std::io::Write;
@@ -65,6 +66,13 @@ pub fn test() -> Result<(), String> {
         let start = Instant::now();
         let counts = run_counted(&mut command, &mut std::io::stdout())?;
         rows.push((name, counts, start.elapsed()));
+    }
+    if has_all_tools {
+        // The first part has built the server.
+        let start = Instant::now();
+        let (passed, failed) = suites::short(&target().join("release/mqfq"))?;
+        let counts = Counts { passed, failed, ignored: 0, broken: failed > 0 };
+        rows.push(("other projects' clients", counts, start.elapsed()));
     }
     let (output, counts, took) = models.join().map_err(|_| "the thread that runs the models panicked")?;
     std::io::stdout().write_all(&output).map_err(|error| format!("the models' output: {error}"))?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, day, guest, hostile, mutants, package, price, release, soak, tools, vopr};
+use xtask::{chores, day, guest, hostile, mutants, package, price, release, size, soak, suites, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -12,6 +12,7 @@ cargo xtask COMMAND
   checks                     formatting, tidy, clippy, rustdoc; licences, bans and sources of all crates with cargo-deny
   smoke                      the demo, and a look at its report
   fmt [--check]              formats everything, the policies' folders too, which cargo fmt does not find
+  size [--json]              lines by crate, files, words of docs
   tidy                       the rules that no compiler knows
   loom                       the model checks of the lock-free code
   histories [--steps N] [--seed S]
@@ -43,6 +44,9 @@ cargo xtask COMMAND
   kill-test [--rounds N] [--front F]
                              kills the daemon under load over nbd (or F: vhost-user; or ublk, in a guest) N times (default
                              50), looks for lost bytes and requests
+  suites [SUITE]... [--short] [--only WORD] [--program P] [--json]
+                             test suites of libnbd, nbd and QEMU, nbdkit's filters, nbdcopy and fio, each against our
+                             server and its own; --short: a sample of the last three, as in the test suite
   tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx
@@ -78,6 +82,8 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["smoke"] => chores::smoke(),
         ["fmt"] => chores::fmt(false),
         ["fmt", "--check"] => chores::fmt(true),
+        ["size"] => size::size(false),
+        ["size", "--json"] => size::size(true),
         ["tidy"] => chores::tidy(),
         ["loom"] => chores::loom(),
         ["histories", options @ ..] => {
@@ -239,6 +245,32 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 }
             }
             guest::guest(&options)
+        }
+        ["suites", words @ ..] => {
+            let mut options = suites::Options::default();
+            let mut words = words.iter();
+            while let Some(word) = words.next() {
+                match *word {
+                    "--short" => options.is_short = true,
+                    "--json" => options.json = true,
+                    "--only" => options.only = Some(words.next().ok_or("--only needs a part of a case's name")?),
+                    "--program" => options.program = Some(words.next().ok_or("--program needs a path")?.into()),
+                    name if !name.starts_with('-') => options.suites.push(name),
+                    other => {
+                        return Err(format!(
+                            "suites takes suites, --short, --only WORD, --program P and --json, not {other}"
+                        ));
+                    }
+                }
+            }
+            suites::suites(&options)
+        }
+        ["stand-in", "announce", kind, place, file, pid] => {
+            suites::stand_in::announce_when_ready(kind, place, file, pid)
+        }
+        ["stand-in", program, words @ ..] => {
+            // Suites look at the status of the server that they started.
+            std::process::exit(suites::stand_in::stand_in(program, words)?)
         }
         ["sanitize"] => chores::sanitize(false),
         ["sanitize", "--thread"] => chores::sanitize(true),

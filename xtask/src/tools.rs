@@ -197,7 +197,11 @@ fn install(tools: &[&Tool]) -> Result<(), String> {
     install_packages(&packages)
 }
 
-fn install_packages(packages: &[&str]) -> Result<(), String> {
+/// Installs packages of the system's distribution; only root can.
+///
+/// # Errors
+/// One sentence if apt fails.
+pub fn install_packages(packages: &[&str]) -> Result<(), String> {
     let apt = |words: &[&str]| {
         let mut apt = command("apt-get", words);
         apt.env("DEBIAN_FRONTEND", "noninteractive");
