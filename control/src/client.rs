@@ -214,7 +214,8 @@ impl Client {
         })
     }
 
-    async fn begin(&self, ask: Ask) -> Result<hyper::Response<Incoming>, String> {
+    /// Asks on a runtime of the caller; the body comes as it comes.
+    pub(crate) async fn begin(&self, ask: Ask) -> Result<hyper::Response<Incoming>, String> {
         let failed = |error: std::io::Error| {
             if error.kind() == std::io::ErrorKind::WouldBlock {
                 let full = "as many clients wait there as fit, allowed is to try again in some seconds";

@@ -19,6 +19,7 @@
 //! | [`listen`] | who may connect, and how long may a client take? |
 //! | [`admission`] | may a client of a TCP address come in? |
 //! | [`client`] | how is a server asked? |
+//! | [`proxy`] | how does a browser reach the page? |
 //! | [`tls`] | how does a client know a server of TCP, and the server its clients? |
 //! | [`ctl`] | what are the commands of `mqfq ctl`? |
 //!
@@ -36,6 +37,7 @@ pub mod ledger;
 pub mod listen;
 pub mod model;
 pub mod problem;
+pub mod proxy;
 mod stream;
 mod strict;
 pub mod time;

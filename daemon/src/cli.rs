@@ -4,7 +4,9 @@ use crate::calibrate::CalibrateOptions;
 use crate::config;
 use crate::log_format::LogFormat;
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use mqfq_control::client::Client;
 use mqfq_control::ctl::command_line;
+use mqfq_control::tls::Files;
 use std::path::PathBuf;
 
 /// Fair sharing of one fast multi-queue device between many tenants, at device speed, in user space.
@@ -57,27 +59,26 @@ pub enum Command {
     Ctl(Ctl),
     /// Show in the terminal who gets what of each device, and why: shares, latencies in the queue and on the device.
     Top {
-        /// Where the server listens: unix:PATH or tcp:HOST:PORT.
-        #[arg(value_name = "ADDRESS")]
-        address: Option<String>,
-        /// A file with the token that the server wants on TCP.
-        #[arg(long, value_name = "FILE")]
-        token_file: Option<PathBuf>,
-        /// Authority of the certificate of a TCP address, in PEM form: the connection is encrypted with TLS.
-        #[arg(long, value_name = "FILE")]
-        ca: Option<PathBuf>,
-        /// Certificate to come with, in PEM form.
-        #[arg(long, value_name = "FILE")]
-        cert: Option<PathBuf>,
-        /// Its key.
-        #[arg(long, value_name = "FILE")]
-        key: Option<PathBuf>,
+        #[command(flatten)]
+        server: Where,
         /// Append what is shown to FILE, one object of JSON a second.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
         /// Show what --record has written; no server is asked.
         #[arg(long, value_name = "FILE", conflicts_with_all = ["address", "record"])]
         replay: Option<PathBuf>,
+    },
+    /// Open the page of a running server in a browser, or print its address: a proxy on the loopback of this machine,
+    /// until it is interrupted. It lets in who has the key in the address, and changes nothing.
+    Page {
+        #[command(flatten)]
+        server: Where,
+        /// The proxy's port on 127.0.0.1; 0: any that is free.
+        #[arg(long, value_name = "PORT", default_value_t = 0)]
+        port: u16,
+        /// Only print the address, also where there is a display.
+        #[arg(long)]
+        no_open: bool,
     },
     /// Print the script that teaches a shell to complete mqfq: bash, zsh, fish, elvish or powershell.
     Completions {
@@ -100,6 +101,39 @@ pub enum Command {
         #[arg(long, conflicts_with = "out")]
         live: bool,
     },
+}
+
+/// A server that is asked, and how.
+#[derive(Args, Debug)]
+pub struct Where {
+    /// Where the server listens: unix:PATH or tcp:HOST:PORT [default: $MQFQ_SOCKET, or unix:/run/mqfq/control.sock].
+    #[arg(value_name = "ADDRESS")]
+    address: Option<String>,
+    /// A file with the token that the server wants on TCP.
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    token_file: Option<PathBuf>,
+    /// Authority of the certificate of a TCP address, in PEM form: the connection is encrypted with TLS.
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    ca: Option<PathBuf>,
+    /// Certificate to come with, in PEM form.
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    key: Option<PathBuf>,
+}
+
+impl Where {
+    /// The client of that server.
+    ///
+    /// # Errors
+    /// One sentence, as of [`command_line::client_at`].
+    pub fn client(self) -> Result<Client, String> {
+        let Where { address, token_file, ca, cert, key } = self;
+        let address = address.or_else(|| std::env::var(command_line::SOCKET_VARIABLE).ok());
+        let tls = Files { ca, certificate: cert, key };
+        command_line::client_at(address.as_deref(), token_file.as_deref(), &tls)
+    }
 }
 
 /// `mqfq ctl`, whose commands are of the control plane; their flags are the config's keys.

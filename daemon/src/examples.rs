@@ -8,6 +8,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("check", &["mqfq check /etc/mqfq/mqfq.toml", "mqfq --json check mqfq.toml"]),
     ("calibrate", &["mqfq calibrate /dev/nvme0n1", "mqfq calibrate --scratch /mnt/fast"]),
     ("top", &["mqfq top", "mqfq top unix:/tmp/mqfq-control.sock --record night.jsonl"]),
+    ("page", &["mqfq page", "mqfq page tcp:storage:7000 --token-file token --no-open"]),
     ("completions", &["mqfq completions bash > /etc/bash_completion.d/mqfq"]),
     ("man", &["mqfq man /usr/local/share/man/man1"]),
     ("demo", &["mqfq demo --out /tmp", "mqfq demo --live"]),

@@ -35,7 +35,7 @@ pub mod watch;
 use clap::CommandFactory;
 use cli::{Cli, Command};
 use mqfq_config::text;
-use mqfq_control::ctl::command_line::{self, Asked};
+use mqfq_control::ctl::command_line::Asked;
 use mqfq_demo::demo::{self, DemoOptions};
 use mqfq_observe::top::run::TopOptions;
 use std::io::{self, Write};
@@ -75,12 +75,10 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Serve { .. } => unreachable!("main has its own way to serve"),
         Command::Check { config } => serve::check(&config, json),
         Command::Calibrate(options) => calibrate::calibrate(&options, json),
-        Command::Top { address, token_file, ca, cert, key, record, replay } => {
-            let address = address.or_else(|| std::env::var(command_line::SOCKET_VARIABLE).ok());
-            let tls = mqfq_control::tls::Files { ca, certificate: cert, key };
-            let client = command_line::client_at(address.as_deref(), token_file.as_deref(), &tls)?;
-            mqfq_observe::top::run::top(&TopOptions { client, record, replay })
+        Command::Top { server, record, replay } => {
+            mqfq_observe::top::run::top(&TopOptions { client: server.client()?, record, replay })
         }
+        Command::Page { server, port, no_open } => mqfq_control::proxy::serve(&server.client()?, port, !no_open),
         Command::Ctl(_) => unreachable!("main has its own way to end"),
         Command::Completions { shell } => {
             mqfq_report::print_line(mqfq_control::ctl::shell::script(&shell, "mqfq")?.trim_end())

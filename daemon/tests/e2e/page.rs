@@ -4,14 +4,13 @@
 //! `MQFQ_BLESS=1 cargo test --release -p mqfq --test e2e page::` waits a minute and writes the pictures of
 //! `docs/use/page.md`; otherwise pictures are taken and thrown away.
 
-use crate::server::mqfq;
+use crate::control::{CONFIG, get};
+use crate::server::{Folder, Server, mqfq};
 use mqfq_testing::browser::Browser;
-use mqfq_testing::tools::need;
-use std::io::{BufRead, BufReader, copy};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
+use mqfq_testing::tools::{need, run};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
-use std::thread;
 
 /// Seconds of figures in the pictures of the docs.
 const BLESSED_SECONDS: usize = 60;
@@ -44,29 +43,34 @@ impl Drop for Demo {
     }
 }
 
-/// What ssh is to a user: a port of loopback that leads to the socket, for as long as the test runs.
-fn forward(socket: &str) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (port, socket) = (listener.local_addr().unwrap().port(), socket.to_owned());
-    thread::spawn(move || {
-        for client in listener.incoming().map_while(Result::ok) {
-            let Ok(server) = UnixStream::connect(&socket) else { return };
-            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            thread::spawn(move || {
-                // One that breaks off is as good as one that ends.
-                let _ = copy(&mut from, &mut to);
-                let _ = to.shutdown(Shutdown::Write);
-            });
-            thread::spawn(move || back(server, client));
-        }
-    });
-    port
+/// `mqfq page` of a server, without a browser; killed at the end.
+struct Page {
+    child: Child,
+    /// With the key.
+    address: String,
 }
 
-fn back(mut server: UnixStream, mut client: TcpStream) {
-    // As above.
-    let _ = copy(&mut server, &mut client);
-    let _ = client.shutdown(Shutdown::Both);
+impl Page {
+    fn start(args: &[&str]) -> Page {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
+        let mut child = command.args(["page", "--no-open"]).args(args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut address = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
+        Page { child, address: address.trim().to_owned() }
+    }
+
+    /// Without the key.
+    fn origin(&self) -> &str {
+        self.address.split("?key=").next().unwrap()
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // Already ended is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Width and height of a PNG. Source: its specification, chunk IHDR.
@@ -80,12 +84,12 @@ fn size(png: &[u8]) -> (u32, u32) {
 fn the_page_shows_figures_and_bars_live_in_light_and_dark_and_on_a_phone() {
     need!("chromium");
     let demo = Demo::start();
-    let port = forward(&demo.socket);
-    let origin = format!("http://127.0.0.1:{port}/");
+    let page = Page::start(&[&format!("unix:{}", demo.socket)]);
+    let origin = page.origin().to_owned();
     let mut browser = Browser::start();
     browser.size(1180, 800, false);
     browser.colours("light");
-    browser.go(&origin);
+    browser.go(&page.address);
     browser.wait("document.querySelector('#state')?.textContent === 'live'");
 
     // Numbers of every tenant, a bar as long as its share, and a line of at least three seconds.
@@ -157,10 +161,30 @@ fn the_page_shows_figures_and_bars_live_in_light_and_dark_and_on_a_phone() {
     // It is one file, and its figures come from where it came from.
     assert_eq!(browser.errors(), Vec::<String>::new());
     let mut requests = browser.requests();
-    requests.retain(|url| !url.starts_with("data:"));
+    requests.retain(|url| !url.starts_with("data:") && *url != page.address);
     requests.sort();
     requests.dedup();
-    assert_eq!(requests, [origin.clone(), format!("{origin}v1/events?after=0"), format!("{origin}v1/live")]);
+    assert_eq!(
+        requests,
+        [
+            origin.clone(),
+            format!("{origin}v1/events?after=0"),
+            format!("{origin}v1/history"),
+            format!("{origin}v1/live")
+        ]
+    );
+    // Opened anew, it has what the server has seen, not only what comes from then on; the mark of the change, too.
+    browser.go(&origin);
+    let is_live = "document.querySelector('#state')?.textContent === 'live'";
+    browser.wait(&format!("{is_live} && history.length > taken + 3 && taken > 0"));
+    browser.wait("document.querySelector('#shares line[stroke-dasharray=\"1 3\"]') !== null");
+    for (at, text) in [(1, "-10 min"), (2, "-1 h"), (0, "-2 min")] {
+        browser.value(&format!("document.querySelectorAll('#spans button')[{at}].click()"));
+        let text = text.replace("-1 h", "-60 min");
+        browser
+            .wait(&format!("[...document.querySelectorAll('#shares text')].some((it) => it.textContent === '{text}')"));
+    }
+
     // And nothing in it could ask elsewhere: the policy that comes with it forbids that.
     for (what, directive) in [
         ("fetch('http://127.0.0.1:1/x').catch(() => {})", "connect-src"),
@@ -176,4 +200,44 @@ fn the_page_shows_figures_and_bars_live_in_light_and_dark_and_on_a_phone() {
         ));
         assert_eq!(refused, directive);
     }
+}
+
+#[test]
+fn the_page_of_an_address_with_a_token_is_for_who_has_the_printed_address_and_changes_nothing() {
+    need!("curl");
+    let folder = Folder::new();
+    std::fs::write(folder.join("token"), "0123456789abcdef").unwrap();
+    std::fs::set_permissions(folder.join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let control = "listen = [\"unix:@/control.sock\", \"tcp:127.0.0.1:0\"]\ntoken-file = \"@/token\"";
+    let server = Server::start_in(folder, &CONFIG.replace("listen = \"unix:@/control.sock\"", control));
+    let address = get(&server, "/v1/status")["listen"][1].as_str().unwrap().to_owned();
+    let token = server.join("token");
+    let page = Page::start(&[&address, "--token-file", token.to_str().unwrap()]);
+    let jar = server.join("cookies");
+    let curl = |args: &[&str]| {
+        let jar = jar.to_str().unwrap();
+        let fixed = ["-sS", "--max-time", "60", "-b", jar, "-c", jar, "-w", "\n%{http_code}"];
+        let output = run("curl", &[&fixed[..], args].concat());
+        let said = String::from_utf8(output.stdout).unwrap();
+        let (body, status) = said.rsplit_once('\n').unwrap_or_else(|| panic!("{:?}", output.stderr));
+        (status.parse::<u16>().unwrap(), body.to_owned())
+    };
+    let at = |path: &str| format!("{}{path}", page.origin());
+    assert_eq!(curl(&[&at("v1/tenants")]).0, 403, "another user of this machine has no key");
+    let (status, html) = curl(&["-L", &page.address]);
+    assert!(status == 200 && html.starts_with("<!doctype html>"), "{status} {html}");
+    let (status, tenants) = curl(&[&at("v1/tenants")]);
+    assert!(status == 200 && tenants.contains("\"web\""), "{status} {tenants}");
+    assert_eq!(curl(&["-H", "Host: evil.example", &at("v1/tenants")]).0, 403);
+    let set = ["-X", "PATCH", "--json", "{\"weight\": 1}", &at("v1/tenants/web")];
+    assert_eq!((curl(&set).0, &get(&server, "/v1/tenants/web")["in_force"]["weight"]), (405, &300.into()));
+    // Events come as they happen: the first is that of a change, which the stream waits for.
+    assert_eq!(
+        crate::control::said(&crate::control::ctl(&server, &["tenant", "set", "web", "--weight", "2"])).lines().count(),
+        3
+    );
+    let (_, events) = curl(&["--max-time", "2", &at("v1/events?after=0")]);
+    assert!(events.contains("tenant.web.weight 300 -> 2"), "{events}");
+    drop(page);
+    server.terminate();
 }

@@ -141,10 +141,17 @@ impl Started {
         last.unwrap_or_else(|| panic!("it ended without saying {part:?}: {all:?}")).clone()
     }
 
-    fn end(mut self, signal: libc::c_int) {
+    fn end(mut self) {
         // SAFETY: kill touches no memory; the child is ours and not yet waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, signal) }, 0);
+        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) }, 0);
         self.must_end();
+    }
+
+    /// As Ctrl-C does where nobody catches it.
+    fn interrupt(mut self) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGINT) }, 0);
+        self.child.wait().unwrap();
     }
 
     fn must_end(&mut self) {
@@ -231,9 +238,9 @@ impl Session {
         } else if command.starts_with("mqfq page") {
             let mut page = self.start(command);
             let url = page.wait_for("http://127.0.0.1:").trim().to_owned();
-            let html = self.shell(&format!("curl -sSfL -c /dev/null '{url}'")).output().unwrap();
+            let html = self.shell(&format!("curl -sSfL -b none '{url}'")).output().unwrap();
             assert!(String::from_utf8_lossy(&html.stdout).starts_with("<!doctype html>"), "{url}: {html:?}");
-            page.end(libc::SIGINT);
+            page.interrupt();
         } else {
             let output = self.output(command);
             match line.answer.first().filter(|_| command.starts_with("mqfq ")) {
@@ -301,7 +308,7 @@ impl Session {
     }
 
     fn stop(&mut self) {
-        self.server.take().into_iter().for_each(|server| server.end(libc::SIGTERM));
+        self.server.take().into_iter().for_each(|server| server.end());
     }
 }
 
