@@ -52,6 +52,11 @@ pub fn utf8(bytes: Vec<u8>) -> Result<String, String> {
     })
 }
 
+/// `number` things, in words: "1 key", "2 keys".
+pub fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// `names`, with commas; of many the first ones and how many more there are.
 pub fn list<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(NAMES_MAX);

@@ -7,7 +7,7 @@
 use crate::admission::Peer;
 use crate::document::Document;
 use crate::events::Event;
-use crate::model::{Applied, By, Edit, Fault, Kind, Match, Proposal, Refusal, Server, Via};
+use crate::model::{Applied, By, Edit, Fault, Kind, Match, Proposal, Refusal, Reload, Server, Via};
 use crate::problem::Problem;
 use crate::strict::Strict;
 use axum::body::{Body, Bytes};
@@ -223,9 +223,15 @@ async fn get_file(State(shared): Handler) -> Answer {
     Ok(Json(file).into_response())
 }
 
-async fn reload(State(shared): Handler, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Answer {
+async fn reload(
+    State(shared): Handler,
+    Extension(peer): Extension<Peer>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Answer {
     let by = by(&peer, &headers);
-    ask_for_change(&shared, move |server| server.reload(&by)).await
+    let [discard_unsaved, dry_run] = flags(query.as_deref(), ["discard-unsaved", "dry-run"])?;
+    ask_for_change(&shared, move |server| server.reload(&by, Reload { discard_unsaved, dry_run })).await
 }
 
 async fn reopen(
@@ -243,11 +249,13 @@ async fn saved(State(shared): Handler, request: Request) -> Answer {
     media_type(&parts.headers, &[TOML])?;
     let place = shared.large.clone().acquire_owned().await.expect("nobody closes it");
     let text = utf8(read(body, CONFIG_BYTES_MAX).await?)?;
+    let turn = shared.changes.acquire().await.expect("nobody closes it");
     ask(&shared, move |server| {
         let _place: OwnedSemaphorePermit = place;
         server.saved(text);
     })
     .await;
+    drop(turn);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -308,7 +316,8 @@ async fn change(
 
 /// The events after the one that the client has, as they come.
 async fn events(State(shared): Handler, RawQuery(query): RawQuery, headers: HeaderMap) -> Answer {
-    let after = match parameter(query.as_deref(), "after")? {
+    let [after] = parameters(query.as_deref(), ["after"])?;
+    let after = match after {
         Some(after) => Some(after),
         None => headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().to_owned()),
     };
@@ -380,29 +389,38 @@ fn name_of(name: Result<Path<String>, PathRejection>) -> Result<String, Problem>
         .map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the name in the path is not UTF-8 in percent encoding"))
 }
 
-/// The value of the only parameter that a query may have: `name` alone is the empty one.
-fn parameter(query: Option<&str>, name: &str) -> Result<Option<String>, Problem> {
-    let mut found = None;
+/// The values of the parameters that a query may have: a name alone is the empty one.
+fn parameters<const N: usize>(query: Option<&str>, names: [&str; N]) -> Result<[Option<String>; N], Problem> {
+    let mut found = [const { None }; N];
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if key != name {
-            let sentence = format!("{key:?} is no parameter of this path, allowed is {name}");
+        let Some(at) = names.iter().position(|name| *name == key) else {
+            let sentence = format!("{key:?} is no parameter of this path, allowed is {}", names.join(", "));
             return Err(Problem::new(StatusCode::BAD_REQUEST, sentence));
-        }
-        found = Some(value.to_owned());
+        };
+        found[at] = Some(value.to_owned());
     }
     Ok(found)
 }
 
-fn dry_run(query: Option<&str>) -> Result<bool, Problem> {
-    match parameter(query, "dry-run")?.as_deref() {
-        None | Some("false") => Ok(false),
-        Some("" | "true") => Ok(true),
-        Some(other) => {
-            let sentence = format!("dry-run: {other:?} is not known, allowed are true, false");
-            Err(Problem::new(StatusCode::BAD_REQUEST, sentence))
-        }
+/// Parameters that are said or not.
+fn flags<const N: usize>(query: Option<&str>, names: [&str; N]) -> Result<[bool; N], Problem> {
+    let mut said = [false; N];
+    for ((value, name), said) in parameters(query, names)?.into_iter().zip(names).zip(&mut said) {
+        *said = match value.as_deref() {
+            None | Some("false") => false,
+            Some("" | "true") => true,
+            Some(other) => {
+                let sentence = format!("{name}: {other:?} is not known, allowed are true, false");
+                return Err(Problem::new(StatusCode::BAD_REQUEST, sentence));
+            }
+        };
     }
+    Ok(said)
+}
+
+fn dry_run(query: Option<&str>) -> Result<bool, Problem> {
+    flags(query, ["dry-run"]).map(|[dry_run]| dry_run)
 }
 
 /// `If-Match` and `If-None-Match`.

@@ -24,8 +24,9 @@ impl Server for OnPaper {
     fn status(&self) -> Status {
         let revision = self.ledger.lock().unwrap().revision();
         let (version, config, things) = (String::new(), None, Default::default());
-        let (listen, troubled) = (vec![], Default::default());
-        Status { version, pid: 1, uptime_s: 0, workers: 0, revision, draining: false, config, listen, things, troubled }
+        let (listen, troubled, draining) = (vec![], Default::default(), false);
+        let (pid, uptime_s, workers, unsaved) = (1, 0, 0, 0);
+        Status { version, pid, uptime_s, workers, revision, unsaved, draining, config, listen, things, troubled }
     }
 
     fn state(&self) -> Arc<All> {
@@ -49,7 +50,7 @@ impl Server for OnPaper {
         None
     }
 
-    fn reload(&self, _: &By) -> Result<Applied, Refusal> {
+    fn reload(&self, _: &By, _: Reload) -> Result<Applied, Refusal> {
         Err(Refusal::new(Fault::Broken, "it has no file"))
     }
 

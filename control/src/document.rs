@@ -81,6 +81,18 @@ impl Document {
         })
     }
 
+    /// Names of things of a kind.
+    pub(crate) fn names(&self, kind: Kind) -> impl Iterator<Item = &str> {
+        self.table.get(kind.section()).and_then(toml::Value::as_table).into_iter().flatten().map(|(name, _)| &**name)
+    }
+
+    /// All but the things.
+    pub(crate) fn without_things(&self) -> Document {
+        let is_rest = |key: &str| Kind::ALL.iter().all(|kind| kind.section() != key);
+        let rest = self.table.iter().filter(|(key, _)| is_rest(key));
+        Document { table: rest.map(|(key, value)| (key.clone(), value.clone())).collect(), text: None }
+    }
+
     /// There is such a thing.
     pub fn has(&self, kind: Kind, name: &str) -> bool {
         self.table.get(kind.section()).and_then(toml::Value::as_table).is_some_and(|table| table.contains_key(name))
@@ -242,7 +254,7 @@ fn toml_of(value: &Value, full: &str) -> Result<toml::Value, Refusal> {
     })
 }
 
-fn json(value: &toml::Value) -> Value {
+pub(crate) fn json(value: &toml::Value) -> Value {
     match value {
         toml::Value::String(text) => Value::from(text.as_str()),
         toml::Value::Integer(number) => Value::from(*number),

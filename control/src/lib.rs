@@ -12,6 +12,9 @@
 //! | [`model`] | what is asked of a server, and what does it answer? |
 //! | [`document`] | what does a change make of the configured values? |
 //! | [`ledger`] | which revision is it, and who set which value when? |
+//! | [`unsaved`] | which changes does the config file not have? |
+//! | [`journal`] | which changes did a server have that ended before they were saved? |
+//! | [`config_file`] | how is the config file made to say what is configured? |
 //! | [`events`] | what has happened since event N? |
 //! | [`api`] | which routes are there, and what does each do? |
 //! | `strict` | does a body of JSON say each thing once? |
@@ -30,9 +33,11 @@
 pub mod admission;
 pub mod api;
 pub mod client;
+pub mod config_file;
 pub mod ctl;
 pub mod document;
 pub mod events;
+pub mod journal;
 pub mod ledger;
 pub mod listen;
 pub mod model;
@@ -42,7 +47,8 @@ mod stream;
 mod strict;
 pub mod time;
 pub mod tls;
+pub mod unsaved;
 
 pub use api::Route;
 pub use listen::{Control, Listen, start};
-pub use model::{Applied, By, Edit, Kind, Match, Proposal, Refusal, Server, State, Status, Thing, Via};
+pub use model::{Applied, By, Edit, Kind, Match, Proposal, Refusal, Reload, Server, State, Status, Thing, Via};

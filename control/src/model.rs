@@ -34,8 +34,8 @@ pub trait Server: Send + Sync + 'static {
     /// Reads the config file again and proposes its document.
     ///
     /// # Errors
-    /// As of [`Server::propose`], or the file cannot be read.
-    fn reload(&self, by: &By) -> Result<Applied, Refusal>;
+    /// As of [`Server::propose`], the file cannot be read, or changes that it does not have would be lost.
+    fn reload(&self, by: &By, how: Reload) -> Result<Applied, Refusal>;
 
     /// Closes a device and opens it anew, as it is configured: one that has failed is well again. Its clients are
     /// disconnected before. Waits as of [`Server::propose`].
@@ -183,6 +183,15 @@ pub struct Proposal {
     pub dry_run: bool,
 }
 
+/// How the config file is read again.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Reload {
+    /// Changes that the file does not have may be lost.
+    pub discard_unsaved: bool,
+    /// Only say what would come of it.
+    pub dry_run: bool,
+}
+
 /// A key that has another value in the document.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct KeyChange {
@@ -261,6 +270,9 @@ pub struct Status {
     pub workers: usize,
     /// Of the document.
     pub revision: u64,
+    /// Changes that the config file does not have.
+    #[serde(default)]
+    pub unsaved: usize,
     /// The end was asked for.
     pub draining: bool,
     /// The config file's path.

@@ -34,6 +34,9 @@ pub enum Command {
         /// Take the place of the server that listens at CONFIG's server.upgrade: its clients stay connected.
         #[arg(long)]
         replace: bool,
+        /// With --replace: lose changes that the server has and its config file does not.
+        #[arg(long, requires = "replace")]
+        discard_unsaved: bool,
         /// Print the counters at the end.
         #[arg(long)]
         stats: bool,

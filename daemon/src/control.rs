@@ -5,7 +5,9 @@
 //!   SIGHUP, PUT, PATCH, DELETE ──▶ Running::change ──▶ reader, check ──▶ Reconciler ──▶ ledger, state, event
 //!                                  one after the other  refusals         steps
 //! ```
-//! The start is revision 1.
+//! The start is revision 1. [`saving`] brings changes to the config file, or names those that it does not have.
+
+mod saving;
 
 use crate::config::caps;
 use crate::config::control::ControlConfig;
@@ -17,15 +19,19 @@ use crate::upgrade;
 use mqfq_blk::device::Health;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::Slot;
-use mqfq_config::text::shown;
+use mqfq_config::text::{counted, shown};
 use mqfq_control::admission::IsOwnName;
 use mqfq_control::document::Document;
 use mqfq_control::events::Events;
+use mqfq_control::journal::Journal;
 use mqfq_control::ledger::{Candidate, Ledger};
 use mqfq_control::listen::Door;
 use mqfq_control::model::{ConfigFile, Fault, KeyChange};
 use mqfq_control::tls;
-use mqfq_control::{Applied, By, Control, Edit, Kind, Listen, Proposal, Refusal, Route, Server, State, Status, Via};
+use mqfq_control::unsaved::{self, Unsaved};
+use mqfq_control::{
+    Applied, By, Control, Edit, Kind, Listen, Proposal, Refusal, Reload, Route, Server, State, Status, Via,
+};
 use mqfq_front::socket::SocketAddress;
 use mqfq_front::tls::Keys;
 use serde_json::{Map, Value, json};
@@ -49,8 +55,12 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// Keys of a tenant that [`Running::propose_narrow`] changes.
 const NARROW_KEYS: [&str; 3] = ["weight", caps::MAX_IOPS, caps::MAX_BYTES_PER_S];
 
+/// Changes that one line of the log names.
+const LOST_TOLD: usize = 16;
+
 /// Keys that the event of a change names, and bytes of their values: the last events stay in memory, and a config may
 /// have tens of thousands of keys.
+const CHANGES_TOLD: usize = 3;
 const KEYS_TOLD: usize = 16;
 const VALUE_BYTES_TOLD: usize = 256;
 
@@ -89,6 +99,10 @@ struct Changing {
     ledger: Ledger,
     /// The document as it was read. `None`: the next change reads it.
     kept: Option<Kept>,
+    /// `None`: no control plane listens, so all changes come of the file.
+    unsaved: Option<Unsaved>,
+    /// `None`: there is none, or it could not be written.
+    journal: Option<Journal>,
     /// Each change repeats them.
     has_warnings: bool,
 }
@@ -98,6 +112,8 @@ struct Shown {
     document: Arc<Document>,
     state: Arc<State>,
     file: ConfigFile,
+    /// Changes that the file does not have.
+    unsaved: usize,
     /// A device that was to be opened anew and could not be. Until it is, nothing else changes.
     closed: Option<String>,
 }
@@ -119,7 +135,9 @@ impl Running {
         let state = state_of(&origin, &ledger, reconciler.plan(), &engine);
         let path = std::path::absolute(&origin.path).unwrap_or_else(|_| origin.path.clone());
         let file = ConfigFile { path: path.display().to_string(), text: origin.text.clone() };
-        let shown = Shown { document: ledger.document(), state: Arc::new(state), file, closed: None };
+        let document = ledger.document();
+        let unsaved = origin.control.is_some().then(|| Unsaved::new((*document).clone()));
+        let shown = Shown { document, state: Arc::new(state), file, unsaved: 0, closed: None };
         Running {
             engine,
             output,
@@ -132,6 +150,8 @@ impl Running {
                 reconciler,
                 ledger,
                 kept: None,
+                unsaved,
+                journal: None,
             }),
             shown: Mutex::new(shown),
         }
@@ -141,7 +161,12 @@ impl Running {
     pub fn drains(&self) {
         // Relaxed: whoever changes something reads it under the lock that is taken next.
         self.is_draining.store(true, Ordering::Relaxed);
-        drop(self.changing());
+        let lost = self.lost_at_end(&self.changing());
+        if !lost.is_empty() {
+            let (number, file) = (counted(lost.len(), "change"), shown(&self.shown().file.path));
+            let lost = unsaved::told(&lost, LOST_TOLD);
+            self.output.note(&format!("{number} not in {file} end with this server: {lost}"));
+        }
         self.output.events().push(
             "draining",
             "the server drains: requests are answered, then exports are closed",
@@ -161,11 +186,11 @@ impl Running {
 
     /// Reads the config file again, as SIGHUP asks: what was changed, the revision after it, and why nothing was.
     pub fn reload_for_signal(&self) -> (Vec<Change>, u64, Option<String>) {
-        let (changes, result) = self.reload_by(&By::via(Via::Sighup));
+        let (changes, result) = self.reload_by(&By::via(Via::Sighup), Reload::default());
         (changes, self.shown().state.revision, result.err().map(|refusal| refusal.sentence))
     }
 
-    fn reload_by(&self, by: &By) -> Done {
+    fn reload_by(&self, by: &By, how: Reload) -> Done {
         let name = self.origin.path.display().to_string();
         // Before the file is read: of two who have it read, the later one has the later text in force.
         let mut changing = self.changing();
@@ -182,15 +207,23 @@ impl Running {
             Ok(read) => read,
             Err(sentence) => return self.tell(by, (Vec::new(), Err(Refusal::new(Fault::Bad, sentence)))),
         };
-        let proposal = Proposal { edit: Edit::Whole(document), by: by.clone(), only_if: None, dry_run: false };
+        let unsaved = changing.unsaved.as_ref();
+        let lost = unsaved.map(|unsaved| unsaved.lost_to(&document, &changing.ledger.document())).unwrap_or_default();
+        let refusal = (!lost.is_empty() && !how.discard_unsaved).then(|| unsaved::refusal(&lost, &name));
+        if let Some(sentence) = refusal.clone().filter(|_| !how.dry_run) {
+            return self.tell(by, (Vec::new(), Err(Refusal::new(Fault::Conflict, sentence))));
+        }
+        let proposal = Proposal { edit: Edit::Whole(document), by: by.clone(), only_if: None, dry_run: how.dry_run };
         let candidate = changing.ledger.candidate(&proposal);
         let candidate = match candidate {
             Ok(candidate) => candidate,
             Err(refusal) => return (Vec::new(), Err(refusal)),
         };
-        let done = self.change(&mut changing, candidate, config, &proposal, &|error| error.to_string());
-        if done.1.is_ok() {
-            self.shown().file.text = text;
+        let mut done = self.change(&mut changing, candidate, config, &proposal, &|error| error.to_string());
+        match &mut done.1 {
+            Ok(applied) if how.dry_run => applied.warnings.extend(refusal),
+            Ok(_) => self.file_is(&mut changing, text),
+            Err(_) => {}
         }
         self.tell(by, done)
     }
@@ -221,7 +254,7 @@ impl Running {
         };
         let kept = kept.and_then(|config| Kept::new(config, &new));
         let warnings = std::mem::take(&mut new.warnings);
-        let Changing { reconciler, ledger, has_warnings, kept: kept_before } = changing;
+        let Changing { reconciler, ledger, has_warnings, kept: kept_before, .. } = changing;
         if !proposal.dry_run {
             warnings.iter().for_each(|warning| self.output.note(warning));
         }
@@ -388,11 +421,20 @@ impl Running {
                     "keys": applied.changes.len(),
                     "changes": told,
                 });
-                self.output.events().push("change", changes_sentence(&applied.changes), data);
+                self.output.events().push("change", unsaved::told(&applied.changes, CHANGES_TOLD), data);
             }
             Ok(_) => {}
         }
         done
+    }
+
+    /// What came of a proposal, in an event, and in the file or the journal.
+    fn tell_and_record(&self, changing: &mut Changing, proposal: &Proposal, done: Done) -> Result<Applied, Refusal> {
+        let mut applied = self.tell(&proposal.by, done).1?;
+        if applied.changed && !applied.dry_run {
+            applied.warnings.extend(self.record(changing, proposal.edit.thing()));
+        }
+        Ok(applied)
     }
 
     fn changing(&self) -> MutexGuard<'_, Changing> {
@@ -417,6 +459,7 @@ impl Server for Running {
             uptime_s: self.ready_at.elapsed().as_secs(),
             workers: self.engine.workers(),
             revision: shown.state.revision,
+            unsaved: shown.unsaved,
             // Relaxed: see `drains`.
             draining: self.is_draining.load(Ordering::Relaxed),
             config: Some(shown.file.path.clone()),
@@ -439,10 +482,10 @@ impl Server for Running {
         let mut changing = self.changing();
         self.refuse_at_end()?;
         if let Some(applied) = self.propose_narrow(&mut changing, proposal) {
-            return self.tell(&proposal.by, (Vec::new(), Ok(applied))).1;
+            return self.tell_and_record(&mut changing, proposal, (Vec::new(), Ok(applied)));
         }
         if let Some(done) = self.propose_one(&mut changing, proposal) {
-            return self.tell(&proposal.by, done).1;
+            return self.tell_and_record(&mut changing, proposal, done);
         }
         let candidate = changing.ledger.candidate(proposal)?;
         if candidate.changes.is_empty() {
@@ -466,15 +509,15 @@ impl Server for Running {
             refusal.line = None;
             refusal.sentence = without_place(&refusal.sentence).to_owned();
         }
-        self.tell(&proposal.by, (done, result)).1
+        self.tell_and_record(&mut changing, proposal, (done, result))
     }
 
     fn file(&self) -> Option<ConfigFile> {
         Some(self.shown().file.clone())
     }
 
-    fn reload(&self, by: &By) -> Result<Applied, Refusal> {
-        self.reload_by(by).1
+    fn reload(&self, by: &By, how: Reload) -> Result<Applied, Refusal> {
+        self.reload_by(by, how).1
     }
 
     fn reopen(&self, device: &str, by: &By) -> Result<Applied, Refusal> {
@@ -489,7 +532,7 @@ impl Server for Running {
     }
 
     fn saved(&self, text: String) {
-        self.shown().file.text = text;
+        self.file_is(&mut self.changing(), text);
     }
 
     fn counters(&self) -> Value {
@@ -522,20 +565,6 @@ fn short(KeyChange { key, from, to }: &KeyChange) -> Value {
         text => shown(&text).into(),
     };
     json!({ "key": key, "from": short(from), "to": short(to) })
-}
-
-/// A change of the document in words.
-fn changes_sentence(changes: &[KeyChange]) -> String {
-    const TOLD: usize = 3;
-    let text = |value: &Value| shown(&value.to_string());
-    let of = |KeyChange { key, from, to }: &KeyChange| match (from, to) {
-        (Value::Null, to) => format!("{key} = {}", text(to)),
-        (from, Value::Null) => format!("{key} is gone (was {})", text(from)),
-        (from, to) => format!("{key} {} -> {}", text(from), text(to)),
-    };
-    let told: Vec<String> = changes.iter().take(TOLD).map(of).collect();
-    let more = changes.len().saturating_sub(TOLD);
-    if more > 0 { format!("{} and {more} more", told.join(", ")) } else { told.join(", ") }
 }
 
 /// Configured and in force, of everything; of nothing where no control plane listens, since nobody looks at it there.

@@ -33,13 +33,26 @@ pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, String> {
 /// # Errors
 /// Why not, in words.
 pub fn create(path: &Path) -> Result<File, String> {
+    let file = made(OpenOptions::new().write(true), path)?;
+    file.set_len(0).map_err(|error| crate::plain(&error))?;
+    Ok(file)
+}
+
+/// A regular file that only its owner may read, made if there is none, with what is in it.
+///
+/// # Errors
+/// Why not, in words.
+pub fn open_own(path: &Path) -> Result<File, String> {
+    made(OpenOptions::new().read(true).write(true).mode(0o600), path)
+}
+
+fn made(how: &mut OpenOptions, path: &Path) -> Result<File, String> {
     const ALLOWED: &str = "a regular file, or a path where nothing is yet";
     if let Ok(metadata) = std::fs::metadata(path) {
         allow(&metadata, FileType::is_file, ALLOWED)?;
     }
-    let file = open(OpenOptions::new().write(true).create(true), path)?;
+    let file = open(how.create(true), path)?;
     allow(&file.metadata().map_err(|error| crate::plain(&error))?, FileType::is_file, ALLOWED)?;
-    file.set_len(0).map_err(|error| crate::plain(&error))?;
     Ok(file)
 }
 

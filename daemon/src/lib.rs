@@ -48,9 +48,18 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(sentence) => return fail(&sentence, 2),
     };
-    if let Command::Serve { config, replace, stats, trace, trace_requests, log_format } = cli.command {
+    if let Command::Serve { config, replace, discard_unsaved, stats, trace, trace_requests, log_format } = cli.command {
         let (json, print_stats) = (cli.json, stats);
-        let options = serve::ServeOptions { config, replace, json, log_format, print_stats, trace, trace_requests };
+        let options = serve::ServeOptions {
+            config,
+            replace,
+            discard_unsaved,
+            json,
+            log_format,
+            print_stats,
+            trace,
+            trace_requests,
+        };
         return serve::serve(&options);
     }
     end_where_nobody_reads();

@@ -9,6 +9,7 @@
 //! `{"draining":true}`, and the counters once more with `--stats`.
 
 use crate::config::caps::WatchedCaps;
+use crate::config::control::Save;
 use crate::config::family::Relative;
 use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, LiveCaps, Plan, RealFiles, family};
 use crate::connection_log::connection_log;
@@ -23,13 +24,14 @@ use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
 use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, ReplacedReport, Serving, Upgrades, leave};
-use crate::{devices, observe, plain, privilege, systemd, upgrade, watch};
+use crate::{devices, files, observe, plain, privilege, systemd, upgrade, watch};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceStats, Engine, EngineOptions, Settled};
 use mqfq_blk::probe::Finding;
 use mqfq_blk::slots::Slot;
 use mqfq_config::text::shown;
-use mqfq_control::Listen;
+use mqfq_control::journal::{self, Journal};
+use mqfq_control::{Listen, config_file};
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::{Ending, ExportAddress, ListenOptions, Listener};
@@ -42,7 +44,7 @@ use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
 mod check;
@@ -133,6 +135,8 @@ pub struct ServeOptions {
     pub config: PathBuf,
     /// It takes the place of the server that runs.
     pub replace: bool,
+    /// Changes that the server which runs has, and its config file does not, may be lost.
+    pub discard_unsaved: bool,
     /// JSON on stdout.
     pub json: bool,
     /// The form of sentences on stderr.
@@ -242,7 +246,8 @@ fn start_and_serve(
     raise_open_files_limit();
     let go_on = || if signals.stop_is_pending() { Err(Failure::Interrupted) } else { Ok(()) };
     let read = Read::config(config, &go_on)?;
-    *arrival = Arrival::new(options.replace, read.plan.server.upgrade.as_ref(), &mut passed)?;
+    let upgrade = read.plan.server.upgrade.as_ref();
+    *arrival = Arrival::new(options.replace, options.discard_unsaved, upgrade, &mut passed)?;
     let activated = Arc::new(Inherited::new(passed));
     let open: Open<'_> = &mut |plan, warnings| {
         let file = arrival.file(&plan.config.name);
@@ -297,11 +302,15 @@ fn start_and_serve(
         go_on()?;
         listeners.insert(upgrade::key(address), address.address().listen(table.clone(), &listen_options(address))?);
     }
+    let journal = prepared.control.as_ref().and_then(|_| open_journal(config, output));
     // All threads that do the server's work come after this.
     let grants = privilege::Grants::new(config, &options.trace, prepared.control.as_ref(), &prepared.plan);
     let has_keys = prepared.plan.trust.material.is_some() || trust.control().is_some();
     for note in privilege::enter(&server.privilege, &grants, has_keys)? {
         output.note(&note);
+    }
+    if prepared.control.as_ref().is_some_and(|control| control.save == Save::Always) {
+        config_file::try_beside(config).map_err(|why| format!("control.save: {why}"))?;
     }
     let engine = Arc::new(Engine::start(prepared.engine_options())?);
     let trouble = Arc::new(TroubleCounts::new(prepared.device_names()));
@@ -348,14 +357,19 @@ fn start_and_serve(
     let numbered = listeners.iter().map(|(key, listener)| (listener.number(), key.clone())).collect();
     let serving = Arc::new(Serving { devices: Mutex::new(named), listeners: Mutex::new(numbered), sockets });
     let (committed, is_committed) = mpsc::channel();
+    let is_running: Arc<OnceLock<Weak<Running>>> = Arc::default();
     let upgrades = match &upgrade_socket {
         None => None,
         Some((_, listening)) => {
-            let (lent, owned) = (serving.clone(), serving.clone());
+            let (lent, owned, running) = (serving.clone(), serving.clone(), is_running.clone());
             // Once the other process has ended, its locks are there to be had.
             let before = move || is_committed.recv().map(upgrade::wait_for_end).map(|()| owned.own());
             let opened = move || lent.opened();
-            Some(Upgrades::start(copy(&listening.socket)?, move || before().is_ok(), opened, output.clone())?)
+            // A server that has not begun to run has no changes.
+            let running = move || running.get().and_then(Weak::upgrade);
+            let refuse_loss = move || running().map_or(Ok(()), |running: Arc<Running>| running.refuse_loss());
+            let socket = copy(&listening.socket)?;
+            Some(Upgrades::start(socket, move || before().is_ok(), opened, refuse_loss, output.clone())?)
         }
     };
     let watched_caps = WatchedCaps::default();
@@ -424,6 +438,9 @@ fn start_and_serve(
         serde_json::to_value(report).unwrap_or_default()
     };
     let running = Arc::new(Running::new(engine.clone(), output.clone(), origin, reconciler, Box::new(counters)));
+    journal.into_iter().for_each(|journal| running.keep_journal(journal));
+    // Nothing else sets it.
+    let _ = is_running.set(Arc::downgrade(&running));
     let control =
         if sockets.is_empty() { Ok(None) } else { control::start(sockets, running.clone(), routes).map(Some) };
     let control = match control {
@@ -514,6 +531,15 @@ fn start_and_serve(
     };
     let late = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     Err(stuck.map_or_else(late, unended).into())
+}
+
+/// The journal of changes that are not saved; without one the server says so and goes on.
+fn open_journal(config: &Path, output: &Output) -> Option<Journal> {
+    let folder = std::env::var(journal::STATE_DIRECTORY).ok();
+    let path = journal::path_of(config, folder.as_deref());
+    let opened = files::open_own(&path).map_err(|why| format!("cannot open {}: {why}", shown(&path.to_string_lossy())));
+    let without = |why: String| output.note(&format!("unsaved changes are in no journal, {why}"));
+    opened.and_then(Journal::new).map_err(without).ok()
 }
 
 /// Where the counters come from.

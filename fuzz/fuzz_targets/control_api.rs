@@ -10,7 +10,7 @@ use mqfq_control::events::Events;
 use mqfq_control::ledger::Ledger;
 use mqfq_control::listen::Door;
 use mqfq_control::model::{ConfigFile, Fault, State};
-use mqfq_control::{Applied, By, Control, Listen, Proposal, Refusal, Server, Status, Via, start};
+use mqfq_control::{Applied, By, Control, Listen, Proposal, Refusal, Reload, Server, Status, Via, start};
 use mqfq_daemon::config::{Config, Files};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
@@ -194,8 +194,9 @@ impl Server for Paper {
     fn status(&self) -> Status {
         let revision = self.ledger().revision();
         let (version, config, things) = (String::new(), None, Default::default());
-        let (listen, troubled) = (vec![], Default::default());
-        Status { version, pid: 1, uptime_s: 0, workers: 0, revision, draining: false, config, listen, things, troubled }
+        let (listen, troubled, draining) = (vec![], Default::default(), false);
+        let (pid, uptime_s, workers, unsaved) = (1, 0, 0, 0);
+        Status { version, pid, uptime_s, workers, revision, unsaved, draining, config, listen, things, troubled }
     }
 
     fn state(&self) -> Arc<State> {
@@ -226,7 +227,7 @@ impl Server for Paper {
         Some(ConfigFile { path: "/fuzz.toml".to_owned(), text: CONFIG.to_owned() })
     }
 
-    fn reload(&self, _: &By) -> Result<Applied, Refusal> {
+    fn reload(&self, _: &By, _: Reload) -> Result<Applied, Refusal> {
         Err(Refusal::new(Fault::Broken, "it has no file"))
     }
 

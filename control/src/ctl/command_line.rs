@@ -5,7 +5,7 @@
 
 use crate::client::{Address, Client};
 use crate::ctl::{keys, shell};
-use crate::model::Kind;
+use crate::model::{Kind, Reload};
 use crate::tls::{Files, Trust};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use mqfq_config::text::quoted;
@@ -41,7 +41,7 @@ pub enum Asked {
     /// What is configured, as TOML.
     Config,
     /// Have the config file read again.
-    Reload,
+    Reload(Reload),
     /// Put a whole config in force.
     Apply {
         /// Its file; `-`: stdin.
@@ -77,6 +77,8 @@ pub struct Options {
     pub dry_run: bool,
     /// Only if it is at this revision.
     pub revision: Option<u64>,
+    /// Write it to the config file as well.
+    pub save: bool,
 }
 
 /// Form of the answers on stdout.
@@ -129,7 +131,7 @@ pub fn augment(command: Command, keys: Keys) -> Command {
     let file = Arg::new("file").value_name("FILE").value_parser(value_parser!(PathBuf));
     let named = Arg::new("from").short('f').long("file").value_name("FILE").value_parser(value_parser!(PathBuf));
     let named = named.conflicts_with("file").required_unless_present("file").help("The same");
-    let force = Arg::new("force").long("force").action(ArgAction::SetTrue);
+    let flag = |name, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
     let of_all = [
         plain("status", "What the server is: version, process, revision, number of things").arg(watch()),
         plain("counters", "The counters, as JSON"),
@@ -139,11 +141,13 @@ pub fn augment(command: Command, keys: Keys) -> Command {
             .arg(after.help("Begin after event N of those that are kept; 0: with the oldest"))
             .arg(number("count", "End after so many")),
         plain("config", "Print what is configured, as TOML"),
-        plain("reload", "Have the config file read again, as SIGHUP does"),
+        plain("reload", "Have the config file read again, as SIGHUP does")
+            .arg(flag("dry-run", "Only say what would come of it"))
+            .arg(flag("discard-unsaved", "Lose changes that the file does not have")),
         options(plain("apply", "Put the config in FILE in force").args([file.help("A whole config; -: stdin"), named])),
         plain("diff", "Print in what the config file and the server differ, and who set it").arg(watch()),
         plain("save", "Write what is configured to the config file, and keep its comments")
-            .arg(force.help("Also if the file has changed since the server read it")),
+            .arg(flag("force", "Also if the file has changed since the server read it")),
     ];
     let command =
         command.arg(form).arg(socket).arg(token).args(tls).subcommand_required(true).arg_required_else_help(true);
@@ -203,9 +207,11 @@ fn of_kind(kind: Kind, known: Vec<&'static str>) -> Command {
 fn options(command: Command) -> Command {
     let dry_run = Arg::new("dry-run").long("dry-run").action(ArgAction::SetTrue);
     let revision = Arg::new("revision").long("revision").value_name("N").value_parser(value_parser!(u64));
+    let save = Arg::new("save").long("save").action(ArgAction::SetTrue).conflicts_with("dry-run");
     command
         .arg(dry_run.help("Only say what would come of it"))
         .arg(revision.help("Only if it is at revision N, which the answer to `show` or `status` has"))
+        .arg(save.help("Write all that is configured to the config file afterwards, as `mqfq ctl save` does"))
 }
 
 /// What the arguments ask for. `variable`: the value of [`SOCKET_VARIABLE`].
@@ -220,7 +226,10 @@ pub fn read(matches: &ArgMatches, keys: Keys, variable: Option<&str>) -> Result<
         "why" => Asked::Why(inner.get_one("name").cloned()),
         "events" => Asked::Events { after: inner.get_one("after").copied(), count: inner.get_one("count").copied() },
         "config" => Asked::Config,
-        "reload" => Asked::Reload,
+        "reload" => Asked::Reload(Reload {
+            discard_unsaved: inner.get_flag("discard-unsaved"),
+            dry_run: inner.get_flag("dry-run"),
+        }),
         "apply" => {
             let file = inner.get_one::<PathBuf>("file").or(inner.get_one("from")).cloned().unwrap_or_default();
             Asked::Apply { file, options: read_options(inner) }
@@ -307,7 +316,8 @@ fn text(matches: &ArgMatches, name: &str) -> String {
 }
 
 fn read_options(matches: &ArgMatches) -> Options {
-    Options { dry_run: matches.get_flag("dry-run"), revision: matches.get_one("revision").copied() }
+    let (dry_run, save) = (matches.get_flag("dry-run"), matches.get_flag("save"));
+    Options { dry_run, revision: matches.get_one("revision").copied(), save }
 }
 
 /// The keys that are given; one that is given several times is a list.
@@ -367,7 +377,7 @@ mod tests {
         let add = ["export", "add", "x", "--device", "7up", "--size", "1GiB", "--nbd", "unix:/a", "--nbd", "unix:/b"];
         assert_eq!(asked(&add), Asked::Add(Kind::Export, "x".into(), keys, none));
         let keys = map(json!({ "size": 4096 }));
-        let options = Options { dry_run: true, revision: Some(7) };
+        let options = Options { dry_run: true, revision: Some(7), save: false };
         let resize = asked(&["export", "resize", "x", "4096", "--dry-run", "--revision", "7"]);
         assert_eq!(resize, Asked::Set(Kind::Export, "x".into(), keys, options));
         for (text, wanted) in [

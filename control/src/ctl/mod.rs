@@ -18,7 +18,7 @@ mod show;
 
 use crate::client::{Ask, Client, Reply, encoded};
 use crate::events::Event;
-use crate::model::{Applied, Kind, State, Status, Thing};
+use crate::model::{Applied, Kind, Reload, State, Status, Thing};
 use axum::http::{Method, header};
 use command_line::{Asked, Ctl, Form, Options};
 use mqfq_report::{json, print_line};
@@ -108,7 +108,10 @@ fn answer(client: &Client, asked: &Asked, form: Form) -> Result<(), String> {
                 _ => print(get("/v1/config")?, form, |config: Value| json(&config)),
             }
         }
-        Asked::Reload => applied(client.ask(Ask::new(Method::POST, "/v1/config/reload"))?, form),
+        Asked::Reload(Reload { discard_unsaved, dry_run }) => {
+            let path = format!("/v1/config/reload?discard-unsaved={discard_unsaved}&dry-run={dry_run}");
+            applied(client.ask(Ask::new(Method::POST, path))?, form)
+        }
         Asked::Reopen(name) => {
             applied(client.ask(Ask::new(Method::POST, path(Kind::Device, name)? + "/reopen"))?, form)
         }
@@ -125,15 +128,15 @@ fn answer(client: &Client, asked: &Asked, form: Form) -> Result<(), String> {
         Asked::Show(kind, name) => print(get(&path(*kind, name)?)?, form, |thing: Thing| Ok(show::thing(&thing))),
         Asked::Add(kind, name, keys, options) => {
             let ask = Ask::new(Method::PUT, path(*kind, name)? + query(options)).header(header::IF_NONE_MATCH, "*");
-            change(client, ask, Some(keys), form)
+            change(client, ask, Some(keys), options, form)
         }
         Asked::Set(kind, name, keys, options) => {
             let ask = only_if(Ask::new(Method::PATCH, path(*kind, name)? + query(options)), options);
-            change(client, ask, Some(keys), form)
+            change(client, ask, Some(keys), options, form)
         }
         Asked::Remove(kind, name, options) => {
             let ask = only_if(Ask::new(Method::DELETE, path(*kind, name)? + query(options)), options);
-            change(client, ask, None, form)
+            change(client, ask, None, options, form)
         }
     }
 }
@@ -166,12 +169,27 @@ fn only_if(ask: Ask, options: &Options) -> Ask {
     }
 }
 
-fn change(client: &Client, ask: Ask, keys: Option<&Map<String, Value>>, form: Form) -> Result<(), String> {
+fn change(
+    client: &Client,
+    ask: Ask,
+    keys: Option<&Map<String, Value>>,
+    options: &Options,
+    form: Form,
+) -> Result<(), String> {
     let ask = match keys {
         Some(keys) => ask.body("application/json", json(keys)?),
         None => ask,
     };
-    applied(client.ask(ask)?, form)
+    applied(client.ask(ask)?, form)?;
+    save_if_asked(client, options, form)
+}
+
+/// Writes a change that is in force to the config file.
+fn save_if_asked(client: &Client, options: &Options, form: Form) -> Result<(), String> {
+    if !options.save {
+        return Ok(());
+    }
+    file::save(client, false, form).map_err(|why| format!("the change is in force and not saved: {why}"))
 }
 
 /// Prints what came of a change.

@@ -3,7 +3,7 @@
 use crate::ctl::Share;
 use crate::events::Event;
 use crate::model::{Applied, Kind, SetBy, Status, Thing, Via};
-use mqfq_config::text::{sentence, shown};
+use mqfq_config::text::{counted, sentence, shown};
 use mqfq_report::table::{Align, Table};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,9 @@ pub(super) fn status(status: &Status, address: &str) -> String {
     row("workers", status.workers.to_string());
     row("config", status.config.as_deref().map_or("-".to_owned(), shown));
     row("revision", status.revision.to_string());
+    if status.unsaved > 0 {
+        row("unsaved", format!("{}, see mqfq ctl diff and save", counted(status.unsaved, "change")));
+    }
     row("listens", status.listen.join(" "));
     for (kind, number) in &status.things {
         row(kind, number.to_string());

@@ -23,6 +23,30 @@ pub struct ControlConfig {
     pub token_file: Option<Located<PathBuf>>,
     /// `certificate`, `key`, `client-ca`, `client-crl`: TLS of TCP. Default: none.
     pub tls: Option<Located<Files>>,
+    /// `save`: when changes go to the config file. Default: on request.
+    pub save: Save,
+}
+
+/// When changes go to the config file.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Save {
+    /// `"on-request"`: `mqfq ctl save` and `--save` write them.
+    #[default]
+    OnRequest,
+    /// `"always"`: the server writes each.
+    Always,
+}
+
+impl Save {
+    const ALL: [Save; 2] = [Save::OnRequest, Save::Always];
+
+    /// As the config writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Save::OnRequest => "on-request",
+            Save::Always => "always",
+        }
+    }
 }
 
 impl ControlConfig {
@@ -31,14 +55,14 @@ impl ControlConfig {
         fn value<T>(located: &Option<Located<T>>) -> Option<&T> {
             located.as_ref().map(|located| &located.value)
         }
-        let ControlConfig { listen, socket_mode, token_file, tls } = self;
-        (listen, socket_mode) == (&other.listen, &other.socket_mode)
+        let ControlConfig { listen, socket_mode, token_file, tls, save } = self;
+        (listen, socket_mode, save) == (&other.listen, &other.socket_mode, &other.save)
             && (value(token_file), value(tls)) == (value(&other.token_file), value(&other.tls))
     }
 }
 
 /// Keys of the section.
-const KEYS: [&str; 7] = ["listen", "socket-mode", "token-file", CERTIFICATE, KEY, CLIENT_CA, CLIENT_CRL];
+const KEYS: [&str; 8] = ["listen", "socket-mode", "token-file", CERTIFICATE, KEY, CLIENT_CA, CLIENT_CRL, "save"];
 
 const ALLOWED: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\", or a list of these";
 
@@ -86,7 +110,13 @@ pub(super) fn read(root: &Section<'_, '_>) -> Result<Option<ControlConfig>, Conf
         let message = "a certificate is for tcp, allowed is one with tcp:HOST:PORT in listen";
         return Err(tls.place.inside(CERTIFICATE).error(message));
     }
-    Ok(Some(ControlConfig { listen, socket_mode: socket_mode.unwrap_or(0o600), token_file, tls }))
+    let save = section.get("save").map(|entry| {
+        let name = entry.choice(&Save::ALL.map(Save::name))?;
+        Ok(Save::ALL.into_iter().find(|save| save.name() == name).expect("a choice of all names"))
+    });
+    let save = save.transpose()?;
+    let (socket_mode, save) = (socket_mode.unwrap_or(0o600), save.unwrap_or_default());
+    Ok(Some(ControlConfig { listen, socket_mode, token_file, tls, save }))
 }
 
 #[cfg(test)]
@@ -145,7 +175,7 @@ mod tests {
             (
                 "port = 1",
                 "c.toml:2: control.port: unknown key, allowed are listen, socket-mode, token-file, certificate, key, \
-                 client-ca, client-crl"
+                 client-ca, client-crl, save"
                     .into(),
             ),
         ] {

@@ -5,6 +5,7 @@
 //! | devices' files | everything in their folders; in /dev, the devices there | the files |
 //! | unix sockets | everything in their folders | their folders, to make and remove sockets |
 //! | the config, certificates, tokens | everything in their folders | their folders, to be read |
+//! | the config, with `save = "always"` | the same | the folder, to make, write, rename and remove files |
 //! | the trace | everything in its folder | the same |
 //! | `paths` | everything | nothing |
 //! | /proc, /sys, what looking up a name needs | to be read | to be read |
@@ -14,6 +15,7 @@
 //! note says so.
 
 use super::Level;
+use crate::config::control::Save;
 use crate::config::{ControlConfig, Medium, Plan};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
@@ -54,6 +56,8 @@ pub struct Grants {
     sockets: BTreeSet<PathBuf>,
     /// Read again when they change.
     texts: BTreeSet<PathBuf>,
+    /// The config, if the server saves changes in it.
+    saved: Option<PathBuf>,
     trace: PathBuf,
 }
 
@@ -62,6 +66,7 @@ impl Grants {
     pub fn new(config: &Path, trace: &Path, control: Option<&ControlConfig>, plan: &Plan) -> Grants {
         let mut grants = Grants { trace: trace.to_owned(), ..Grants::default() };
         grants.texts.insert(config.to_owned());
+        grants.saved = control.filter(|control| control.save == Save::Always).map(|_| config.to_owned());
         for device in plan.devices.values() {
             if let Medium::File { path, .. } = &device.config.medium {
                 grants.devices.insert(path.value.clone());
@@ -92,11 +97,8 @@ impl Grants {
         Grants { devices: one(device), sockets: one(socket), texts: one(config), trace, ..Grants::default() }
     }
 
-    /// From now on this thread, and those that it starts, touch nothing else. A sentence if the kernel cannot do that.
-    ///
-    /// # Errors
-    /// One sentence: the rules could not be made.
-    pub(super) fn restrict(&self, level: Level, paths: &[PathBuf]) -> Result<Option<String>, String> {
+    /// What may be done beneath which paths.
+    fn rules(&self, level: Level, paths: &[PathBuf]) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
         let read = AccessFs::from_read(VERSION) & !AccessFs::Execute;
         let all = AccessFs::from_all(VERSION) & !AccessFs::Execute;
         let files = AccessFs::from_file(VERSION) & !AccessFs::Execute;
@@ -105,7 +107,7 @@ impl Grants {
         rules.push((folder(&self.trace), all));
         rules.extend(self.folders.iter().map(|folder| (folder.clone(), files)));
         match level {
-            Level::Off => return Ok(None),
+            Level::Off => {}
             Level::Live => {
                 let named = self.devices.iter().chain(&self.sockets).chain(&self.texts);
                 rules.extend(named.map(|path| folder(path)).map(|folder| {
@@ -118,8 +120,22 @@ impl Grants {
                 rules.extend(self.devices.iter().map(|path| (path.clone(), files)));
                 rules.extend(self.sockets.iter().map(|path| (folder(path), sockets)));
                 rules.extend(self.texts.iter().map(|path| (folder(path), read)));
+                let write = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
+                rules.extend(self.saved.iter().map(|path| (folder(path), read | write)));
             }
         }
+        rules
+    }
+
+    /// From now on this thread, and those that it starts, touch nothing else. A sentence if the kernel cannot do that.
+    ///
+    /// # Errors
+    /// One sentence: the rules could not be made.
+    pub(super) fn restrict(&self, level: Level, paths: &[PathBuf]) -> Result<Option<String>, String> {
+        if level == Level::Off {
+            return Ok(None);
+        }
+        let mut rules = self.rules(level, paths);
         let failed = |error: &dyn std::error::Error| format!("cannot restrict the files that it may touch: {error}");
         // A server that was started in / with a relative path would have everything.
         let is_root = |path: &Path| std::fs::canonicalize(path).is_ok_and(|path| path == Path::new("/"));
@@ -150,5 +166,28 @@ fn folder(path: &Path) -> PathBuf {
         None => path.to_owned(),
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rights beneath the folder of the config, which has nothing else.
+    fn of_config(level: Level, saved: bool) -> BitFlags<AccessFs> {
+        let config = PathBuf::from("/config/c.toml");
+        let grants = Grants::of_paths(Path::new("/dev/x"), Path::new("/sockets/s"), &config);
+        let grants = Grants { saved: saved.then_some(config), ..grants };
+        let rules = grants.rules(level, &[]).into_iter().filter(|(path, _)| path == Path::new("/config"));
+        rules.map(|(_, rights)| rights).fold(BitFlags::EMPTY, |all, rights| all | rights)
+    }
+
+    #[test]
+    fn beside_the_config_a_strict_sandbox_writes_only_if_the_server_saves_there() {
+        let needed = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
+        assert!(of_config(Level::Strict, true).contains(needed | AccessFs::ReadFile));
+        assert!(!of_config(Level::Strict, true).intersects(AccessFs::Execute | AccessFs::MakeSock | AccessFs::MakeSym));
+        assert!(!of_config(Level::Strict, false).intersects(needed));
+        assert!(of_config(Level::Live, true).contains(needed));
     }
 }

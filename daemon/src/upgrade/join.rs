@@ -31,14 +31,20 @@ type Table = (ExportAddress, Arc<ExportTable>);
 
 impl Arrival {
     /// From the server at `address` if it is to be replaced; else from what systemd has `passed`, if a server before
-    /// has left something.
+    /// has left something. `discards_unsaved`: as of [`Inherited::of_running`].
     ///
     /// # Errors
     /// One sentence: there is nothing to be replaced, or it makes no sense.
-    pub fn new(replace: bool, address: Option<&SocketAddress>, passed: &mut Vec<Passed>) -> Result<Arrival, String> {
+    pub fn new(
+        replace: bool,
+        discards_unsaved: bool,
+        address: Option<&SocketAddress>,
+        passed: &mut Vec<Passed>,
+    ) -> Result<Arrival, String> {
         match (replace, address) {
             (true, Some(address)) => {
-                Ok(Arrival { inherited: Some(Inherited::of_running(address)?), ..Arrival::default() })
+                let inherited = Some(Inherited::of_running(address, discards_unsaved)?);
+                Ok(Arrival { inherited, ..Arrival::default() })
             }
             (true, None) => Err("the config has no server.upgrade, which says where the server is that --replace \
                                  means, allowed is upgrade = \"unix:PATH\" in [server]"

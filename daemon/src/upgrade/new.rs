@@ -42,16 +42,18 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Of the server that listens for upgrades on `address`.
+    /// Of the server that listens for upgrades on `address`. `discards_unsaved`: changes that its config file does not
+    /// have may be lost.
     ///
     /// # Errors
     /// One sentence: nobody is there, or it does not want to.
-    pub fn of_running(address: &SocketAddress) -> Result<Inherited, String> {
+    pub fn of_running(address: &SocketAddress, discards_unsaved: bool) -> Result<Inherited, String> {
         let failed = |why: String| format!("cannot replace the server at {address}: {why}");
         let SocketAddress::Unix(path) = address else { return Err(failed("it is no unix socket".to_owned())) };
         let stream = UnixStream::connect(path).map_err(|error| failed(crate::plain(&error)))?;
         let mut link = Link::new(stream).map_err(|error| failed(crate::plain(&error)))?;
-        let hello = Hello { versions: (*VERSIONS.start(), *VERSIONS.end()), pid: std::process::id() };
+        let (versions, pid) = ((*VERSIONS.start(), *VERSIONS.end()), std::process::id());
+        let hello = Hello { versions, pid, discards_unsaved };
         // What it says is more than that it did not listen.
         let _ = link.send(Kind::Hello, &hello.encode(), &[]);
         let Message { body, mut descriptors, .. } = link.expect(Kind::Welcome, ANSWER_MAX).map_err(failed)?;
@@ -259,7 +261,7 @@ mod tests {
     #[test]
     fn one_that_finds_nobody_says_so() {
         let path = std::env::temp_dir().join(format!("mqfq-upgrade-nobody-{}", std::process::id()));
-        let refused = Inherited::of_running(&SocketAddress::Unix(path.clone())).unwrap_err();
+        let refused = Inherited::of_running(&SocketAddress::Unix(path.clone()), false).unwrap_err();
         let (start, end) = (format!("cannot replace the server at unix:{}: ", path.display()), "No such file");
         assert!(refused.starts_with(&start) && refused.contains(end), "{refused}");
     }

@@ -153,7 +153,7 @@ pub struct Upgrades {
 
 impl Upgrades {
     /// Listens on `socket`, once `before` has returned, if that says that the server is there. `opened` is what a new
-    /// process gets first.
+    /// process gets first. `refuse_loss` says why changes that are not saved are not given up.
     ///
     /// # Errors
     /// One sentence: there is no thread to be had.
@@ -161,6 +161,7 @@ impl Upgrades {
         socket: OwnedFd,
         before: impl FnOnce() -> bool + Send + 'static,
         opened: impl Fn() -> io::Result<Opened> + Send + 'static,
+        refuse_loss: impl Fn() -> Result<(), String> + Send + 'static,
         output: Output,
     ) -> Result<Upgrades, String> {
         let upgrades = Upgrades { ready: Arc::default() };
@@ -177,7 +178,7 @@ impl Upgrades {
                     std::thread::park_timeout(Duration::from_millis(100));
                     continue;
                 };
-                match meet(&mut link, &opened) {
+                match meet(&mut link, &opened, &refuse_loss) {
                     Ok(version) => of_thread.give(link, version),
                     Err(sentence) => {
                         link.say_no(&sentence);
@@ -206,14 +207,21 @@ impl Upgrades {
 }
 
 /// Everything before the server holds still; the version of the state that both know.
-fn meet(link: &mut Link, opened: &impl Fn() -> io::Result<Opened>) -> Result<u16, String> {
+fn meet(
+    link: &mut Link,
+    opened: &impl Fn() -> io::Result<Opened>,
+    refuse_loss: &impl Fn() -> Result<(), String>,
+) -> Result<u16, String> {
     let user = link.user().map_err(|error| format!("the user of the other process is not known: {error}"))?;
     // SAFETY: the call has no memory effects and cannot fail.
     let own = unsafe { libc::geteuid() };
     if user != own && user != 0 {
         return Err(format!("user {user} may not replace a server of user {own}, allowed is that user, or root"));
     }
-    let Hello { versions: (oldest, newest), pid } = Hello::decode(&link.expect(Kind::Hello, HELLO_MAX)?.body)?;
+    let hello = Hello::decode(&link.expect(Kind::Hello, HELLO_MAX)?.body)?;
+    let Hello { versions: (oldest, newest), pid, discards_unsaved } = hello;
+    let refuse_loss = || if discards_unsaved { Ok(()) } else { refuse_loss() };
+    refuse_loss()?;
     let version = agree(VERSIONS, oldest..=newest).ok_or_else(|| {
         let (from, to) = (VERSIONS.start(), VERSIONS.end());
         format!(
@@ -232,6 +240,8 @@ fn meet(link: &mut Link, opened: &impl Fn() -> io::Result<Opened>) -> Result<u16
         link.send(Kind::More, &[], part).map_err(failed)?;
     }
     link.expect(Kind::Ready, READY_MAX).map_err(|why| format!("process {pid} gave up: {why}"))?;
+    // Once more: it has taken its time, and has read the config before.
+    refuse_loss()?;
     Ok(version)
 }
 

@@ -226,6 +226,8 @@ pub struct Hello {
     pub versions: (u16, u16),
     /// Its number.
     pub pid: u32,
+    /// Changes that the config file does not have may be lost.
+    pub discards_unsaved: bool,
 }
 
 impl Hello {
@@ -236,10 +238,12 @@ impl Hello {
         writer.u16(self.versions.0);
         writer.u16(self.versions.1);
         writer.u32(self.pid);
+        writer.flag(self.discards_unsaved);
         writer.into_bytes()
     }
 
-    /// From a body. What a later version adds behind is not looked at.
+    /// From a body. One of an earlier version says nothing of changes; what a later version adds behind is not looked
+    /// at.
     ///
     /// # Errors
     /// One sentence.
@@ -247,7 +251,10 @@ impl Hello {
         let mut reader = StateReader::new(0, body);
         let mut read = || Some((reader.u64().ok()?, reader.u16().ok()?, reader.u16().ok()?, reader.u32().ok()?));
         match read() {
-            Some((MAGIC, oldest, newest, pid)) => Ok(Hello { versions: (oldest, newest), pid }),
+            Some((MAGIC, oldest, newest, pid)) => {
+                let discards_unsaved = reader.flag().unwrap_or(false);
+                Ok(Hello { versions: (oldest, newest), pid, discards_unsaved })
+            }
             _ => Err("the other process does not speak as one of ours".to_owned()),
         }
     }
@@ -312,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_hello_is_understood_with_what_a_later_version_adds_behind() {
-        let hello = Hello { versions: (1, 3), pid: 77 };
+        let hello = Hello { versions: (1, 3), pid: 77, discards_unsaved: true };
         let mut body = hello.encode();
         body.extend(b"later");
         assert_eq!(Hello::decode(&body), Ok(hello));

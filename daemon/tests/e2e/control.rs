@@ -65,7 +65,7 @@ pub fn get(server: &Server, path: &str) -> Value {
 }
 
 /// The status and the sentence of a refusal.
-fn refused((status, said): (u16, Value)) -> (u16, String) {
+pub fn refused((status, said): (u16, Value)) -> (u16, String) {
     (status, said["detail"].as_str().unwrap_or_else(|| panic!("{status}: {said}")).to_owned())
 }
 
@@ -81,7 +81,7 @@ pub fn said(output: &Output) -> String {
     text(&output.stdout)
 }
 
-fn refusal(output: &Output) -> String {
+pub fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -210,6 +210,8 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
     assert_eq!((status, &same["changed"]), (200, &false.into()));
     let file = get(&server, "/v1/config/file")["text"].as_str().unwrap().to_owned();
     let toml: &[(&str, &str)] = &[("content-type", "application/toml")];
+    let unsaved = refused(ask(&server, "POST", "/v1/config/reload", &[], None));
+    assert!(unsaved.0 == 409 && unsaved.1.contains("tenant.web.weight 300 -> 400"), "{unsaved:?}");
     let (status, back) = ask(&server, "PUT", "/v1/config", toml, Some(&file));
     assert_eq!((status, back["changes"][0]["key"].as_str()), (200, Some("tenant.web.weight")), "{back}");
     assert_eq!(ask(&server, "POST", "/v1/config/reload", &[], None).0, 200);
@@ -430,15 +432,23 @@ fn clients_that_hang_and_lie_cost_nobody_else_anything() {
 }
 
 #[test]
-fn sighup_goes_the_way_of_all_changes_and_takes_back_what_others_set() {
+fn sighup_goes_the_way_of_all_changes() {
     let mut server = Server::start(CONFIG);
+    let path = server.join("config.toml");
+    let edit = |from: &str, to: &str| {
+        let text = std::fs::read_to_string(&path).unwrap().replace(from, to);
+        std::fs::write(&path, text).unwrap();
+    };
     assert_eq!(ask(&server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\": 400}")).0, 200);
+    // The file has what was changed, and something else.
+    edit("weight = 300", "weight = 400");
+    edit("[tenant.db]", "[tenant.db]\nweight = 7");
     server.signal(libc::SIGHUP);
     let reloaded = server.next_line();
     assert_eq!((&reloaded["reloaded"], &reloaded["revision"]), (&true.into(), &3.into()), "{reloaded}");
-    assert_eq!(reloaded["changes"][0]["to"], "300");
-    let web = get(&server, "/v1/tenants/web");
-    assert_eq!((&web["in_force"]["weight"], &web["set_by"]["weight"]["via"]), (&300.into(), &"sighup".into()));
+    assert_eq!(reloaded["changes"][0]["to"], "7");
+    let db = get(&server, "/v1/tenants/db");
+    assert_eq!((&db["in_force"]["weight"], &db["set_by"]["weight"]["via"]), (&7.into(), &"sighup".into()));
     let mut seen = Vec::new();
     let each = |event: mqfq_control::events::Event| {
         seen.push((event.kind, event.data["by"]["via"].clone(), event.data["revision"].clone()));
@@ -447,8 +457,7 @@ fn sighup_goes_the_way_of_all_changes_and_takes_back_what_others_set() {
     client(&server).events(Ask::new("GET".parse().unwrap(), "/v1/events?after=0"), each).unwrap();
     let change = |via: &str, revision: u64| ("change".to_owned(), Value::from(via), Value::from(revision));
     assert_eq!(seen, [change("ctl", 2), change("sighup", 3)]);
-    let control = std::fs::read_to_string(server.join("config.toml")).unwrap().replace("control.sock", "other.sock");
-    std::fs::write(server.join("config.toml"), control).unwrap();
+    edit("control.sock", "other.sock");
     server.signal(libc::SIGHUP);
     let refused = "[control] cannot change while serving, allowed is to change it by a restart";
     assert_eq!(server.next_line()["error"], refused);

@@ -33,6 +33,7 @@ mod start;
 mod systemd;
 mod tls;
 mod ublk;
+mod unsaved;
 mod upgrade;
 mod vhost_user;
 mod why;

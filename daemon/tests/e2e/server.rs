@@ -53,10 +53,15 @@ impl Server {
     }
 
     /// Another server takes the place of this one, which must end well. Its `ready` says for how long nobody served.
-    pub fn replace(mut self, config: &str) -> Server {
+    pub fn replace(self, config: &str) -> Server {
+        self.replace_with(config, &["--replace"])
+    }
+
+    /// As `replace`, with these arguments.
+    pub fn replace_with(mut self, config: &str, arguments: &[&str]) -> Server {
         let folder = std::mem::replace(&mut self.folder, Folder::none());
         let replace = |command: &mut Command| {
-            command.arg("--replace");
+            command.args(arguments);
         };
         let new = Server::start_with(folder, config, Stdio::piped(), replace);
         assert_eq!(self.next_line()["handed_over"], true);
@@ -69,9 +74,15 @@ impl Server {
 
     /// The end of a server that should have taken the place of this one: its sentence.
     pub fn fail_to_replace(&self, config: &str) -> String {
-        let output = command(&self.folder, config).arg("--replace").output().expect("the binary is built");
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        String::from_utf8(output.stderr).unwrap().trim_end().to_owned()
+        let mut command = command(&self.folder, config);
+        command.arg("--replace").stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary is built");
+        // One that serves after all would never end.
+        let status = ended(&mut child);
+        let mut stderr = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut stderr).unwrap();
+        assert_eq!(status.code(), Some(1), "{stderr}");
+        stderr.trim_end().to_owned()
     }
 
     /// As `start_in`, by a command that was made otherwise.
