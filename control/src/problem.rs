@@ -3,6 +3,7 @@
 use crate::model::{Fault, Refusal};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+pub use mqfq_config::text::did_you_mean;
 use mqfq_config::text::sentence;
 use serde::{Deserialize, Serialize};
 

@@ -19,7 +19,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("ctl config", &["mqfq ctl config > running.toml"]),
     ("ctl reload", &["mqfq ctl reload"]),
     ("ctl apply", &["mqfq ctl apply new.toml --dry-run", "mqfq ctl config | sed s/300/400/ | mqfq ctl apply -f -"]),
-    ("ctl diff", &["mqfq ctl diff", "mqfq ctl diff > /dev/null || mqfq ctl save"]),
+    ("ctl diff", &["mqfq ctl diff", "mqfq ctl diff -o json"]),
     ("ctl save", &["mqfq ctl save"]),
     ("ctl device list", &["mqfq ctl device list"]),
     ("ctl device show", &["mqfq ctl device show fast"]),

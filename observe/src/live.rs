@@ -260,7 +260,7 @@ mod tests {
             stats
         };
         let mut history = History::default();
-        [0, 59, 60].map(|second| history.push(&at(second)));
+        [0, 59, 60].into_iter().for_each(|second| history.push(&at(second)));
         let verdict = |device: &str, tenant: &str| Verdict {
             device: device.into(),
             tenant: tenant.into(),

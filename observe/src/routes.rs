@@ -23,7 +23,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use futures_util::stream;
 use mqfq_control::Route;
-use mqfq_control::problem::Problem;
+use mqfq_control::problem::{Problem, did_you_mean};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -111,21 +111,26 @@ async fn read(watcher: Arc<Watcher>, of: impl FnOnce(&Watcher) -> Value + Send +
 
 async fn why_all(watcher: Arc<Watcher>, tenant: Option<String>) -> Response {
     let asked = tenant.clone();
-    let found = spawn_blocking(move || watcher.why(asked.as_deref())).await;
-    match (found, tenant) {
+    let find = move || {
+        let (found, known) = (watcher.why(asked.as_deref()), watcher.received());
+        let names = known.iter().flat_map(|received| received.tenant.split('/'));
+        (found, did_you_mean(&asked.unwrap_or_default(), names))
+    };
+    match (spawn_blocking(find).await, tenant) {
         (Err(_), _) => broken(),
-        (Ok(found), Some(tenant)) if found.is_empty() => {
+        (Ok((found, hint)), Some(tenant)) if found.is_empty() => {
             let sentence = format!(
-                "there is no tenant or export {tenant}, or nothing is known of it yet: a verdict takes readings of up to {} s",
+                "there is no tenant or export {tenant}, or nothing is known of it yet: a verdict takes readings of up \
+                 to {} s{hint}",
                 why::SECONDS
             );
             Problem::new(StatusCode::NOT_FOUND, sentence).into_response()
         }
-        (Ok(verdicts), Some(_)) => {
+        (Ok((verdicts, _)), Some(_)) => {
             let sentences: Vec<&str> = verdicts.iter().map(|verdict| &*verdict.sentence).collect();
             Json(json!({ "sentence": sentences.join("\n"), "verdicts": verdicts })).into_response()
         }
-        (Ok(found), None) => Json(found).into_response(),
+        (Ok((found, _)), None) => Json(found).into_response(),
     }
 }
 

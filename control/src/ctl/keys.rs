@@ -11,8 +11,10 @@ pub fn help(kind: Kind, key: &str) -> Option<String> {
     let head = format!("\n## [{}.NAME]\n", kind.section());
     let section = PAGE.split_once(&head)?.1;
     let section = section.split("\n## ").next()?;
-    let cells =
-        |line: &'static str| -> Vec<&'static str> { line.trim_matches('|').split(" | ").map(str::trim).collect() };
+    let cells = |line: &'static str| -> Vec<&'static str> {
+        let row = line.trim_start_matches('|').trim_end_matches('|');
+        row.split('|').map(str::trim).collect()
+    };
     let (mut columns, mut found) = (Vec::new(), None);
     for line in section.lines().filter(|line| line.starts_with("| ")) {
         let row = cells(line);
@@ -65,6 +67,8 @@ mod tests {
         assert!(help(Kind::Device, "read-expire").unwrap().starts_with(expire));
         assert!(help(Kind::Device, "cost").unwrap().contains("'{ write = { per-byte = 2 } }'"));
         assert!(help(Kind::Export, "nbd").unwrap().starts_with("where it is served: \"unix:PATH\""));
+        // A row without a range.
+        assert_eq!(help(Kind::Tenant, "group").unwrap(), "name of a [group.NAME] section [default: none]");
         assert_eq!(help(Kind::Export, "port"), None);
     }
 }

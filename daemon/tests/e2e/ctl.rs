@@ -77,6 +77,8 @@ fn why_tells_of_all_tenants_and_their_list_has_what_each_received() {
     assert_eq!(share("db"), 0.0);
     let all = said(&ctl(&server, &["why"]));
     assert!(all.lines().any(|line| line.starts_with("web")) && all.contains("db is idle: "), "{all}");
+    let missing = String::from_utf8(ctl(&server, &["why", "wbe"]).stderr).unwrap();
+    assert!(missing.ends_with("; did you mean web?\n"), "{missing}");
     let list = said(&ctl(&server, &["tenant", "list"]));
     let row = |tenant: &str| list.lines().find(|line| line.starts_with(tenant)).unwrap().to_owned();
     assert!(row("tenant").contains("received") && row("tenant").contains("entitled"), "{list}");
