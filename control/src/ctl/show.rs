@@ -158,3 +158,39 @@ pub(super) fn event(Event { id, at, kind, sentence: said, data }: &Event) -> Str
     let by = by.map_or(String::new(), |by| format!(" ({})", who(&SetBy { by, at: String::new(), revision: 0 })));
     sentence(&format!("{at} {id} {kind}: {said}{by}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_tenants_has_what_each_received_and_was_entitled_to_of_each_device() {
+        let share = |device: &str, tenant: &str, share, entitled| Share {
+            device: device.to_owned(),
+            tenant: tenant.to_owned(),
+            share,
+            entitled,
+        };
+        let shares = [
+            share("fast", "web", 0.52, 0.38),
+            share("slow", "web", 1.0, 1.0),
+            // Exports that have weights are of their tenant.
+            share("fast", "db/a", 0.1, 0.2),
+            share("fast", "db/b", 0.15, 0.25),
+        ];
+        let thing = |name: &str| Thing {
+            name: name.to_owned(),
+            revision: 1,
+            configured: Default::default(),
+            in_force: Default::default(),
+            set_by: Default::default(),
+        };
+        let text = tenants(&["web", "db", "idle"].map(thing), &shares);
+        let rows: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split("  ").filter(|it| !it.is_empty()).map(str::trim).collect()).collect();
+        assert_eq!(rows[0][..3], ["tenant", "received", "entitled"], "{text}");
+        assert_eq!(rows[2][..3], ["web", "fast 52.0%, slow 100.0%", "fast 38.0%, slow 100.0%"], "{text}");
+        assert_eq!(rows[3][..3], ["db", "fast 25.0%", "fast 45.0%"], "{text}");
+        assert_eq!(rows[4][..3], ["idle", "-", "-"], "{text}");
+    }
+}

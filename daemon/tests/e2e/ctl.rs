@@ -1,8 +1,9 @@
 //! `mqfq ctl` as people type it: other names of commands, other forms of answers, all tenants at once.
 
 use crate::client::Client as NbdClient;
-use crate::control::{CONFIG, ctl, get, said};
+use crate::control::{CONFIG, client, ctl, get, said};
 use crate::server::Server;
+use mqfq_control::client::Ask;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
@@ -86,6 +87,22 @@ fn why_tells_of_all_tenants_and_their_list_has_what_each_received() {
     let history = get(&server, "/v1/history");
     let last = history["points"].as_array().unwrap().last().unwrap();
     assert_eq!(last["devices"][0]["tenants"][0]["name"], "web", "{last}");
+    server.terminate();
+}
+
+#[test]
+fn metrics_come_in_the_format_that_the_client_accepts() {
+    let server = Server::start(CONFIG);
+    let scrape = |accept: Option<&str>| {
+        let ask = Ask::new("GET".parse().unwrap(), "/metrics");
+        let ask = accept.into_iter().fold(ask, |ask, accept| ask.header("accept".parse().unwrap(), accept));
+        let reply = client(&server).ask(ask).unwrap();
+        let kind = reply.headers["content-type"].to_str().unwrap().split(';').next().unwrap().to_owned();
+        (kind, String::from_utf8(reply.body).unwrap().ends_with("# EOF\n"))
+    };
+    let (open, plain) = (("application/openmetrics-text".to_owned(), true), ("text/plain".to_owned(), false));
+    assert_eq!(scrape(Some("application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1")), open);
+    assert_eq!((scrape(Some("*/*")), scrape(None)), (plain.clone(), plain));
     server.terminate();
 }
 
