@@ -161,6 +161,7 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mqfq_testing::user;
     use std::os::fd::AsFd;
 
     fn name(text: &str) -> Identity {
@@ -194,6 +195,21 @@ mod tests {
     }
 
     #[test]
+    fn every_entry_of_every_list_counts() {
+        let local = |uid, gid| Peer { names: vec![], credentials: Some(Credentials { uid, gid, pid: 9 }) };
+        let named = |names: &[&str]| Peer { names: names.iter().map(|text| name(text)).collect(), credentials: None };
+        let (uids, gids) = (vec![5, 6], vec![7, 8]);
+        let access = Access { identities: vec![name("dns:a"), name("dns:b")], uids, gids };
+        for peer in [local(5, 1), local(6, 1), local(1, 7), local(1, 8), named(&["dns:a"]), named(&["cn:x", "dns:b"])] {
+            assert!(access.admits(&peer), "{peer}");
+        }
+        // Among them the numbers of the other list.
+        for peer in [local(1, 1), local(7, 5), local(8, 6), named(&["cn:a", "dns:c"]), named(&[])] {
+            assert!(!access.admits(&peer), "{peer}");
+        }
+    }
+
+    #[test]
     fn a_unix_socket_says_who_connected_and_tcp_does_not() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let of = Peer::of_socket(one.as_fd()).credentials.unwrap();
@@ -202,5 +218,10 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(Peer::of_socket(tcp.as_fd()), Peer::default());
+        if user::is_root() {
+            let (theirs, _other) = user::as_user(5, 8, || std::os::unix::net::UnixStream::pair().unwrap());
+            let of = Peer::of_socket(theirs.as_fd()).credentials.unwrap();
+            assert_eq!((of.uid, of.gid), (5, 8), "who made the socket, and not who asks");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! | file | answers |
 //! |---|---|
 //! | [`allocations`] | does a stretch of code take memory? |
+//! | [`authority`] | who signs certificates? |
 //! | [`browser`] | what does a page show, and what did it ask for? |
 //! | [`client`] | which calls does a client of a test do nothing about? |
 //! | [`folder`] | where does a test put its files? |
@@ -11,8 +12,10 @@
 //! | [`random`] | which numbers look random, and are the same on every machine? |
 //! | [`rig`] | what do the workers of a policy do in virtual time? |
 //! | [`tools`] | is a foreign tool there, and what does it print? |
+//! | [`user`] | which user is a client? |
 
 pub mod allocations;
+pub mod authority;
 pub mod browser;
 pub mod client;
 pub mod folder;
@@ -21,6 +24,7 @@ pub mod machine;
 pub mod random;
 pub mod rig;
 pub mod tools;
+pub mod user;
 
 pub use folder::{Folder, arg, pattern};
 pub use random::Random;

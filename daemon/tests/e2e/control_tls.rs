@@ -2,9 +2,9 @@
 //! without a restart.
 
 use crate::server::{Folder, Server, mqfq};
-use crate::tls::Authority;
 use mqfq_control::admission::STRANGERS_MAX;
 use mqfq_control::listen::CONNECTIONS_MAX;
+use mqfq_testing::authority::Authority;
 use mqfq_testing::tools::{need, run};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;

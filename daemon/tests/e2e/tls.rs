@@ -1,73 +1,13 @@
 //! TLS with clients that nobody here wrote: libnbd (GnuTLS), QEMU, fio; certificates, rotation, users of unix sockets.
 
 use crate::server::{Folder, Server, arg};
+use mqfq_testing::authority::Authority;
 use mqfq_testing::machine;
 use mqfq_testing::tools::{need, run, run_ok, uri};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-
-/// Of a certificate of this name.
-fn serial(name: &str) -> SerialNumber {
-    SerialNumber::from(name.bytes().map(u64::from).sum::<u64>())
-}
-
-/// Signs certificates into folders as libnbd and QEMU want them.
-pub struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    /// A new one.
-    pub fn new() -> Authority {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, "authority");
-        Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// `NAME-cert.pem` and `NAME-key.pem` in `folder`, and the authority's own certificate.
-    pub fn sign(&self, folder: &Path, file: &str, name: &str) {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.serial_number = Some(serial(name));
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        for (what, text) in [("cert", certificate.pem()), ("key", key.serialize_pem())] {
-            fs::write(folder.join(format!("{file}-{what}.pem")), text).unwrap();
-        }
-        fs::write(folder.join("ca-cert.pem"), self.0.pem()).unwrap();
-    }
-
-    /// The list of those that it has revoked, in `file`.
-    pub fn revoke(&self, file: &Path, names: &[&str]) {
-        let when = rcgen::date_time_ymd(2024, 1, 1);
-        let one = |name: &&str| RevokedCertParams {
-            serial_number: serial(name),
-            revocation_time: when,
-            reason_code: None,
-            invalidity_date: None,
-        };
-        let params = CertificateRevocationListParams {
-            this_update: when,
-            next_update: rcgen::date_time_ymd(4000, 1, 1),
-            crl_number: SerialNumber::from(1u64),
-            issuing_distribution_point: None,
-            revoked_certs: names.iter().map(one).collect(),
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        fs::write(file, params.signed_by(&self.0).unwrap().pem().unwrap()).unwrap();
-    }
-
-    /// A client's folder.
-    fn client(&self, folder: &Folder, name: &str) -> PathBuf {
-        let path = folder.join(name);
-        fs::create_dir(&path).unwrap();
-        self.sign(&path, "client", &format!("{name}.example"));
-        path
-    }
-}
 
 const TLS: &str =
     "[tls]\ncertificate = \"@/server-cert.pem\"\nkey = \"@/server-key.pem\"\nclient-ca = \"@/ca-cert.pem\"\n";
