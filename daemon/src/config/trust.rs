@@ -282,6 +282,9 @@ fn refuse_unable(set: &Located<TlsMode>, has_files: bool, address: &ExportAddres
 #[cfg(test)]
 mod tests {
     use super::super::{Config, RealFiles};
+    use mqfq_front::identity::{Access, Identity};
+    use mqfq_testing::Folder;
+    use mqfq_testing::authority::Authority;
 
     const BASE: &str =
         "[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.t]\n[export.a]\ndevice = \"d\"\ntenant = \"t\"\n";
@@ -304,6 +307,64 @@ mod tests {
             assert_eq!(check(&format!("nbd = {open:?}\n")), Err(refused));
             let warned = check(&format!("nbd = {open:?}\n[address.{open:?}]\ninsecure = true\n")).unwrap();
             assert!(warned[0].starts_with(&format!("{open} is open to the network without TLS (")), "{warned:?}");
+        }
+    }
+
+    /// A section `[tls]` whose files are in `folder`.
+    fn tls_in(folder: &Folder) -> String {
+        Authority::new().sign(folder.path(), "server", "localhost");
+        let path = |name: &str| folder.join(name).display().to_string();
+        let [certificate, key, ca] = ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(path);
+        format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\nclient-ca = {ca:?}\n")
+    }
+
+    #[test]
+    fn tls_that_a_client_may_leave_out_is_open_to_the_network_and_tls_that_it_must_use_is_not() {
+        let folder = Folder::new();
+        let tls = tls_in(&folder);
+        let of = |keys: &str| check(&format!("nbd = \"tcp:0.0.0.0:1\"\n[address.\"tcp:0.0.0.0:1\"]\n{keys}{tls}"));
+        assert_eq!(of("tls = \"required\"\n"), Ok(vec![]));
+        for mode in ["allowed", "off"] {
+            let refused = of(&format!("tls = {mode:?}\n")).unwrap_err();
+            assert!(refused.contains("tcp:0.0.0.0:1 is open to the network without TLS, allowed is"), "{refused}");
+            let warned = of(&format!("tls = {mode:?}\ninsecure = true\n")).unwrap();
+            assert!(warned[0].starts_with("tcp:0.0.0.0:1 is open to the network without TLS ("), "{warned:?}");
+        }
+        assert_eq!(check(&format!("nbd = \"tcp:0.0.0.0:1\"\n{tls}")), Ok(vec![]), "required where there is a [tls]");
+    }
+
+    #[test]
+    fn an_export_takes_whom_its_section_names_and_the_identities_of_its_tenant_if_that_has_none() {
+        let folder = Folder::new();
+        let tls = tls_in(&folder);
+        let identities = |texts: &[&str]| texts.iter().map(|text| Identity::parse(text).unwrap()).collect();
+        let none: &[&str] = &[];
+        let [own, of_tenant] = [&["dns:a", "cn:b"], &["uri:c", "email:d@e"]];
+        for (keys, names, uids, gids) in [
+            ("", &of_tenant[..], vec![], vec![]),
+            ("identity = [\"dns:a\", \"cn:b\"]", &own[..], vec![], vec![]),
+            ("allow-uids = [1, 2]", &of_tenant[..], vec![1, 2], vec![]),
+            ("allow-gids = [3, 4]", &of_tenant[..], vec![], vec![3, 4]),
+            ("identity = [\"dns:a\", \"cn:b\"]\nallow-uids = [1, 2]\nallow-gids = [3, 4]", own, vec![1, 2], vec![3, 4]),
+        ] {
+            for (tenant, names) in [
+                ("identity = [\"uri:c\", \"email:d@e\"]", names),
+                ("", if keys.starts_with('i') { names } else { none }),
+            ] {
+                let base = BASE.replace("[tenant.t]", &format!("[tenant.t]\n{tenant}"));
+                let text = format!(
+                    "{base}nbd = \"unix:/a\"\n{keys}\n[export.b]\ndevice = \"d\"\ntenant = \"t\"\nshared = true\nnbd = \"unix:/a\"\n{tls}"
+                );
+                let text = text.replacen("tenant = \"t\"\n", "tenant = \"t\"\nshared = true\n", 1);
+                let plan = Config::parse("c.toml", &text).and_then(|config| config.check(&RealFiles));
+                let plan = plan.unwrap_or_else(|error| panic!("{error}"));
+                let clients =
+                    |name: &str| (*plan.exports.values().find(|export| export.name == name).unwrap().clients).clone();
+                let expected = Access { identities: identities(names), uids: uids.clone(), gids: gids.clone() };
+                assert_eq!(clients("a"), expected, "{text}");
+                let beside = if tenant.is_empty() { none } else { of_tenant };
+                assert_eq!(clients("b"), Access { identities: identities(beside), ..Access::default() }, "{text}");
+            }
         }
     }
 
