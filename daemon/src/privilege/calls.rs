@@ -188,3 +188,160 @@ extern "C" fn refused(_signal: libc::c_int, info: *const libc::siginfo_t, _conte
     // SAFETY: as above.
     unsafe { libc::_exit(128 + libc::SIGSYS) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the filters that are loaded say of a call, by the kernel's rule: the strictest of them counts. Source:
+    /// seccomp(2), "Return values"; the instructions are those that `seccompiler` writes.
+    fn answer(filters: &[BpfProgram], call: u32, arguments: [u64; 6]) -> u32 {
+        let arch = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+        let mut data = [call, arch, 0, 0].map(u32::to_ne_bytes).concat();
+        data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+        let of = |program: &BpfProgram| {
+            let (mut accumulator, mut at) = (0u32, 0);
+            loop {
+                let instruction = &program[at];
+                let (k, [yes, no]) = (instruction.k, [instruction.jt, instruction.jf].map(usize::from));
+                at += 1;
+                let is_so = match instruction.code {
+                    0x06 => return k,
+                    0x20 => {
+                        let from = k as usize;
+                        accumulator = u32::from_ne_bytes(data[from..from + 4].try_into().unwrap());
+                        continue;
+                    }
+                    0x54 => {
+                        accumulator &= k;
+                        continue;
+                    }
+                    0x05 => {
+                        at += k as usize;
+                        continue;
+                    }
+                    0x15 => accumulator == k,
+                    0x25 => accumulator > k,
+                    0x35 => accumulator >= k,
+                    other => panic!("no instruction of these filters: {other:#x}"),
+                };
+                at += if is_so { yes } else { no };
+            }
+        };
+        filters.iter().map(of).min().unwrap()
+    }
+
+    const ALLOWED: u32 = 0x7fff_0000;
+    const ENDS: u32 = 0x0003_0000;
+    const FAILS: u32 = 0x0005_0000;
+
+    /// Numbers above those of all calls that there are.
+    const CALLS_END: u32 = 1024;
+
+    /// Calls that are allowed whatever their arguments, by number. A change of the list of calls is a change of this
+    /// one too.
+    #[cfg(target_arch = "x86_64")]
+    const AGREED: &str = "0-28 32-33 35 39 42-55 60 63 72-75 77 79 82 87 89-91 95-100 102 104 107-108 110 127-128 131 137-138 \
+        149-150 158 160 186 201-204 213 217 219 228-233 257 262-264 267-271 273-274 281 283-286 288 290-293 \
+        295-296 299 302 307 309 316 318-319 324 326-328 332 334 425-427 434 436 439 441";
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_filters_allow_the_calls_that_were_agreed_on_and_end_the_process_at_every_other() {
+        for level in [Level::Live, Level::Strict] {
+            let loaded = filters(level).unwrap();
+            let answer = |call, arguments| answer(&loaded, call, arguments);
+            let some = [[0; 6], [u64::MAX; 6]];
+            let always = |answer_is: u32| {
+                let is_so = |call: &u32| some.iter().all(|arguments| answer(*call, *arguments) == answer_is);
+                (0..CALLS_END).filter(is_so).collect::<Vec<_>>()
+            };
+            let number = |text: &str| text.parse::<u32>().unwrap();
+            let range = |text: &'static str| {
+                let (first, last) = text.split_once('-').unwrap_or((text, text));
+                number(first)..=number(last)
+            };
+            let mut agreed: Vec<u32> = AGREED.split_whitespace().flat_map(range).collect();
+            let numbers = |calls: &[libc::c_long]| calls.iter().map(|call| *call as u32).collect::<Vec<_>>();
+            let by_argument = numbers(&[
+                libc::SYS_socket,
+                libc::SYS_kill,
+                libc::SYS_tgkill,
+                libc::SYS_prctl,
+                libc::SYS_clone,
+                libc::SYS_setpriority,
+            ]);
+            let mut refused = numbers(&[libc::SYS_clone3]);
+            if level == Level::Strict {
+                let unbound = numbers(&[libc::SYS_bind, libc::SYS_listen]);
+                agreed.retain(|call| !unbound.contains(call));
+                refused.extend(unbound);
+            }
+            assert_eq!(always(ALLOWED), agreed, "{level:?}");
+            let others = |call: &u32| !agreed.contains(call) && !refused.contains(call) && !by_argument.contains(call);
+            for call in (0..CALLS_END).filter(others) {
+                // With the bit of x32 as well.
+                for call in [call, call | 0x4000_0000] {
+                    assert!(some.iter().all(|arguments| answer(call, *arguments) == ENDS), "{level:?}: {call}");
+                }
+            }
+            for call in refused {
+                assert_eq!(answer(call, [0; 6]) & 0xffff_0000, FAILS, "{level:?}: {call}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_that_depend_on_their_arguments_are_allowed_with_those_of_a_server_alone() {
+        let own = u64::from(std::process::id());
+        let acces = FAILS | libc::EACCES as u32;
+        for level in [Level::Live, Level::Strict] {
+            let loaded = filters(level).unwrap();
+            let of =
+                |call: libc::c_long, first: u64, second: u64| answer(&loaded, call as u32, [first, second, 0, 0, 0, 0]);
+            let elsewhere = if level == Level::Strict { acces } else { ALLOWED };
+            for family in 0..64 {
+                let expected = match family as libc::c_int {
+                    libc::AF_UNIX => ALLOWED,
+                    libc::AF_INET | libc::AF_INET6 | libc::AF_NETLINK => elsewhere,
+                    _ => ENDS,
+                };
+                assert_eq!(of(libc::SYS_socket, family, 0), expected, "{level:?}: family {family}");
+            }
+            let named = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_SET_TIMERSLACK];
+            for option in (0..128).chain([libc::PR_SET_VMA, libc::PR_SET_PTRACER]) {
+                let expected = if named.contains(&option) { ALLOWED } else { ENDS };
+                assert_eq!(of(libc::SYS_prctl, option as u64, 0), expected, "{level:?}: option {option}");
+            }
+            for call in [libc::SYS_kill, libc::SYS_tgkill] {
+                assert_eq!(of(call, own, 0), ALLOWED);
+                for other in [0, 1, own + 1, u64::from(u32::MAX)] {
+                    assert_eq!(of(call, other, 0), ENDS, "{level:?}: process {other}");
+                }
+            }
+            for (which, who) in [(0, 0), (0, 1), (1, 0), (2, 0)] {
+                let expected = if (which, who) == (0, 0) { ALLOWED } else { ENDS };
+                assert_eq!(of(libc::SYS_setpriority, which, who), expected, "{level:?}: {which} {who}");
+            }
+            let thread = (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u64;
+            assert_eq!(of(libc::SYS_clone, thread, 0), ALLOWED);
+            assert_eq!(of(libc::SYS_clone, (libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0), ENDS);
+            let namespaces = [
+                libc::CLONE_NEWNS,
+                libc::CLONE_NEWCGROUP,
+                libc::CLONE_NEWUTS,
+                libc::CLONE_NEWIPC,
+                libc::CLONE_NEWUSER,
+                libc::CLONE_NEWPID,
+                libc::CLONE_NEWNET,
+            ];
+            for namespace in namespaces {
+                assert_eq!(of(libc::SYS_clone, thread | namespace as u64, 0), ENDS, "{level:?}: {namespace:#x}");
+            }
+            assert_eq!(of(libc::SYS_clone3, 0, 0), FAILS | libc::ENOSYS as u32);
+            for call in [libc::SYS_bind, libc::SYS_listen] {
+                assert_eq!(of(call, 3, 0), elsewhere, "{level:?}: {call}");
+            }
+        }
+    }
+}

@@ -2,9 +2,9 @@
 
 use crate::client::Client;
 use crate::server::{Folder, Server, arg, pattern};
-use crate::tls::Authority;
-use mqfq_testing::machine;
+use mqfq_testing::authority::Authority;
 use mqfq_testing::tools::{need, run_ok, uri};
+use mqfq_testing::{machine, user};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 const MIB: u64 = 1 << 20;
@@ -36,8 +36,11 @@ fn a_server_serves_reports_changes_and_is_replaced_in_its_sandbox() {
         let folder = Folder::new();
         folder.file("disk", 16 * MIB);
         let mut server = Server::start_in(folder, &config(level, ""));
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
-        assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
+        // Threads that were there before have it as well.
+        for thread in std::fs::read_dir(format!("/proc/{}/task", server.id())).unwrap() {
+            let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+            assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
+        }
         let source = server.folder().patterned_file("source", 8 << 20, 1);
         let (back, socket) = (server.join("back"), server.join("a.sock"));
         run_ok("nbdcopy", &["--flush", arg(&source), &uri(&socket, "a")]);
@@ -87,8 +90,7 @@ fn assert_is_nobody(server: &Server) {
 
 #[test]
 fn a_server_of_root_becomes_its_user_and_serves_changes_and_is_replaced_as_that() {
-    // SAFETY: the call touches no memory and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !user::is_root() {
         return eprintln!("skipped: only root can become another user");
     }
     let _machine = machine::shared();
