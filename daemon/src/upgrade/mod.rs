@@ -49,6 +49,8 @@ mod luggage;
 mod new;
 mod old;
 mod store;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use join::{Arrival, Boarded, board};

@@ -207,7 +207,7 @@ impl Upgrades {
 }
 
 /// Everything before the server holds still; the version of the state that both know.
-fn meet(
+pub(super) fn meet(
     link: &mut Link,
     opened: &impl Fn() -> io::Result<Opened>,
     refuse_loss: &impl Fn() -> Result<(), String>,
@@ -246,7 +246,17 @@ fn meet(
 }
 
 /// Hands everything over to a process that is ready. On the main thread: nothing else changes the server meanwhile.
-pub fn hand_over((mut link, version): Ready, engine: &Engine, serving: &Serving) -> Outcome {
+pub fn hand_over(ready: Ready, engine: &Engine, serving: &Serving) -> Outcome {
+    hand_over_within(TAKEN_MAX, ready, engine, serving)
+}
+
+/// The same, to a process that has `patience` to take over.
+pub(super) fn hand_over_within(
+    patience: Duration,
+    (mut link, version): Ready,
+    engine: &Engine,
+    serving: &Serving,
+) -> Outcome {
     let luggage = match serving.pack(engine, version) {
         Ok(luggage) => luggage,
         Err(sentence) => return roll_back(link, engine, None, sentence),
@@ -255,7 +265,7 @@ pub fn hand_over((mut link, version): Ready, engine: &Engine, serving: &Serving)
         Ok(packed) => packed,
         Err(sentence) => return roll_back(link, engine, None, sentence),
     };
-    match send(&mut link, &file, descriptors).and_then(|()| link.expect(Kind::Taken, TAKEN_MAX)) {
+    match send(&mut link, &file, descriptors).and_then(|()| link.expect(Kind::Taken, patience)) {
         Ok(_) => Outcome::Replaced(link.process()),
         Err(sentence) => roll_back(link, engine, Some(file), sentence),
     }
@@ -263,7 +273,7 @@ pub fn hand_over((mut link, version): Ready, engine: &Engine, serving: &Serving)
 
 /// Serves on, unless the new one was faster (see the file's head). `state` is empty first: whoever reads it later, and
 /// has not heard the No, finds that it is of the past.
-fn roll_back(mut link: Link, engine: &Engine, state: Option<File>, sentence: String) -> Outcome {
+pub(super) fn roll_back(mut link: Link, engine: &Engine, state: Option<File>, sentence: String) -> Outcome {
     link.hear_no_more();
     let until = Instant::now() + HELLO_MAX;
     // What it sent before, if anything.
@@ -283,13 +293,13 @@ fn roll_back(mut link: Link, engine: &Engine, state: Option<File>, sentence: Str
     Outcome::RolledBack(sentence)
 }
 
-fn packed(luggage: Luggage, version: u16) -> Result<(File, Vec<OwnedFd>), String> {
+pub(super) fn packed(luggage: Luggage, version: u16) -> Result<(File, Vec<OwnedFd>), String> {
     let (bytes, descriptors) = luggage.encode(version);
     let file = memory_file(&bytes).map_err(|error| format!("no memory for the state: {}", crate::plain(&error)))?;
     Ok((file, descriptors))
 }
 
-fn send(link: &mut Link, file: &File, descriptors: Vec<OwnedFd>) -> Result<(), String> {
+pub(super) fn send(link: &mut Link, file: &File, descriptors: Vec<OwnedFd>) -> Result<(), String> {
     let failed = |error: io::Error| format!("the other process did not take the state: {}", crate::plain(&error));
     let count = u32::try_from(descriptors.len()).map_err(|_| "too many descriptors".to_owned())?;
     link.send(Kind::State, &count.to_be_bytes(), &[file.as_fd()]).map_err(failed)?;

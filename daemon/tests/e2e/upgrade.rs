@@ -2,14 +2,15 @@
 
 use crate::client::{CMD_READ, CMD_WRITE, Client, Handshake, Request};
 use crate::server::{Folder, Server, arg, command, ended, pattern};
-use mqfq_testing::machine;
 use mqfq_testing::tools::{need, uri};
+use mqfq_testing::{machine, user};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -253,6 +254,49 @@ fn a_client_that_waits_for_its_cap_holds_no_upgrade_up() {
     assert_eq!(client.reply().unwrap().cookie, 1);
 }
 
+/// Another server asks for the disk of this one, and is told which process has it.
+fn is_held(server: &Server) {
+    let aside = Folder::new();
+    let disk = arg(&server.join("disk")).to_owned();
+    let other = CONFIG.replace("@/disk", &disk).replace("upgrade = ", "#");
+    let output = command(&aside, &other).output().expect("the binary is built");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let holder = format!("{disk}: is served by process {}\n", server.id());
+    assert!(output.status.code() == Some(1) && said.ends_with(&holder), "{said}");
+}
+
+#[test]
+fn the_process_that_serves_holds_the_file_after_an_upgrade_and_after_the_next() {
+    let _machine = machine::shared();
+    let mut server = start();
+    for _ in 0..3 {
+        is_held(&server);
+        server = server.replace(CONFIG);
+    }
+    is_held(&server);
+    server.terminate();
+}
+
+#[test]
+fn a_process_of_another_user_neither_reaches_the_socket_for_upgrades_nor_is_heard_there() {
+    if !user::is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    let _machine = machine::shared();
+    let mut server = start();
+    let socket = server.join("upgrade.sock");
+    let connect = || user::as_user(1000, 1000, || UnixStream::connect(&socket));
+    assert_eq!(connect().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    // As if somebody had opened the way to it.
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
+    let (kind, sentence) = hear(&mut connect().unwrap()).unwrap();
+    let refused = "user 1000 may not replace a server of user 0, allowed is that user, or root";
+    assert_eq!((kind, &String::from_utf8(sentence).unwrap()[..]), (3, refused));
+    server.note_with(&format!("not replaced: {refused}"));
+    works(&mut self::connect(&server, "file"), 1);
+    server.terminate();
+}
+
 /// A message of the protocol between two servers: number, body; what comes with it is closed.
 fn say(stream: &mut UnixStream, kind: u32, body: &[u8]) {
     let header = [kind.to_be_bytes(), (body.len() as u32).to_be_bytes()].concat();
@@ -445,6 +489,7 @@ fn a_restart_by_systemd_goes_through_its_descriptor_store() {
     clients.iter_mut().for_each(|client| has(client, 1));
     clients.iter_mut().for_each(|client| works(client, 2));
     works(&mut connect(&server, "drive"), 3);
+    is_held(&server);
     // A server of the store can be replaced as any other, and its manager knows by whom.
     server = server.replace(CONFIG);
     let process = format!("MAINPID={}\n", server.id());
