@@ -224,15 +224,35 @@ fn could_listen_tcp(host: &str, port: u16) -> Result<(), String> {
             sockopt::set_socket_reuseaddr(&socket, true)?;
             rustix::net::bind(&socket, &address)
         });
-        if matches!(result, Ok(()) | Err(Errno::ADDRINUSE)) {
-            return Ok(());
+        match result {
+            Ok(()) | Err(Errno::ADDRINUSE) => return Ok(()),
+            // A service manager, which may have a low port, listens there for the server.
+            Err(Errno::ACCESS) if is_listening(port) => return Ok(()),
+            Err(_) => {}
         }
     }
     result.map_err(|errno| errno.to_string())
 }
 
-/// Whether a socket can be made in its folder, and nothing else has its name.
+/// Whether any socket of this machine listens at the port. Source: proc_net_tcp.rst of Linux; 0A is TCP_LISTEN.
+fn is_listening(port: u16) -> bool {
+    let end = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        table
+            .lines()
+            .map(str::split_ascii_whitespace)
+            .any(|mut words| words.nth(1).is_some_and(|local| local.ends_with(&end)) && words.nth(1) == Some("0A"))
+    })
+}
+
+/// Whether a socket is there, be it stale, another server's or a service manager's, or can be made in its folder.
 fn could_listen_unix(path: &Path) -> Result<(), String> {
+    match rustix::fs::lstat(path) {
+        Ok(about) if FileType::from_raw_mode(about.st_mode) == FileType::Socket => return Ok(()),
+        Ok(_) => return Err(NOT_A_SOCKET.to_owned()),
+        Err(_) => {}
+    }
     let folder = folder_of(path);
     let shown = folder.display();
     let about = rustix::fs::stat(folder).map_err(|errno| match errno {
@@ -247,12 +267,7 @@ fn could_listen_unix(path: &Path) -> Result<(), String> {
         return Err(format!("{shown} is not a folder"));
     }
     rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(|errno| format!("nothing can be made in the folder {shown}: {errno}"))?;
-    match rustix::fs::lstat(path) {
-        Ok(about) if FileType::from_raw_mode(about.st_mode) != FileType::Socket => Err(NOT_A_SOCKET.to_owned()),
-        Ok(_) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(errno.to_string()),
-    }
+        .map_err(|errno| format!("nothing can be made in the folder {shown}: {errno}"))
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -326,4 +341,32 @@ impl Drop for SocketFile {
 
 fn identity(path: &Path) -> Result<(u64, u64), Errno> {
     rustix::fs::lstat(path).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_it_could_listen_is_found_out_without_a_trace() {
+        let folder = mqfq_testing::Folder::new();
+        let unix = |name: &str| SocketAddress::Unix(folder.path().join(name));
+        let names = || std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!((unix("free").could_listen(), names()), (Ok(()), 0));
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(unix("file").could_listen().unwrap_err().ends_with("the file exists and is not a socket"));
+        assert!(unix("file/socket").could_listen().unwrap_err().ends_with("file is not a folder"));
+        let listener = std::os::unix::net::UnixListener::bind(folder.path().join("taken")).unwrap();
+        assert_eq!(unix("taken").could_listen(), Ok(()), "another server's, which is not disturbed");
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nobody came");
+        drop(listener);
+        assert_eq!(unix("taken").could_listen(), Ok(()), "a stale one is replaced");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let tcp = |host: &str, port| SocketAddress::Tcp { host: host.to_owned(), port }.could_listen();
+        assert_eq!((tcp("127.0.0.1", port), tcp("127.0.0.1", 0), is_listening(port)), (Ok(()), Ok(()), true));
+        // An address of documentation (RFC 5737), which is no machine's.
+        assert!(tcp("192.0.2.1", 0).is_err());
+    }
 }

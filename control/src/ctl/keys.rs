@@ -30,15 +30,11 @@ pub fn help(kind: Kind, key: &str) -> Option<String> {
         }
     }
     let table = || {
-        let head = format!("\n### [{}.NAME.{key}]\n", kind.section());
-        PAGE.contains(&head).then(|| format!("A table, such as {}: docs/use/config.md has its keys", example(key)))
+        let head = format!("[{}.NAME.{key}]", kind.section());
+        let is_there = PAGE.contains(&format!("\n### {head}\n"));
+        is_there.then(|| format!("A table, '{{ KEY = VALUE }}': docs/use/config.md has its keys under {head}"))
     };
     found.or_else(table)
-}
-
-/// A table as one writes it in a shell.
-fn example(key: &str) -> &'static str {
-    if key == "cost" { "'{ write = { per-byte = 2 } }'" } else { "'{ knee = 64 }'" }
 }
 
 /// Text without its marks: links are their words, code is itself.
@@ -65,7 +61,7 @@ mod tests {
         assert_eq!(help(Kind::Group, "weight").unwrap(), weight);
         let expire = "mq-deadline only: how long a read may be passed over for its place";
         assert!(help(Kind::Device, "read-expire").unwrap().starts_with(expire));
-        assert!(help(Kind::Device, "cost").unwrap().contains("'{ write = { per-byte = 2 } }'"));
+        assert!(help(Kind::Device, "cost").unwrap().ends_with("has its keys under [device.NAME.cost]"));
         assert!(help(Kind::Export, "nbd").unwrap().starts_with("where it is served: \"unix:PATH\""));
         // A row without a range.
         assert_eq!(help(Kind::Tenant, "group").unwrap(), "name of a [group.NAME] section [default: none]");
