@@ -18,20 +18,37 @@ const LOOM_PREEMPTIONS: &str = "3";
 /// A part of the suite: its name and its `cargo test`.
 type Part = (&'static str, Command);
 
-/// Everything, doc tests and tidy included, as it ships: the end-to-end tests measure shares and time.
-fn shipped(has_all_tools: bool) -> Part {
-    let mut whole = cargo("test --workspace --release --no-fail-fast");
+/// Crates that assert in optimised builds of the suite what a debug build asserts. No request passes them, so that the
+/// first part measures what ships, and the server and the whole-server simulation check themselves there in the runs
+/// that take place anyway.
+const ASSERTED: [&str; 5] = ["mqfq", "mqfq-control", "mqfq-observe", "mqfq-config", "mqfq-vopr"];
+
+/// The crates of the second part.
+const CHECKED: [&str; 5] = ["mqfq-sched", "mqfq-nvme", "mqfq-cpu", "mqfq-blk", "mqfq-front"];
+
+/// An optimised build with the assertions of [`ASSERTED`].
+fn with_assertions(mut command: Command) -> Command {
+    for package in ASSERTED {
+        command.arg("--config").arg(format!("profile.release.package.{package}.debug-assertions=true"));
+    }
+    command
+}
+
+/// Everything, doc tests and tidy included, optimised: the end-to-end tests measure shares and time.
+fn optimised(has_all_tools: bool) -> Part {
+    let mut whole = with_assertions(cargo("test --workspace --release --no-fail-fast"));
     if has_all_tools {
         // A test that finds a tool missing now fails instead of skipping.
         whole.env("MQFQ_REQUIRE_TOOLS", "1");
     }
-    ("workspace, as it ships", whole)
+    ("workspace, optimised", whole)
 }
 
 /// The pure crates again with debug assertions and overflow checks, which the release build leaves out.
 fn checked() -> Part {
-    let words = "test -p mqfq-sched -p mqfq-nvme -p mqfq-cpu -p mqfq-blk -p mqfq-front --lib --tests --no-fail-fast";
-    ("with debug assertions", cargo(words))
+    let mut part = cargo("test --lib --tests --no-fail-fast");
+    part.args(CHECKED.iter().flat_map(|package| ["-p", package]));
+    ("with debug assertions", part)
 }
 
 fn loom_command() -> Command {
@@ -62,7 +79,7 @@ pub fn test() -> Result<(), String> {
     let has_all_tools = tools::ensure()?;
     let mut rows = Vec::new();
     let models = std::thread::spawn(beside);
-    for (name, mut command) in [shipped(has_all_tools), checked()] {
+    for (name, mut command) in [optimised(has_all_tools), checked()] {
         let start = Instant::now();
         let counts = run_counted(&mut command, &mut std::io::stdout())?;
         rows.push((name, counts, start.elapsed()));
@@ -169,8 +186,9 @@ pub fn checks() -> Result<(), String> {
 /// # Errors
 /// One sentence if the demo fails or reports something else.
 pub fn smoke() -> Result<(), String> {
-    let mut demo = cargo("run --release --locked -- demo --json --out");
-    demo.arg(target().join("demo"));
+    // The suite's build, so that CI has one.
+    let mut demo = with_assertions(cargo("run --release --locked"));
+    demo.args(["--", "demo", "--json", "--out"]).arg(target().join("demo"));
     eprintln!("$ {}", shown(&demo));
     let start = Instant::now();
     let output = demo.stderr(Stdio::inherit()).output().map_err(|error| format!("the demo: {error}"))?;
@@ -352,6 +370,34 @@ pub fn keep_corpus(target: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_crate_that_asserts_in_debug_builds_alone_does_so_in_a_part_of_the_suite() {
+        let tree = tidy::tree::Tree::read(root()).expect("a checkout");
+        let mut seen = std::collections::BTreeSet::new();
+        for file in tree.files.iter().filter(|file| file.is_rust()) {
+            let Some((folder, _)) = file.path.split_once("/src/") else { continue };
+            // The simulator's figures must not depend on how it was built (Cargo.toml), and a chore is not checked.
+            let is_meant = (!folder.starts_with("lab") || folder == "lab/vopr") && folder != "xtask";
+            // Clap's check of a command line has such a name.
+            let text = file.text.replace(".debug_assert()", "");
+            if is_meant && ["debug_assert", "cfg(debug_assertions)"].iter().any(|words| text.contains(words)) {
+                seen.insert(match folder {
+                    "daemon" => "mqfq".to_owned(),
+                    _ => format!("mqfq-{}", folder.trim_start_matches("lab/")),
+                });
+            }
+        }
+        assert!(["mqfq", "mqfq-blk"].iter().all(|name| seen.contains(*name)), "{seen:?}");
+        for name in seen {
+            let is_run = ASSERTED.contains(&&*name) || CHECKED.contains(&&*name);
+            assert!(is_run, "no part of the suite runs the debug assertions of {name}");
+        }
+        let (_, first) = optimised(false);
+        for key in ["mqfq.debug-assertions=true", "mqfq-vopr.debug-assertions=true"] {
+            assert!(shown(&first).contains(&format!("profile.release.package.{key}")), "{}", shown(&first));
+        }
+    }
 
     #[test]
     fn the_report_is_found_behind_other_output_and_must_be_whole() {
