@@ -37,8 +37,9 @@ cargo xtask COMMAND
                              the whole server in virtual time, from one seed; a seed that fails is made shorter; or
                              until the power was cut N times; or of a server that is changed as a whole
   vopr --planted [NAME]      the same with bugs that are planted, in a copy: how soon does a seed find each?
-  mutants [--list] [--only MODULE] [--every N] [--minutes M]
-                             changes the product in one place at a time: which change does no test notice? of N
+  mutants [--list] [--only MODULE] [--kinds KINDS] [--every N] [--minutes M]
+                             changes the product in one place at a time: which change does no test notice? KINDS are
+                             operators (what a change gets wrong), effects (what it forgets) or all (default); of N
                              mutants one is drawn (default 1); after M minutes of a crate it ends, and goes on there
                              the next time
   kill-test [--rounds N] [--front F]
@@ -197,13 +198,16 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 match *word {
                     "--list" => options.is_list = true,
                     "--only" => options.only = Some(words.next().ok_or("--only needs a part of a module's path")?),
+                    "--kinds" => {
+                        options.kinds = Some(words.next().ok_or("--kinds needs operators, effects or all")?);
+                    }
                     "--every" => options.every = positive(words.next().ok_or("--every needs a number")?)?,
                     "--minutes" => {
                         options.minutes = Some(positive(words.next().ok_or("--minutes needs a number")?)?);
                     }
                     other => {
                         return Err(format!(
-                            "mutants takes --list, --only MODULE, --every N and --minutes M, not {other}"
+                            "mutants takes --list, --only MODULE, --kinds KINDS, --every N and --minutes M, not {other}"
                         ));
                     }
                 }

@@ -106,7 +106,70 @@ const MUTATED: &[Mutated] = &[
         ],
         tests: &["vhost_user_blk"],
     },
+    Mutated { folder: "observe", modules: &["history", "live", "metrics", "share", "watcher", "why"], tests: &[] },
+    Mutated {
+        folder: "config",
+        modules: &["duration", "form", "groups", "owned", "reader", "size", "text"],
+        tests: &[],
+    },
+    Mutated {
+        folder: "control",
+        modules: &[
+            "admission",
+            "api",
+            "client",
+            "document",
+            "events",
+            "ledger",
+            "listen",
+            "model",
+            "strict",
+            "tls",
+            "ctl/file",
+            "ctl/keys",
+        ],
+        tests: &[],
+    },
+    Mutated {
+        folder: "daemon",
+        modules: &[
+            "control",
+            "live",
+            "reconcile",
+            "reconcile/difference",
+            "reconcile/names",
+            "reconcile/narrow",
+            "reconcile/unended",
+            "config/addresses",
+            "config/caps",
+            "config/change",
+            "config/check",
+            "config/family",
+            "config/kept",
+            "config/mod",
+            "config/overlap",
+            "config/policy",
+            "config/trust",
+            "privilege/calls",
+            "privilege/files",
+            "privilege/user",
+            "upgrade/luggage",
+            "upgrade/store",
+            "upgrade/wire",
+        ],
+        tests: &[],
+    },
 ];
+
+impl Mutated {
+    /// Its name for Cargo.
+    fn package(&self) -> String {
+        match self.folder {
+            "daemon" => "mqfq".to_owned(),
+            folder => format!("mqfq-{folder}"),
+        }
+    }
+}
 
 /// What to do.
 #[derive(Clone, Copy, Default)]
@@ -119,6 +182,8 @@ pub struct Options<'a> {
     pub every: u32,
     /// No mutant is begun later than so many minutes from the start of its crate; the next run goes on there.
     pub minutes: Option<u32>,
+    /// `operators` (what a change gets wrong), `effects` (what it forgets) or `all`, as without it.
+    pub kinds: Option<&'a str>,
 }
 
 /// The path has this in it, from the beginning of a name on: `blk/` is not `vhost_user_blk/`.
@@ -138,7 +203,8 @@ pub fn mutants(options: &Options) -> Result<(), String> {
     let tree = target().join("mutants/tree");
     copy(&tree, &BTreeMap::new())?;
     let (mut has_any, mut missed) = (false, Vec::new());
-    for Mutated { folder, modules, tests } in MUTATED {
+    for mutated in MUTATED {
+        let Mutated { folder, modules, tests } = mutated;
         let files = modules.iter().map(|module| format!("{folder}/src/{module}.rs"));
         let files: Vec<String> = files.filter(|file| options.only.is_none_or(|only| is_of(file, only))).collect();
         if files.is_empty() {
@@ -147,7 +213,8 @@ pub fn mutants(options: &Options) -> Result<(), String> {
         has_any = true;
         let mut judge = command(&tool.join("release/mqfq-mutants").to_string_lossy(), ["--tree"]);
         judge.arg(&tree).arg("--build").arg(target().join("mutants/build"));
-        judge.args(["--folder", folder, "--package", &format!("mqfq-{folder}")]);
+        judge.args(["--folder", folder, "--package", &mutated.package()]);
+        judge.args(options.kinds.iter().flat_map(|kinds| ["--kinds", kinds]));
         judge.args(["--every", &options.every.max(1).to_string()]).arg("--kept").arg(target().join("mutants/kept"));
         judge.args(options.minutes.iter().flat_map(|minutes| ["--minutes".to_owned(), minutes.to_string()]));
         judge.args(tests.iter().flat_map(|test| ["--test", test])).args(options.is_list.then_some("--list"));

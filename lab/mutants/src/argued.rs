@@ -68,15 +68,15 @@ impl Argued {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::find::Found;
+    use crate::find::{Found, Kinds};
 
     #[test]
     fn a_mutant_is_named_by_its_line_and_needs_an_argument() {
         let text = "# why\n\na.rs: b: == is !=: c == d\na.rs: b: is false: fn b() -> bool {\n    Because.\n";
         let argued = Argued::read(text).unwrap();
         let source = "fn b() -> bool {\n    c == d\n}\n".to_owned();
-        let mutants = Found::of(&source, 1).unwrap().mutants;
-        let mutated = Mutated { file: "a.rs".into(), source, numbers: 1..4 };
+        let mutants = Found::of(&source, 1, Kinds::Operators).unwrap().mutants;
+        let mutated = Mutated { file: "a.rs".into(), source, numbers: 1..4, kinds: Kinds::Operators };
         let names: BTreeSet<String> = mutants.iter().map(|mutant| name(&mutated, mutant)).collect();
         assert_eq!(names.iter().map(|name| argued.has(name)).collect::<Vec<_>>(), [true, true, false], "{names:?}");
         assert_eq!(argued.stale("a.rs", &names), [""; 0]);

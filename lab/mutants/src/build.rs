@@ -4,7 +4,6 @@
 //! finds types, then lifetimes, so that takes some rounds; code is made only of what passes. An error outside all
 //! mutants is a fault of this tool, or of the tree.
 
-use crate::find::Found;
 use crate::{Mutated, Options};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -82,10 +81,10 @@ fn once(
     words: &[&str],
 ) -> Result<Option<Vec<PathBuf>>, String> {
     let mut rendered = Vec::new();
-    for Mutated { file, source, numbers } in files {
-        let text = Found::of(source, numbers.start)?.render(&|number| alive.contains(&number));
-        write(&options.tree.join(file), &text)?;
-        rendered.push((file, text));
+    for mutated in files {
+        let text = mutated.found()?.render(&|number| alive.contains(&number));
+        write(&options.tree.join(&mutated.file), &text)?;
+        rendered.push((&mutated.file, text));
     }
     let mut cargo = Command::new("cargo");
     cargo.args(words).args(["--quiet", "--lib", "--package", &options.package]);
@@ -128,8 +127,11 @@ fn once(
 /// The mutant around an error, else those inside it, else the one before it on its line.
 fn blame(text: &str, start: usize, end: usize) -> Vec<u32> {
     let number_at = |at: usize| text[at..].split("*/").next().and_then(|text| text.parse().ok());
-    let opened: Vec<(usize, u32)> =
-        text.match_indices("{/*").filter_map(|(at, _)| Some((at, number_at(at + 3)?))).collect();
+    let mut opened: Vec<(usize, u32)> = Vec::new();
+    for opening in ["{/*", "/*+"] {
+        opened.extend(text.match_indices(opening).filter_map(|(at, _)| Some((at, number_at(at + 3)?))));
+    }
+    opened.sort_unstable();
     let end_of = |number: u32| text.find(&format!("/*~{number}*/")).unwrap_or(0);
     if let Some((_, number)) = opened.iter().rfind(|(at, number)| *at <= start && start < end_of(*number)) {
         return vec![*number];

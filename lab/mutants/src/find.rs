@@ -15,6 +15,12 @@
 //! | a statement that only calls or assigns | nothing |
 //! | the body of a function that returns a bool, an integer, an option, or nothing | both bools, 0 and 1, `None`, nothing |
 //! | the guard of an arm | true, false |
+//! | a step of a commit: a statement `call()?;` or `let _ = call();` | nothing |
+//! | what a `for` loop, or `all`, `any`, `for_each`, `try_for_each` or `collect`, goes through | the first alone |
+//! | a field of a struct's literal | its default |
+//!
+//! The last three kinds are [`Kinds::Effects`]: what a change of a program forgets, where the others are what it gets
+//! wrong.
 //!
 //! Not changed: tests, constants and functions that are `const`, and arguments of macros (assertions above all).
 //! Source of the operators: Jia and Harman, "An Analysis and Survey of the Development of Mutation Testing", TSE 2011;
@@ -36,6 +42,29 @@ pub struct Mutant {
     pub what: String,
 }
 
+/// Which kinds of mutants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kinds {
+    /// Operators, statements, results and guards.
+    Operators,
+    /// Steps, loops and fields.
+    Effects,
+    /// Both.
+    All,
+}
+
+impl Kinds {
+    /// That of this name.
+    pub fn read(name: &str) -> Option<Kinds> {
+        match name {
+            "operators" => Some(Kinds::Operators),
+            "effects" => Some(Kinds::Effects),
+            "all" => Some(Kinds::All),
+            _ => None,
+        }
+    }
+}
+
 /// How a changed text stands in for the old one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
@@ -45,6 +74,13 @@ enum Way {
     Without,
     /// Before the first statement of a body.
     First,
+    /// A field's value, where its name alone is written.
+    Named,
+    /// Behind an iterator: as many of it as are left.
+    Many {
+        /// It is an iterator only when it is asked for one.
+        is_made: bool,
+    },
 }
 
 struct Place {
@@ -62,14 +98,22 @@ pub struct Found<'s> {
     function: String,
     is_const: bool,
     next: u32,
+    kinds: Kinds,
 }
+
+/// Values that are a type's default, as they are written: a field of these is not changed.
+const DEFAULTS: [&str; 9] =
+    ["0", "0.0", "false", "None", "Vec::new()", "String::new()", "Default::default()", "&[]", "\"\""];
+
+/// Methods that go through what they are called on.
+const GOES_THROUGH: [&str; 5] = ["all", "any", "for_each", "try_for_each", "collect"];
 
 impl<'s> Found<'s> {
     /// Those of a source. `first`: the number of the first one.
     ///
     /// # Errors
     /// One sentence if it is no Rust.
-    pub fn of(source: &'s str, first: u32) -> Result<Found<'s>, String> {
+    pub fn of(source: &'s str, first: u32, kinds: Kinds) -> Result<Found<'s>, String> {
         let file = syn::parse_file(source).map_err(|error| error.to_string())?;
         let mut found = Found {
             source,
@@ -78,6 +122,7 @@ impl<'s> Found<'s> {
             function: String::new(),
             is_const: false,
             next: first,
+            kinds,
         };
         found.visit_file(&file);
         // Whoever stands around comes first.
@@ -105,6 +150,15 @@ impl<'s> Found<'s> {
             let ifs: Vec<String> = ifs.collect();
             match place.way {
                 _ if ifs.is_empty() => out.push_str(&inner),
+                Way::Named => out.push_str(&format!("{inner}: ({}else {{ {inner} }})", ifs.join("else "))),
+                Way::Many { is_made } => {
+                    let number = place.changes[0].0;
+                    let [open, made] = if is_made { ["(", ").into_iter()"] } else { [""; 2] };
+                    out.push_str(&format!(
+                        "/*+{number}*/{open}{inner}{made}\
+                         .take(if crate::mutant({number}) {{ 1 }} else {{ usize::MAX }})/*~{number}*/"
+                    ));
+                }
                 Way::Instead => out.push_str(&format!("({}else {{ {inner} }})", ifs.join("else "))),
                 Way::Without => out.push_str(&format!("{}else {{ {inner} }}", ifs.join("else "))),
                 Way::First => out.push_str(&format!("{}{inner}", ifs.concat())),
@@ -118,7 +172,27 @@ impl<'s> Found<'s> {
         &self.source[span.byte_range()]
     }
 
+    /// A change of [`Kinds::Operators`].
     fn change(&mut self, span: Span, way: Way, changes: Vec<(String, String)>) {
+        if self.kinds != Kinds::Effects {
+            self.put(span, way, changes);
+        }
+    }
+
+    /// A change of [`Kinds::Effects`].
+    fn forget(&mut self, span: Span, way: Way, what: String, text: &str) {
+        if self.kinds != Kinds::Operators {
+            self.put(span, way, vec![(what, text.to_owned())]);
+        }
+    }
+
+    /// As many characters of a text as a report has room for, on one line.
+    fn short(&self, span: Span) -> String {
+        let text: String = self.text(span).split_whitespace().collect::<Vec<_>>().join(" ");
+        text.chars().take(40).collect()
+    }
+
+    fn put(&mut self, span: Span, way: Way, changes: Vec<(String, String)>) {
         if self.is_const || changes.is_empty() {
             return;
         }
@@ -167,6 +241,16 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
                 text.contains("test") || text.contains("loom") || text.contains("watched")
             }
     })
+}
+
+/// A statement for the sake of what it does, whose failure is handed on or left alone.
+fn is_step(statement: &syn::Stmt) -> bool {
+    let is_call = |expr: &syn::Expr| matches!(expr, syn::Expr::Call(_) | syn::Expr::MethodCall(_));
+    match statement {
+        syn::Stmt::Expr(syn::Expr::Try(tried), Some(_)) => is_call(&tried.expr),
+        syn::Stmt::Local(syn::Local { pat: syn::Pat::Wild(_), init: Some(init), .. }) => is_call(&init.expr),
+        _ => false,
+    }
 }
 
 fn has_let(expr: &syn::Expr) -> bool {
@@ -302,11 +386,42 @@ impl<'a> Visit<'a> for Found<'_> {
         if let syn::Stmt::Expr(expr, _) = statement
             && attributes.is_some()
         {
-            let first: String = self.text(expr.span()).split_whitespace().collect::<Vec<_>>().join(" ");
-            let short: String = first.chars().take(40).collect();
+            let short = self.short(expr.span());
             self.change(statement.span(), Way::Without, vec![(format!("without {short}"), String::new())]);
         }
+        if is_step(statement) {
+            let short = self.short(statement.span());
+            self.forget(statement.span(), Way::Without, format!("without step {short}"), "");
+        }
         visit::visit_stmt(self, statement);
+    }
+
+    fn visit_expr_for_loop(&mut self, each: &'a syn::ExprForLoop) {
+        let short = self.short(each.expr.span());
+        self.forget(each.expr.span(), Way::Many { is_made: true }, format!("first of {short}"), "");
+        visit::visit_expr_for_loop(self, each);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+        let name = call.method.to_string();
+        let arguments = usize::from(name != "collect");
+        if GOES_THROUGH.contains(&&*name) && call.args.len() == arguments {
+            self.forget(call.receiver.span(), Way::Many { is_made: false }, format!("{name} of the first"), "");
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_field_value(&mut self, field: &'a syn::FieldValue) {
+        let value = self.text(field.expr.span());
+        if !DEFAULTS.contains(&value) && !is_test(&field.attrs) {
+            let way = if field.colon_token.is_some() { Way::Instead } else { Way::Named };
+            let what = format!("{} is its default", self.text(field.member.span()));
+            self.forget(field.expr.span(), way, what, "Default::default()");
+        }
+        // A name alone holds nothing else.
+        if field.colon_token.is_some() {
+            visit::visit_field_value(self, field);
+        }
     }
 }
 
@@ -314,8 +429,12 @@ impl<'a> Visit<'a> for Found<'_> {
 mod tests {
     use super::*;
 
+    fn whats_of(source: &str, kinds: Kinds) -> Vec<String> {
+        Found::of(source, 1, kinds).unwrap().mutants.into_iter().map(|mutant| mutant.what).collect()
+    }
+
     fn whats(source: &str) -> Vec<String> {
-        Found::of(source, 1).unwrap().mutants.into_iter().map(|mutant| mutant.what).collect()
+        whats_of(source, Kinds::Operators)
     }
 
     #[test]
@@ -334,7 +453,7 @@ mod tests {
     #[test]
     fn a_mutant_stands_beside_what_was_and_can_be_left_out() {
         let source = "fn a() -> bool { b == 1 }";
-        let found = Found::of(source, 7).unwrap();
+        let found = Found::of(source, 7, Kinds::All).unwrap();
         assert_eq!(found.render(&|_| false), source);
         assert_eq!(
             found.render(&|number| number == 9),
@@ -342,5 +461,62 @@ mod tests {
         );
         // Numbers go by place: both results of the function come first.
         assert!(found.render(&|number| number == 8).contains("{/*8*/ return false; /*~8*/}"));
+    }
+
+    /// What one change makes of a source.
+    fn changed(source: &str, what: &str) -> String {
+        let found = Found::of(source, 1, Kinds::Effects).unwrap();
+        let at = found.mutants.iter().position(|mutant| mutant.what == what).unwrap_or_else(|| panic!("{what}")) as u32;
+        found.render(&|number| number == at + 1)
+    }
+
+    #[test]
+    fn a_step_of_a_commit_is_left_out() {
+        let source = "fn a() -> R { b.lock()?; let _ = c(); let d = e()?; f(); Ok(d) }";
+        assert_eq!(whats_of(source, Kinds::Effects), ["without step b.lock()?;", "without step let _ = c();"]);
+        assert!(
+            changed(source, "without step b.lock()?;").contains("{/*1*/  /*~1*/} else { b.lock()?; } let _ = c();")
+        );
+        assert!(changed(source, "without step let _ = c();").contains("{/*2*/  /*~2*/} else { let _ = c(); }"));
+    }
+
+    #[test]
+    fn a_rule_about_many_is_applied_to_the_first() {
+        let source = "fn a() { for b in 0..c { d(b); } }";
+        let first = "in /*+1*/(0..c).into_iter().take(if crate::mutant(1) { 1 } else { usize::MAX })/*~1*/ {";
+        assert!(changed(source, "first of 0..c").contains(first), "{}", changed(source, "first of 0..c"));
+        let source = "fn a() -> bool { b.iter().all(|it| it.is_c()) && b.all() && b.iter().collect() }";
+        assert_eq!(whats_of(source, Kinds::Effects), ["all of the first", "collect of the first"]);
+        let first = "/*+1*/b.iter().take(if crate::mutant(1) { 1 } else { usize::MAX })/*~1*/.all(|it| it.is_c())";
+        assert!(changed(source, "all of the first").contains(first));
+        // Two in one chain, and one inside the other.
+        let source = "fn a() { b.iter().for_each(|it| it.iter().for_each(c)); }";
+        let found = Found::of(source, 1, Kinds::Effects).unwrap();
+        let both = found.render(&|_| true);
+        assert!(both.contains("/*+1*/b.iter().take(") && both.contains("|it| /*+2*/it.iter().take("), "{both}");
+    }
+
+    #[test]
+    fn a_field_is_forgotten_where_a_struct_is_made() {
+        let source = "fn a() -> S { S { fua, cost: b(c), kind: 0, ..d } }";
+        assert_eq!(whats_of(source, Kinds::Effects), ["fua is its default", "cost is its default"]);
+        let named = "S { fua: (if crate::mutant(1) {/*1*/ Default::default() /*~1*/} else { fua }), cost";
+        assert!(changed(source, "fua is its default").contains(named));
+        let valued = "cost: (if crate::mutant(2) {/*2*/ Default::default() /*~2*/} else { b(c) }), kind";
+        assert!(changed(source, "cost is its default").contains(valued));
+        assert_eq!(
+            whats_of("fn a(S { b, .. }: S) { #[cfg(test)] c(); }", Kinds::Effects),
+            [""; 0],
+            "a pattern makes none"
+        );
+    }
+
+    #[test]
+    fn each_kind_is_found_by_its_name_and_all_are_both() {
+        let source = "fn a() -> R { b(1 + 1)?; c(); for d in e {} S { f } }";
+        let [one, other, both] =
+            ["operators", "effects", "all"].map(|name| whats_of(source, Kinds::read(name).unwrap()));
+        assert!(one.len() == 2 && other.len() == 3 && both.len() == 5, "{one:?} {other:?} {both:?}");
+        assert_eq!(Kinds::read("none"), None);
     }
 }

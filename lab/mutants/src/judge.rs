@@ -1,7 +1,7 @@
 //! Which test notices which mutant?
 
 use crate::argued::{Argued, name};
-use crate::find::Found;
+use crate::find::{Found, Kinds};
 use crate::kept::Kept;
 use crate::{Mutated, Options};
 use std::collections::BTreeSet;
@@ -122,10 +122,12 @@ fn argued(options: &Options, files: &[Mutated]) -> Result<BTreeSet<u32>, String>
     let argued = Argued::of(&options.tree)?;
     let mut numbers = BTreeSet::new();
     for mutated in files {
-        let found = Found::of(&mutated.source, mutated.numbers.start)?;
-        let names: Vec<String> = found.mutants.iter().map(|mutant| name(mutated, mutant)).collect();
+        let named = |found: &Found| found.mutants.iter().map(|mutant| name(mutated, mutant)).collect();
+        let names: Vec<String> = named(&mutated.found()?);
         numbers.extend(mutated.numbers.clone().zip(&names).filter(|(_, name)| argued.has(name)).map(|(it, _)| it));
-        if let Some(stale) = argued.stale(&mutated.file, &names.into_iter().collect()).first() {
+        // The list is about all kinds, whichever are judged.
+        let all: Vec<String> = named(&Found::of(&mutated.source, 1, Kinds::All)?);
+        if let Some(stale) = argued.stale(&mutated.file, &all.into_iter().collect()).first() {
             return Err(format!("lab/mutants/argued.txt names a mutant that there is not: {stale}"));
         }
     }
@@ -178,7 +180,7 @@ fn alone(options: &Options, path: &Path, binary: usize, name: &str, passed: &Pat
     let watched = ends(run().env("MQFQ_MUTANTS_PASSED", passed), TEST_MAX);
     let took = start.elapsed();
     // One that may take no memory fails where it is watched, as writing down takes some.
-    if watched == None || watched == Some(false) && ends(&mut run(), TEST_MAX) != Some(true) {
+    if watched.is_none() || watched == Some(false) && ends(&mut run(), TEST_MAX) != Some(true) {
         eprintln!("{name} is left out: it takes more than {} s here", TEST_MAX.as_secs());
         return None;
     }
@@ -252,8 +254,8 @@ fn report(files: &[Mutated], fates: &[(u32, Fate)]) -> Result<bool, String> {
     let mut missed_text = String::new();
     let mut sums = [0; 6];
     for mutated in files {
-        let Mutated { file, source, numbers } = mutated;
-        let found = Found::of(source, numbers.start)?;
+        let Mutated { file, numbers, .. } = mutated;
+        let found = mutated.found()?;
         let here: Vec<&(u32, Fate)> = fates.iter().filter(|(number, _)| numbers.contains(number)).collect();
         let count = |is_it: fn(&Fate) -> bool| here.iter().filter(|(_, fate)| is_it(fate)).count();
         let counts = [

@@ -20,7 +20,7 @@ mod find;
 mod judge;
 mod kept;
 
-use find::Found;
+use find::{Found, Kinds};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +46,8 @@ pub struct Options {
     pub ends: Option<Instant>,
     /// Of the mutants only those that this report names as missed.
     pub among: Option<PathBuf>,
+    /// Which kinds of mutants.
+    pub kinds: Kinds,
     /// Files, relative to the tree.
     pub files: Vec<String>,
     /// Says how many there are, and ends.
@@ -56,7 +58,7 @@ pub struct Options {
 
 const USAGE: &str = "\
 mqfq-mutants --tree DIR --build DIR --package P --folder F [--test NAME]... [--every N] [--among REPORT]
-             [--kept DIR] [--minutes N] [--list] [--names] FILE...
+             [--kept DIR] [--minutes N] [--kinds operators|effects|all] [--list] [--names] FILE...
 ";
 
 fn options() -> Result<Options, String> {
@@ -70,6 +72,7 @@ fn options() -> Result<Options, String> {
         among: None,
         kept: None,
         ends: None,
+        kinds: Kinds::All,
         files: Vec::new(),
         is_list: false,
         is_names: false,
@@ -90,6 +93,12 @@ fn options() -> Result<Options, String> {
                 let minutes: u64 = next()?.parse().map_err(|_| "--minutes needs a number")?;
                 options.ends = Some(Instant::now() + Duration::from_secs(60 * minutes));
             }
+            "--kinds" => {
+                let name = next()?;
+                let kinds = Kinds::read(&name);
+                options.kinds =
+                    kinds.ok_or_else(|| format!("--kinds {name}: allowed are operators, effects and all"))?;
+            }
             "--list" => options.is_list = true,
             "--names" => options.is_names = true,
             _ if word.starts_with('-') => return Err(format!("{word} is no option\n\n{USAGE}")),
@@ -107,6 +116,18 @@ pub struct Mutated {
     pub source: String,
     /// Numbers: from, and up to.
     pub numbers: std::ops::Range<u32>,
+    /// Which kinds of mutants.
+    pub kinds: Kinds,
+}
+
+impl Mutated {
+    /// Its mutants.
+    ///
+    /// # Errors
+    /// One sentence if it is no Rust.
+    pub fn found(&self) -> Result<Found<'_>, String> {
+        Found::of(&self.source, self.numbers.start, self.kinds)
+    }
 }
 
 fn read(options: &Options) -> Result<Vec<Mutated>, String> {
@@ -115,9 +136,9 @@ fn read(options: &Options) -> Result<Vec<Mutated>, String> {
     for file in &options.files {
         let path = options.tree.join(file);
         let source = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let found = Found::of(&source, next).map_err(|error| format!("{file}: {error}"))?;
+        let found = Found::of(&source, next, options.kinds).map_err(|error| format!("{file}: {error}"))?;
         let end = next + found.mutants.len() as u32;
-        all.push(Mutated { file: file.clone(), source, numbers: next..end });
+        all.push(Mutated { file: file.clone(), source, numbers: next..end, kinds: options.kinds });
         next = end;
     }
     Ok(all)
@@ -137,7 +158,7 @@ fn go() -> Result<bool, String> {
         let report = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let named: BTreeSet<&str> = report.lines().collect();
         for mutated in &files {
-            let found = Found::of(&mutated.source, mutated.numbers.start)?;
+            let found = mutated.found()?;
             let names = mutated.numbers.clone().zip(&found.mutants);
             names.for_each(|(number, mutant)| {
                 if !named.contains(argued::name(mutated, mutant).as_str()) {
@@ -151,7 +172,7 @@ fn go() -> Result<bool, String> {
     }
     if options.is_names {
         for mutated in &files {
-            let found = Found::of(&mutated.source, mutated.numbers.start)?;
+            let found = mutated.found()?;
             for (number, mutant) in mutated.numbers.clone().zip(&found.mutants) {
                 println!("{number} {}", argued::name(mutated, mutant));
             }
@@ -162,7 +183,7 @@ fn go() -> Result<bool, String> {
     }
     let drawn = alive.clone();
     let mut words: Vec<String> = options.files.iter().chain(&options.tests).cloned().collect();
-    words.push(options.every.to_string());
+    words.push(format!("{} {:?}", options.every, options.kinds));
     let key = kept::key(&words, &options.tree.join(&options.folder));
     let kept = kept::Kept::open(options.kept.as_deref(), &options.package, key)?;
     // Those are not found again by the compiler, one check after the other.
