@@ -76,7 +76,7 @@ pub struct CalibrateOptions {
     /// Go through the page cache.
     #[arg(long, conflicts_with_all = ["preset", "config"])]
     pub buffered: bool,
-    /// Size of the scratch file.
+    /// Size of the scratch file: 64MiB to 1TiB.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = scratch_size)]
     #[arg(conflicts_with_all = ["target", "preset", "config"])]
     pub size: u64,
@@ -87,10 +87,10 @@ pub struct CalibrateOptions {
     /// 100ms.
     #[arg(long, value_name = "DURATION", value_parser = step, conflicts_with_all = ["preset", "quick"])]
     pub step: Option<u64>,
-    /// Workers that load the device, at most. Default: one per CPU, up to 4.
+    /// Workers that load the device, at most: 1 to 64. Default: one per CPU, up to 4.
     #[arg(long, value_name = "N", value_parser = workers(), conflicts_with = "preset")]
     pub workers: Option<u16>,
-    /// Of the random places of requests, and of a modelled drive's random numbers.
+    /// Of the random places of requests, and of a modelled drive's random numbers: 0 or more.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// NAME of [device.NAME] in what is printed. Default: from what is measured.

@@ -43,7 +43,7 @@ pub enum Command {
         /// Where the second SIGUSR2 writes what was traced since the first: for ui.perfetto.dev or chrome://tracing.
         #[arg(long, value_name = "FILE", default_value = "mqfq-trace.json")]
         trace: PathBuf,
-        /// Requests that a trace keeps, the last ones, of each worker on each device.
+        /// Requests that a trace keeps, the last ones, of each worker on each device: 1 to 4194304.
         #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = trace_requests)]
         trace_requests: usize,
         /// The form of what is said on stderr; `journald` goes to the journal instead, with fields.
@@ -76,7 +76,7 @@ pub enum Command {
     Page {
         #[command(flatten)]
         server: Where,
-        /// The proxy's port on 127.0.0.1; 0: any that is free.
+        /// The proxy's port on 127.0.0.1, 0 to 65535; 0: any that is free.
         #[arg(long, value_name = "PORT", default_value_t = 0)]
         port: u16,
         /// Only print the address, also where there is a display.

@@ -144,6 +144,23 @@ mod tests {
     }
 
     #[test]
+    fn every_number_says_its_range() {
+        fn look(command: &Command, path: &str) {
+            for arg in command.get_arguments() {
+                let is_number =
+                    |name: &clap::builder::Str| ["N", "SIZE", "DURATION", "SECONDS", "PORT"].contains(&name.as_str());
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                if arg.get_value_names().is_some_and(|names| names.iter().any(is_number)) {
+                    let says = help.contains(" to ") || help.contains("or more");
+                    assert!(says, "{path} {}: {help}", arg.get_id());
+                }
+            }
+            command.get_subcommands().for_each(|inner| look(inner, &format!("{path} {}", inner.get_name())));
+        }
+        look(&Cli::command(), "mqfq");
+    }
+
+    #[test]
     fn every_key_has_its_meaning_and_range_in_the_help() {
         for kind in mqfq_control::Kind::ALL {
             for key in crate::config::keys(kind) {

@@ -11,6 +11,7 @@
 //!
 //! What reads counters goes to a thread that may wait, not to the one that serves.
 
+use crate::live::Received;
 use crate::metrics::Format;
 use crate::watcher::{Watcher, give_way};
 use crate::why;
@@ -24,7 +25,8 @@ use axum::routing::{MethodRouter, get};
 use futures_util::stream;
 use mqfq_control::Route;
 use mqfq_control::problem::{Problem, did_you_mean};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::thread;
@@ -41,8 +43,11 @@ const PAGE_POLICY: &str =
 /// Streams of snapshots at once.
 pub const STREAMS_MAX: usize = 16;
 
-/// Scrapes at once; others wait for one of them.
+/// Scrapes at once, and readings of the history; others wait for one of them.
 const SCRAPES_MAX: usize = 2;
+
+/// A slice of the history ends after the first point that ends beyond so many bytes.
+const SLICE_BYTES: usize = 64 << 10;
 
 /// Slices of a scrape that are rendered before a client has taken the ones before.
 const SLICES_AHEAD: usize = 2;
@@ -50,14 +55,15 @@ const SLICES_AHEAD: usize = 2;
 /// All of them, about what `watcher` sees.
 pub fn routes(watcher: &Arc<Watcher>) -> Vec<Route> {
     let (streams, scrapes) = (Arc::new(Semaphore::new(STREAMS_MAX)), Arc::new(Semaphore::new(SCRAPES_MAX)));
+    let places = Arc::new(Semaphore::new(SCRAPES_MAX));
     let all: [(&str, MethodRouter); 7] = [
         ("/", get(|| async { ([(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)], Html(PAGE)) })),
         ("/metrics", {
             let watcher = watcher.clone();
             get(move |headers: HeaderMap| metrics(watcher.clone(), scrapes.clone(), Format::accepted(&headers)))
         }),
-        ("/v1/history", of(watcher, |watcher| read(watcher, history))),
-        ("/v1/shares", of(watcher, |watcher| read(watcher, |watcher| json!({ "shares": watcher.received() })))),
+        ("/v1/history", of(watcher, move |watcher| history(watcher, places.clone()))),
+        ("/v1/shares", of(watcher, shares)),
         ("/v1/live", of(watcher, move |watcher| live(watcher, streams.clone()))),
         ("/v1/why", of(watcher, |watcher| why_all(watcher, None))),
         ("/v1/why/{tenant}", {
@@ -77,36 +83,70 @@ where
     get(move || answer(watcher.clone()))
 }
 
-/// A thread of its own reads and renders it, which gives way to workers and waits for a client that is slower.
-async fn metrics(watcher: Arc<Watcher>, scrapes: Arc<Semaphore>, format: Format) -> Response {
-    let Ok(place) = scrapes.acquire_owned().await else { return broken() };
+/// Takes a slice of a body; false: the client has left.
+type Take<'t> = dyn FnMut(Vec<u8>) -> bool + 't;
+
+/// A body that a thread of its own renders slice by slice, which gives way to workers and waits for a client that is
+/// slower.
+async fn sliced(
+    watcher: Arc<Watcher>,
+    places: Arc<Semaphore>,
+    kind: &'static str,
+    render: impl FnOnce(Arc<Watcher>, &mut Take<'_>) + Send + 'static,
+) -> Response {
+    let Ok(place) = places.acquire_owned().await else { return broken() };
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(SLICES_AHEAD);
-    let render = move || {
+    let body = move || {
         give_way();
+        // A client that leaves takes the receiver with it.
+        render(watcher, &mut |slice| sender.blocking_send(Ok(slice.into())).is_ok());
+        drop(place);
+    };
+    if thread::Builder::new().name("mqfq-scrape".into()).spawn(body).is_err() {
+        return broken();
+    }
+    let slices = stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
+    ([(header::CONTENT_TYPE, kind), (header::VARY, "accept")], Body::from_stream(slices)).into_response()
+}
+
+async fn metrics(watcher: Arc<Watcher>, places: Arc<Semaphore>, format: Format) -> Response {
+    let render = move |watcher: Arc<Watcher>, take: &mut Take<'_>| {
         let mut text = watcher.scrape(format);
         // The watcher is not kept by a client that takes its time.
         drop(watcher);
         let mut slice = Vec::new();
-        // A client that leaves takes the receiver with it.
-        while text.slice(&mut slice) && sender.blocking_send(Ok(std::mem::take(&mut slice).into())).is_ok() {}
-        drop(place);
+        while text.slice(&mut slice) && take(std::mem::take(&mut slice)) {}
     };
-    if thread::Builder::new().name("mqfq-scrape".into()).spawn(render).is_err() {
-        return broken();
+    sliced(watcher, places, format.content_type(), render).await
+}
+
+async fn history(watcher: Arc<Watcher>, places: Arc<Semaphore>) -> Response {
+    let render = |watcher: Arc<Watcher>, take: &mut Take<'_>| {
+        let points = watcher.past();
+        drop(watcher);
+        let mut slice = b"{\"points\":[".to_vec();
+        for (at, point) in points.iter().enumerate() {
+            slice.extend_from_slice(if at == 0 { b"" } else { b"," });
+            slice.extend(serde_json::to_vec(&**point).unwrap_or_default());
+            if slice.len() >= SLICE_BYTES && !take(std::mem::take(&mut slice)) {
+                return;
+            }
+        }
+        slice.extend_from_slice(b"]}");
+        take(slice);
+    };
+    sliced(watcher, places, "application/json", render).await
+}
+
+/// What each tenant received, made on a thread that may wait.
+async fn shares(watcher: Arc<Watcher>) -> Response {
+    #[derive(Serialize)]
+    struct Shares {
+        shares: Vec<Received>,
     }
-    let slices = stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
-    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
-    (headers, Body::from_stream(slices)).into_response()
-}
-
-fn history(watcher: &Watcher) -> Value {
-    let points = watcher.past();
-    json!({ "points": points.iter().map(|point| &**point).collect::<Vec<_>>() })
-}
-
-/// What `of` says, on a thread that may wait.
-async fn read(watcher: Arc<Watcher>, of: impl FnOnce(&Watcher) -> Value + Send + 'static) -> Response {
-    spawn_blocking(move || of(&watcher)).await.map_or_else(|_| broken(), |said| Json(said).into_response())
+    let body = spawn_blocking(move || serde_json::to_vec(&Shares { shares: watcher.received() })).await;
+    let Ok(Ok(body)) = body else { return broken() };
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 async fn why_all(watcher: Arc<Watcher>, tenant: Option<String>) -> Response {

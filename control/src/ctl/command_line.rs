@@ -138,8 +138,8 @@ pub fn augment(command: Command, keys: Keys) -> Command {
         plain("why", "Say why a tenant or export is slow; without a name: each of them")
             .args([shell::name(Kind::Tenant, "Tenant or export"), watch()]),
         plain("events", "Print changes, refusals, trouble and notes as they come")
-            .arg(after.help("Begin after event N of those that are kept; 0: with the oldest"))
-            .arg(number("count", "End after so many")),
+            .arg(after.help("Begin after event N of those that are kept, 0 or more; 0: with the oldest"))
+            .arg(number("count", "End after so many, 1 or more")),
         plain("config", "Print what is configured, as TOML"),
         plain("reload", "Have the config file read again, as SIGHUP does")
             .arg(flag("dry-run", "Only say what would come of it"))
@@ -193,7 +193,10 @@ fn of_kind(kind: Kind, known: Vec<&'static str>) -> Command {
         options(sub("rm", format!("Remove {a} {section}")).visible_alias("delete").arg(name())),
     ];
     if kind == Kind::Export {
-        let size = Arg::new("new-size").value_name("SIZE").required(true).help("Its new size, such as 512MiB");
+        let size = Arg::new("new-size")
+            .value_name("SIZE")
+            .required(true)
+            .help("Its new size, such as 512MiB: 1 B to what the device has");
         commands.push(options(sub("resize", "Change the size of an export".to_owned()).arg(name()).arg(size)));
     }
     if kind == Kind::Device {
@@ -210,7 +213,7 @@ fn options(command: Command) -> Command {
     let save = Arg::new("save").long("save").action(ArgAction::SetTrue).conflicts_with("dry-run");
     command
         .arg(dry_run.help("Only say what would come of it"))
-        .arg(revision.help("Only if it is at revision N, which the answer to `show` or `status` has"))
+        .arg(revision.help("Only if it is at revision N, 1 or more, which the answer to `show` or `status` has"))
         .arg(save.help("Write all that is configured to the config file afterwards, as `mqfq ctl save` does"))
 }
 
