@@ -48,7 +48,12 @@ const TOOLS: &[Tool] = &[
         skipped: "our client against another server, and the comparison",
         probe: &["nbdkit", "--version"],
     },
-    Tool { name: "qemu-img", package: "qemu-utils", skipped: "convert and compare", probe: &["qemu-img", "--version"] },
+    Tool {
+        name: "qemu-img",
+        package: "qemu-utils",
+        skipped: "convert, compare, reconnect",
+        probe: &["qemu-img", "--version"],
+    },
     Tool {
         name: "qemu-io",
         package: "qemu-utils",
@@ -58,7 +63,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "qemu-storage-daemon",
         package: "qemu-system-common",
-        skipped: "the comparison with another server",
+        skipped: "the comparison with another server, reconnect under TLS",
         probe: &["qemu-storage-daemon", "--version"],
     },
     Tool {

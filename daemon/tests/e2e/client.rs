@@ -25,7 +25,6 @@ pub const REP_INFO: u32 = 3;
 
 pub const EINVAL: u32 = 22;
 pub const ENOSPC: u32 = 28;
-pub const ESHUTDOWN: u32 = 108;
 
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;

@@ -1,7 +1,7 @@
 //! The end: SIGTERM answers what was admitted, a second one does not wait, SIGUSR1 tells how it goes.
 
-use crate::client::{CMD_READ, CMD_WRITE, Client, ESHUTDOWN, Request};
-use crate::server::{Folder, Server};
+use crate::client::{CMD_READ, CMD_WRITE, Client, Request};
+use crate::server::{Folder, Server, arg, mqfq};
 use mqfq_testing::machine;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -16,20 +16,12 @@ const BLOCKS: u64 = 1024;
 /// Answers, on all connections together, after which the signal is sent.
 const SIGNAL_AT: u64 = 2000;
 
-/// What one connection saw. Its writes are numbered from 1; number n goes to block n mod [`BLOCKS`].
-#[derive(Default)]
-struct Seen {
-    /// Writes answered well.
-    written: Vec<u64>,
-    /// Writes refused because the server shuts down.
-    refused: Vec<u64>,
-}
-
-/// Writes until the server closes the connection; `answered` is called after each answer.
-fn write_until_closed(client: Client, first_block: u64, mut answered: impl FnMut()) -> Seen {
+/// Writes until the server closes the connection. Calls `answered` after each answer, which must not be an error.
+/// Writes are numbered from 1; number n goes to block n mod [`BLOCKS`]. Returns the numbers that were answered.
+fn write_until_closed(client: Client, first_block: u64, mut answered: impl FnMut()) -> Vec<u64> {
     let mut receiver = client.split();
     let mut sender = client;
-    let mut seen = Seen::default();
+    let mut written = Vec::new();
     let (mut sent, mut in_flight) = (0, 0);
     let mut open = true;
     loop {
@@ -46,13 +38,10 @@ fn write_until_closed(client: Client, first_block: u64, mut answered: impl FnMut
             sent += u64::from(open);
             in_flight += u64::from(open);
         }
-        let Some(reply) = receiver.reply() else { return seen };
+        let Some(reply) = receiver.reply() else { return written };
         in_flight -= 1;
-        match reply.error {
-            0 => seen.written.push(reply.cookie),
-            ESHUTDOWN => seen.refused.push(reply.cookie),
-            other => panic!("write {} got error {other}", reply.cookie),
-        }
+        assert_eq!(reply.error, 0, "write {}", reply.cookie);
+        written.push(reply.cookie);
         answered();
     }
 }
@@ -73,7 +62,7 @@ fn sigterm_answers_every_admitted_request_and_executes_no_other() {
                   [export.e]\ndevice = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/s.sock\"\n";
     let mut server = Server::start_in(folder, config);
     let answers = AtomicU64::new(0);
-    let seen: Vec<Seen> = std::thread::scope(|scope| {
+    let seen: Vec<Vec<u64>> = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..CONNECTIONS)
             .map(|index| {
                 let client = Client::connect(&server.join("s.sock"), "e");
@@ -98,12 +87,10 @@ fn sigterm_answers_every_admitted_request_and_executes_no_other() {
     let mut written_in_all = 0;
     let held = std::fs::read(&disk).unwrap();
     for (index, mut seen) in seen.into_iter().enumerate() {
-        seen.written.sort_unstable();
-        seen.refused.sort_unstable();
-        let written = seen.written.len() as u64;
+        seen.sort_unstable();
+        let written = seen.len() as u64;
         written_in_all += written;
-        let answered: Vec<u64> = [&seen.written[..], &seen.refused].concat();
-        assert!(answered.iter().copied().eq(1..=answered.len() as u64), "connection {index}: the answers have a gap");
+        assert!(seen.into_iter().eq(1..=written), "connection {index}: the answers have a gap");
         for block in 0..BLOCKS {
             // The newest write to this block that was answered well: the largest n <= written with n mod BLOCKS =
             // block.
@@ -116,6 +103,42 @@ fn sigterm_answers_every_admitted_request_and_executes_no_other() {
     let tenant = &stats["devices"][0]["tenants"][0];
     assert_eq!(tenant["writes"], written_in_all, "the counters agree with the clients");
     assert_eq!(tenant["failed"], 0);
+}
+
+#[test]
+fn a_removed_export_answers_no_request_with_an_error_and_other_exports_clients_stay() {
+    let _machine = machine::shared();
+    let mut config = "[server]\nworkers = 2\n[control]\nlisten = \"unix:@/c.sock\"\n[device.d]\nkind = \"nvme\"\n\
+                      preset = \"flash-60k\"\nslowed = 10\nsize = \"16MiB\"\n[tenant.t]\n"
+        .to_owned();
+    for (name, offset) in [("goes", 0), ("stays", 8)] {
+        config += &format!(
+            "[export.{name}]\ndevice = \"d\"\ntenant = \"t\"\noffset = \"{offset}MiB\"\nsize = \"8MiB\"\n\
+             nbd = \"unix:@/{name}.sock\"\n"
+        );
+    }
+    let server = Server::start(&config);
+    let [goes, stays] = ["goes", "stays"].map(|name| Client::connect(&server.socket(name), name));
+    let answers = AtomicU64::new(0);
+    let remove = || {
+        let done = mqfq(&["ctl", "--socket", &format!("unix:{}", arg(&server.join("c.sock"))), "export", "rm", "goes"]);
+        assert!(done.status.success(), "{done:?}");
+    };
+    std::thread::scope(|scope| {
+        // Relaxed: a count of answers, which orders nothing.
+        let answered = || _ = answers.fetch_add(1, Ordering::Relaxed);
+        let until_removed = scope.spawn(move || write_until_closed(goes, 0, answered));
+        let (mut stays, mut removal, mut after) = (stays, None, 0);
+        while after < 100 {
+            stays.write(0, &[after; 4096]).unwrap();
+            if removal.is_none() && answers.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
+                removal = Some(scope.spawn(remove));
+            }
+            after += u8::from(until_removed.is_finished());
+        }
+        assert!(until_removed.join().unwrap().len() as u64 >= IN_FLIGHT_MAX);
+    });
+    server.terminate();
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod negotiation;
 mod output;
 mod page;
 mod pages;
+mod reconnect;
 mod sandbox;
 mod server;
 mod start;

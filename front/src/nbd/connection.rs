@@ -12,7 +12,8 @@
 //! asks again after a while), while a request is held because the tenant's staging is full (it waits for
 //! [`Client::room`]), and while as many pieces of large requests are under way as may be. In all cases whole requests
 //! may lie in the inbox, so a receive is in flight only when every whole request was taken. That makes "received in
-//! full" exact when the engine drains: what is in the inbox then is executed, what comes later is refused.
+//! full" exact when the engine drains: a request in the inbox is executed and answered, one that comes later is never
+//! read. Its client gets no error but the end of the connection, after which QEMU and the kernel ask again elsewhere.
 //!
 //! # Large requests
 //! A request longer than a piece is handed over in pieces (`large.rs`), a write as its pieces come, any other as those
@@ -23,7 +24,7 @@
 //! # How it ends
 //! | from | because | what still happens |
 //! |---|---|---|
-//! | `Open` | client left, disconnected, broke a rule, or all is answered while draining | to `Ending` |
+//! | `Open` | client left, disconnected, broke a rule, or would be received from while draining | to `Ending` |
 //! | `Ending` | every request is answered and every reply has left | to `Closed`: the socket is shut down |
 //! | any | the socket is broken | to `Closed` at once; completions are dropped |
 //! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
@@ -289,14 +290,12 @@ impl Connection {
         if self.channel.is_some() {
             return self.receive_sealed(context);
         }
+        if self.draining {
+            return self.read_no_more();
+        }
         let wanted_bytes = match &mut self.phase {
             Phase::Negotiating(_) => HANDSHAKE_RECEIVE_BYTES,
             Phase::Transmitting(transmission) => {
-                if self.draining {
-                    transmission.shut_down();
-                    self.cut_write(Status::Shutdown);
-                }
-                let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as above") };
                 if transmission.payload_missing_bytes() >= DIRECT_BYTES
                     && let Some((buffer, from, to)) = transmission.take_payload()
                 {
@@ -339,7 +338,12 @@ impl Connection {
         if !between {
             self.place.stats().count_broken(Rule::Truncated);
         }
-        self.cut_write(Status::Invalid);
+        self.read_no_more();
+    }
+
+    /// Answers what was received in full, then ends. A write of which a part is missing gets no answer.
+    fn read_no_more(&mut self) {
+        self.cut_write();
         self.life = Life::Ending;
     }
 
@@ -679,11 +683,7 @@ impl Client for Connection {
             self.tls_broke(&why);
             return self.close(context);
         }
-        let answered = self.under_way.is_empty() && !self.full;
-        if self.draining && answered {
-            self.life = Life::Ending;
-        }
-        if self.life == Life::Ending && answered && self.replies.is_empty() {
+        if self.life == Life::Ending && self.under_way.is_empty() && self.replies.is_empty() {
             self.end(context);
         }
         self.await_client(context);
@@ -699,14 +699,11 @@ impl Client for Connection {
 
     fn drain(&mut self, _context: &mut dyn Context) {
         self.draining = true;
-        match &mut self.phase {
-            // An option that comes later would have to be refused; there is nothing to lose by not waiting for it.
-            Phase::Negotiating(_) => self.life = self.life.max_ending(),
-            Phase::Transmitting(transmission) if self.receiving => {
-                transmission.shut_down();
-                self.cut_write(Status::Shutdown);
-            }
-            Phase::Transmitting(_) => {}
+        // An option that comes later would have to be refused; there is nothing to lose by not waiting for it. A
+        // request that comes with the receive in flight is one that was never read.
+        let reads_now = self.receiving || matches!(self.phase, Phase::Negotiating(_));
+        if self.life == Life::Open && reads_now {
+            self.read_no_more();
         }
     }
 
@@ -740,13 +737,6 @@ impl Client for Connection {
             Phase::Transmitting(transmission) => Some(transmission.session().export.id.number()),
         };
         Label { client: Some(self.number), export }
-    }
-}
-
-impl Life {
-    /// At least ending.
-    fn max_ending(self) -> Life {
-        if self == Life::Open { Life::Ending } else { self }
     }
 }
 

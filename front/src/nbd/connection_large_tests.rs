@@ -169,10 +169,10 @@ fn a_simple_read_that_fails_in_the_middle_ends_the_connection() {
 }
 
 #[test]
-fn a_large_write_that_will_not_come_is_over_when_its_pieces_are() {
+fn a_large_write_that_will_not_come_is_over_when_its_pieces_are_and_gets_no_answer() {
     let whole = write(1, 0, &payload(100_000));
-    // The client goes; the server drains. 22 is EINVAL, 108 ESHUTDOWN.
-    for (drains, errno) in [(false, 22), (true, 108)] {
+    // The client goes; the server drains.
+    for drains in [false, true] {
         let mut peer = structured_with(small_pieces(), &Stats::new(&NAMES));
         peer.executes = false;
         peer.say(&whole[..28 + 10_000]);
@@ -185,7 +185,7 @@ fn a_large_write_that_will_not_come_is_over_when_its_pieces_are() {
         assert!(!peer.client.is_done(), "two pieces are under way");
         peer.executes = true;
         peer.run();
-        assert_eq!(errors(&peer.read), [(1, errno)]);
+        assert_eq!(errors(&peer.read), []);
         assert!(peer.gone());
         assert_eq!(peer.fake.executed.len(), 2);
     }

@@ -409,7 +409,6 @@ fn a_client_is_told_goodbye_when_it_disconnects_and_when_the_server_drains() {
         tls.ask(&[option(option::STRUCTURED_REPLY, b""), option(option::GO, &[0; 6])].concat());
         if drains {
             tls.peer.drain();
-            // A request that comes later is refused, as the client must be told before the end.
             tls.exchange();
         } else {
             tls.ask(&header(Command::Disconnect, 0, 1, 0, 0));

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | every piece ended well | answered with success |
 //! | a piece failed | no piece more is handed over; when those under way have ended: answered with the first error |
-//! | cut: the client left, or the server drains, before a write has come in full | the same, with the error of the cut |
+//! | cut: the client left, or the server drains, before a write has come in full | the same, without an answer |
 //!
 //! A request that fails may have been carried out in part, as with any drive (NBD protocol, "error values", says
 //! nothing of what a failed write left). A flush or FUA covers what was acknowledged, and a failed request is not.
@@ -149,9 +149,14 @@ impl Large {
     }
 
     /// The rest of a write will not come, or is not waited for.
-    pub fn cut(&mut self, status: Status) {
+    pub fn cut(&mut self) {
         self.cut = true;
-        self.fail(status);
+        self.fail(Status::Shutdown);
+    }
+
+    /// It was cut, and is not answered.
+    pub fn is_cut(&self) -> bool {
+        self.cut
     }
 
     /// Nothing of it is under way and nothing will be: it is to be answered.
@@ -262,7 +267,7 @@ mod tests {
         large.dropped(64 * KIB);
         assert!(large.is_over());
         let mut large = write();
-        large.cut(Status::Shutdown);
+        large.cut();
         assert!(large.is_over());
         assert_eq!(large.failed(), Some(Status::Io));
     }

@@ -61,8 +61,6 @@ pub enum Rule {
     UnknownCommand,
     /// Transmission: a flag that is unknown, not offered, or not one of this command.
     UnknownFlags,
-    /// Transmission: the server is shutting down.
-    ShuttingDown,
     /// Transmission: a change of a read-only export.
     ReadOnly,
     /// Transmission: BLOCK_STATUS without a metadata context.
@@ -91,7 +89,7 @@ impl From<Rule> for usize {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 35] = [
+    pub const ALL: [Rule; 34] = [
         Rule::UnknownClientFlags,
         Rule::BadOptionMagic,
         Rule::NeedsFixedNewstyle,
@@ -117,7 +115,6 @@ impl Rule {
         Rule::Truncated,
         Rule::UnknownCommand,
         Rule::UnknownFlags,
-        Rule::ShuttingDown,
         Rule::ReadOnly,
         Rule::NeedsMetaContext,
         Rule::FlushHasNoRange,
@@ -157,7 +154,6 @@ impl Rule {
             Rule::Truncated => "truncated",
             Rule::UnknownCommand => "unknown_command",
             Rule::UnknownFlags => "unknown_flags",
-            Rule::ShuttingDown => "shutting_down",
             Rule::ReadOnly => "read_only",
             Rule::NeedsMetaContext => "needs_meta_context",
             Rule::FlushHasNoRange => "flush_has_no_range",
@@ -200,7 +196,6 @@ impl Rule {
             Rule::Truncated => "the client went away in the middle of a message",
             Rule::UnknownCommand => "this export does not know the command",
             Rule::UnknownFlags => "the command has a flag that is unknown, not offered, or not for this command",
-            Rule::ShuttingDown => "the server is shutting down",
             Rule::ReadOnly => "the export is read-only",
             Rule::NeedsMetaContext => "block status needs a metadata context, and none was chosen",
             Rule::FlushHasNoRange => "a flush has offset 0 and length 0",
@@ -219,7 +214,6 @@ impl Rule {
     pub fn errno(self, command: Option<Command>, structured: bool) -> Errno {
         match (self, command) {
             (Rule::ReadOnly, _) => Errno::Perm,
-            (Rule::ShuttingDown, _) => Errno::Shutdown,
             (Rule::OutOfRange, Some(Command::Write | Command::WriteZeroes)) => Errno::NoSpc,
             (Rule::TooLongForOneChunk, _) => Errno::Overflow,
             (Rule::PayloadOverMax, Some(Command::Read)) if structured => Errno::Overflow,

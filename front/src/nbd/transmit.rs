@@ -140,7 +140,6 @@ pub struct Transmission {
     stage: Stage,
     requests: usize,
     account: Account,
-    shutting_down: bool,
 }
 
 #[derive(Debug)]
@@ -185,17 +184,12 @@ impl Transmission {
     pub fn new(session: Session, limits: Limits) -> Transmission {
         assert!(limits.piece_bytes.is_power_of_two(), "pieces of {} bytes have no boundaries", limits.piece_bytes);
         let account = Account::new(session.export.memory.clone(), limits.bytes_max);
-        Transmission { session, limits, stage: Stage::Header, requests: 0, account, shutting_down: false }
+        Transmission { session, limits, stage: Stage::Header, requests: 0, account }
     }
 
     /// What was agreed on.
     pub fn session(&self) -> &Session {
         &self.session
-    }
-
-    /// From now on every request that was not taken is refused: the server is shutting down.
-    pub fn shut_down(&mut self) {
-        self.shutting_down = true;
     }
 
     /// No request has begun that is not complete: a client may leave here. The caller knows whether it holds back
@@ -268,7 +262,7 @@ impl Transmission {
         };
         let RequestHeader { cookie, offset_bytes, length_bytes, .. } = header;
         let is_large = length_bytes > self.limits.piece_bytes;
-        let mut action = validate(&self.session, &header, self.shutting_down);
+        let mut action = validate(&self.session, &header);
         if is_large && header.flags & request::DF != 0 && matches!(action, Ok(Action::Execute { op: Op::Read, .. })) {
             // Allowed above 64 KiB. Source: NBD protocol, "NBD_CMD_FLAG_DF".
             action = Err(Rule::TooLongForOneChunk);
@@ -347,10 +341,6 @@ impl Transmission {
         let Payload { cookie, fua, offset_bytes, length_bytes, after_bytes, memory, .. } = payload;
         let Memory::Here(buffer) = memory else { unreachable!("as above: it was filled") };
         let Some(after_bytes) = after_bytes else {
-            if self.shutting_down {
-                self.account.give(Buffer::memory_bytes(length_bytes));
-                return Taken::Refused { cookie, command: Some(Command::Write), rule: Rule::ShuttingDown };
-            }
             let buffer = Some(buffer);
             return Taken::Request(Request { cookie, op: Op::Write, fua, offset_bytes, length_bytes, buffer });
         };

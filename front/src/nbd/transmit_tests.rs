@@ -287,20 +287,6 @@ fn pieces_are_to_come_from_the_announcement_of_a_large_write_to_its_last_one() {
 }
 
 #[test]
-fn a_write_that_was_not_complete_when_the_shutdown_began_is_refused() {
-    let mut transmission = Transmission::new(session(), ROOMY);
-    let input = write(1, 0, b"payload");
-    assert!(matches!(transmission.advance(&input[..30]), (30, Taken::More)));
-    assert!(!transmission.between_requests());
-    transmission.shut_down();
-    let (used, taken) = transmission.advance(&input[30..]);
-    assert_eq!(used, 5);
-    assert!(matches!(taken, Taken::Refused { cookie: 1, rule: Rule::ShuttingDown, .. }));
-    assert_eq!(transmission.under_way(), (1, 0), "its reply is to come, its buffer is free");
-    assert!(transmission.between_requests());
-}
-
-#[test]
 fn a_payload_may_be_received_into_its_own_buffer() {
     let payload: Vec<u8> = (0..100_000).map(|index| index as u8).collect();
     let input = [write(1, 0, &payload), header(Command::Flush, 2, 0, 0)].concat();

@@ -42,7 +42,7 @@ pub enum Action {
 ///
 /// # Errors
 /// The first rule that the request breaks.
-pub fn validate(session: &Session, header: &RequestHeader, shutting_down: bool) -> Result<Action, Rule> {
+pub fn validate(session: &Session, header: &RequestHeader) -> Result<Action, Rule> {
     let export = &*session.export;
     let command = Command::from_number(header.command).ok_or(Rule::UnknownCommand)?;
     let (action, own_flags) = match command {
@@ -61,9 +61,6 @@ pub fn validate(session: &Session, header: &RequestHeader, shutting_down: bool) 
     };
     if header.flags & !(own_flags | request::FUA) != 0 {
         return Err(Rule::UnknownFlags);
-    }
-    if shutting_down {
-        return Err(Rule::ShuttingDown);
     }
     if export.is_read_only() && matches!(command, Command::Write | Command::Trim | Command::WriteZeroes) {
         return Err(Rule::ReadOnly);
@@ -140,13 +137,13 @@ mod tests {
     }
 
     fn refused(session: &Session, header: RequestHeader) -> (Rule, Errno) {
-        let rule = validate(session, &header, false).unwrap_err();
+        let rule = validate(session, &header).unwrap_err();
         (rule, rule.errno(Command::from_number(header.command), session.structured))
     }
 
     #[test]
     fn each_command_does_what_it_says() {
-        let does = |header| validate(&session(), &header, false).unwrap();
+        let does = |header| validate(&session(), &header).unwrap();
         assert_eq!(does(header(Command::Read, 0, 0, 512)), execute(Op::Read, false));
         assert_eq!(does(header(Command::Read, request::DF, MIB - 512, 512)), execute(Op::Read, false));
         assert_eq!(does(header(Command::Write, 0, 0, 65536)), execute(Op::Write, false));
@@ -163,7 +160,7 @@ mod tests {
 
     #[test]
     fn fua_is_taken_and_ignored_where_nothing_is_written() {
-        let does = |header| validate(&session(), &header, false).unwrap();
+        let does = |header| validate(&session(), &header).unwrap();
         assert_eq!(does(header(Command::Read, request::FUA, 0, 512)), execute(Op::Read, false));
         assert_eq!(does(header(Command::Flush, request::FUA, 0, 0)), execute(Op::Flush, false));
         assert_eq!(does(header(Command::BlockStatus, request::FUA, 0, 512)), Action::BlockStatus);
@@ -210,7 +207,7 @@ mod tests {
             assert_eq!(refused(&session, header(command, 0, 0, 512)), (Rule::ReadOnly, Errno::Perm));
         }
         for header in [header(Command::Read, 0, 0, 512), header(Command::Flush, 0, 0, 0)] {
-            assert!(validate(&session, &header, false).is_ok());
+            assert!(validate(&session, &header).is_ok());
         }
     }
 
@@ -260,7 +257,7 @@ mod tests {
         let simple = Session { structured: false, ..session() };
         assert_eq!(refused(&simple, read), (Rule::PayloadOverMax, Errno::Inval));
         for command in [Command::Trim, Command::WriteZeroes, Command::BlockStatus] {
-            assert!(validate(&session(), &header(command, 0, 0, length_bytes), false).is_ok());
+            assert!(validate(&session(), &header(command, 0, 0, length_bytes)).is_ok());
         }
     }
 
@@ -277,15 +274,5 @@ mod tests {
         let session = Session { block_status: false, ..session() };
         let header = header(Command::BlockStatus, 0, 0, 512);
         assert_eq!(refused(&session, header), (Rule::NeedsMetaContext, Errno::Inval));
-    }
-
-    #[test]
-    fn a_server_that_shuts_down_says_so_unless_the_request_is_nonsense() {
-        let rule = |header| validate(&session(), &header, true);
-        let read = header(Command::Read, 0, MIB, 512);
-        assert_eq!(rule(read), Err(Rule::ShuttingDown), "named before the range");
-        assert_eq!(Rule::ShuttingDown.errno(Some(Command::Read), true), Errno::Shutdown);
-        assert_eq!(rule(RequestHeader { command: 99, ..read }), Err(Rule::UnknownCommand));
-        assert_eq!(rule(header(Command::Disconnect, 0, 0, 0)), Ok(Action::Disconnect));
     }
 }

@@ -3,16 +3,17 @@
 use super::{Asked, Connection, Phase};
 use crate::nbd::rule::{Rule, errno_of_status};
 use mqfq_blk::client::Context;
-use mqfq_blk::request::{Op, Status};
+use mqfq_blk::request::Op;
 
 impl Connection {
-    /// What has not come of a large write is not waited for. It is answered when its pieces under way have ended.
-    pub(super) fn cut_write(&mut self, status: Status) {
+    /// The rest of a large write is not waited for. The write gets no answer, and the connection waits for its pieces
+    /// under way.
+    pub(super) fn cut_write(&mut self) {
         let Some(place) = self.writing.take() else { return };
         let large = self.under_way.large(place);
-        large.cut(status);
+        large.cut();
         if large.is_over() {
-            self.answer_failed(place);
+            self.under_way.remove(place);
         }
     }
 
@@ -24,6 +25,10 @@ impl Connection {
         }
         self.issuing.retain(|issuing| *issuing != place);
         let large = self.under_way.large(place);
+        if large.is_cut() {
+            self.under_way.remove(place);
+            return;
+        }
         if large.failed().is_some() && large.is_streaming() {
             // The header said that all is well. Source: NBD protocol, "NBD_CMD_READ": only the end of the connection
             // can say otherwise.

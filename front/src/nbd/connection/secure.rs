@@ -23,7 +23,6 @@ use crate::nbd::channel::{Channel, Step, may_step};
 use crate::nbd::negotiate::Tls;
 use crate::nbd::rule::Rule;
 use mqfq_blk::client::Context;
-use mqfq_blk::request::Status;
 
 /// How an address stands to TLS.
 pub(super) fn offered(options: &NbdOptions) -> Tls {
@@ -73,10 +72,7 @@ impl Connection {
             return;
         }
         if self.draining {
-            if let Phase::Transmitting(transmission) = &mut self.phase {
-                transmission.shut_down();
-            }
-            self.cut_write(Status::Shutdown);
+            return self.read_no_more();
         }
         match self.channel.as_mut().expect("as above").lend() {
             Some((buffer, from, to)) => {
@@ -88,9 +84,8 @@ impl Connection {
     }
 
     pub(super) fn tls_broke(&mut self, why: &str) {
-        self.cut_write(Status::Invalid);
         self.broke_because(Rule::TlsBroken, &format!(": {why}"));
-        self.life = Life::Ending;
+        self.read_no_more();
     }
 
     /// Everything was answered and has left.

@@ -14,7 +14,8 @@ impl Transmission {
     /// # Panics
     /// If the buffer of a payload is lent.
     pub fn pack(&self, writer: &mut StateWriter) {
-        writer.flag(self.shutting_down);
+        // Once: the server is shutting down.
+        writer.flag(false);
         match &self.stage {
             Stage::Header => writer.u8(0),
             Stage::Payload(payload) => {
@@ -44,8 +45,8 @@ impl Transmission {
         writing: Option<&Large>,
     ) -> Result<Transmission, StateFault> {
         assert!(limits.piece_bytes.is_power_of_two(), "pieces of {} bytes have no boundaries", limits.piece_bytes);
-        let shutting_down = reader.flag()?;
-        let mut transmission = Transmission { session, limits, stage: Stage::Header, requests, account, shutting_down };
+        reader.flag()?;
+        let mut transmission = Transmission { session, limits, stage: Stage::Header, requests, account };
         transmission.stage = match reader.u8()? {
             0 => Stage::Header,
             1 => Stage::Payload(transmission.unpack_payload(reader, writing)?),
