@@ -124,6 +124,25 @@ mod tests {
         let told: Vec<_> = groups.all().iter().map(|group| (group.name.as_str(), group.weight, group.parent)).collect();
         assert_eq!(told, [("company", None, None), ("other", None, None), ("team", Some(7), Some(0))]);
         assert_eq!(read("").unwrap(), Groups::default());
+        // Numbers are those of the order, also where another group comes before the one that it is in.
+        let groups = read("[group.team]\ngroup = \"company\"\n[group.other]\n[group.company]\n").unwrap();
+        let told: Vec<_> = groups.all().iter().map(|group| (group.name.as_str(), group.parent)).collect();
+        assert_eq!(told, [("other", None), ("company", None), ("team", Some(1))]);
+    }
+
+    #[test]
+    fn a_group_is_found_by_its_name_and_another_name_is_refused_with_all_that_there_are() {
+        let groups = read("[group.b]\n[group.a]\n").unwrap();
+        let find = |name: &str| {
+            let text = format!("group = \"{name}\"\n");
+            let source = Source::new("c.toml", &text);
+            let root = source.parse().unwrap();
+            let root = Section::root(&source, root.get_ref(), &["group"]).unwrap();
+            groups.find(&root.get("group").unwrap()).map_err(|error| error.to_string())
+        };
+        assert_eq!([find("b"), find("a")], [Ok(0), Ok(1)]);
+        let refused = find("else").unwrap_err();
+        assert_eq!(refused, "c.toml:1: group: there is no group \"else\", defined are a, b");
     }
 
     #[test]

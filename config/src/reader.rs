@@ -513,4 +513,93 @@ mod tests {
         let pairs: Vec<_> = pairs.iter().map(|(name, entry)| (name.as_str(), entry.place().line)).collect();
         assert_eq!(pairs, [("yard", 4), ("box", 5), ("mile", 6)]);
     }
+
+    /// What a reader makes of a value under the key `k` in line 2: what it is, or the sentence.
+    fn read<T: fmt::Debug>(value: &str, of: impl Fn(&Entry<'_, '_>) -> Result<T, ConfigError>) -> String {
+        let text = format!("# a comment\nk = {value}\n");
+        let source = Source::new("c.toml", &text);
+        let tree = source.parse().unwrap();
+        let root = Section::root(&source, tree.get_ref(), &["k"]).unwrap();
+        match of(&root.get("k").unwrap()) {
+            Ok(read) => format!("{read:?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn each_value_is_what_its_key_allows_or_a_sentence_with_what_is_allowed() {
+        let number = |value: &str| read(value, |entry| entry.number_or("auto", 1..=9u8));
+        assert_eq!(["1", "9", "\"auto\""].map(number), ["Some(1)", "Some(9)", "None"]);
+        let allowed = "allowed is 1 to 9 or \"auto\"";
+        assert_eq!(number("10"), format!("c.toml:2: k: 10 is out of range, {allowed}"));
+        assert_eq!(number("\"aut\""), format!("c.toml:2: k: \"aut\" is not known, {allowed}"));
+        let decimal = |value: &str| read(value, |entry| entry.decimal(0.5..=9.0));
+        assert_eq!(["1", "0.5"].map(decimal), ["1.0", "0.5"]);
+        assert_eq!(decimal("9.5"), "c.toml:2: k: 9.5 is out of range, allowed is 0.5 to 9");
+        assert!(decimal("0x5").ends_with("allowed is a number, 0.5 to 9"), "{}", decimal("0x5"));
+        let size = |value: &str| read(value, |entry| entry.size(4096..=1 << 20));
+        assert_eq!(["4096", "\"1MiB\""].map(size), ["4096", "1048576"]);
+        assert_eq!(size("4095"), "c.toml:2: k: 4095 is out of range, allowed is 4KiB to 1MiB");
+        assert!(size("\"4 KiB\"").starts_with("c.toml:2: k: \"4 KiB\" is not a size, because of its space"));
+        assert!(size("\"much\"").starts_with("c.toml:2: k: \"much\" is not a size, allowed"));
+        let size_or = |value: &str| read(value, |entry| entry.size_or("all", 4096..=1 << 20));
+        assert_eq!(["\"all\"", "\"8KiB\"", "4096"].map(size_or), ["None", "Some(8192)", "Some(4096)"]);
+        assert_eq!(size_or("\"al\""), "c.toml:2: k: \"al\" is not known, allowed is 4KiB to 1MiB or \"all\"");
+        let words = [("off", 0), ("auto", 1)];
+        let one_of = |value: &str| read(value, |entry| entry.size_or_one_of(&words, 4096..=16384, 4096, |bytes| bytes));
+        assert_eq!(["\"off\"", "\"auto\"", "\"8KiB\"", "12288"].map(one_of), ["0", "1", "8192", "12288"]);
+        let allowed = "allowed is \"off\", \"auto\" or 4KiB to 16KiB in steps of 4KiB";
+        for (value, why) in [("5000", "is no multiple of 4KiB"), ("0", "is out of range"), ("20480", "is out of range")]
+        {
+            assert_eq!(one_of(value), format!("c.toml:2: k: {value} {why}, {allowed}"));
+        }
+        assert_eq!(one_of("\"of\""), format!("c.toml:2: k: \"of\" is not known, {allowed}"));
+        assert!(one_of("true").contains("\"off\", \"auto\" or 4KiB") && !one_of("true").contains("not known"));
+        let duration = |value: &str| read(value, |entry| entry.duration_ns(1_000..=1_000_000));
+        assert_eq!(["\"1us\"", "\"1ms\""].map(duration), ["1000", "1000000"]);
+        assert_eq!(duration("\"2ms\""), "c.toml:2: k: \"2ms\" is out of range, allowed is 1us to 1ms");
+        assert!(duration("\"1x\"").starts_with("c.toml:2: k: \"1x\" is not a duration, allowed is "));
+    }
+
+    #[test]
+    fn a_list_is_all_of_its_values_each_in_its_line() {
+        let texts = |value: &str| read(value, |entry| entry.texts("a name"));
+        assert_eq!(["\"a\"", "[\"a\", \"b\"]"].map(texts), ["[\"a\"]", "[\"a\", \"b\"]"]);
+        for value in ["[]", "[\"a\", 1]"] {
+            assert_eq!(texts(value), "c.toml:2: k: this list does not fit here, allowed is a name");
+        }
+        let items = |entry: &Entry<'_, '_>| {
+            let items = entry.items("a list")?;
+            items
+                .iter()
+                .map(|item| Ok((item.place().line, item.text("a name")?)))
+                .collect::<Result<Vec<_>, ConfigError>>()
+        };
+        assert_eq!(read("[\"a\",\n\n \"b\"]", items), "[(2, \"a\"), (4, \"b\")]");
+        let value = |value: &str| read(value, |entry| entry.value().map(|value| value.to_string()));
+        let whole = "[1, \"b\", true, 2.5]";
+        assert_eq!(value(whole), format!("{whole:?}"));
+        assert_eq!(value("{ a = 1, b = { c = 2, d = 3 } }"), format!("{:?}", "{ a = 1, b = { c = 2, d = 3 } }"));
+    }
+
+    #[test]
+    fn what_is_no_toml_or_no_key_is_a_sentence_with_its_line() {
+        let refused = |text: &str| {
+            let source = Source::new("c.toml", text);
+            let tree = match source.parse() {
+                Err(error) => return error.to_string(),
+                Ok(tree) => tree,
+            };
+            let root = Section::root(&source, tree.get_ref(), &["a", "b"]);
+            root.map(|root| root.allowed.join(" ")).unwrap_or_else(|error| error.to_string())
+        };
+        assert_eq!(refused("a = 1\nb = 2\n"), "a b", "its keys are kept");
+        let twice = "c.toml:3: not valid TOML: a stands here for the second time, allowed is once";
+        assert_eq!(refused("a = 1\nb = 2\na = 3\n"), twice);
+        assert!(refused("a = 1\nb = \n").starts_with("c.toml:2: not valid TOML: "), "{}", refused("a = 1\nb = \n"));
+        let unknown = "c.toml:2: bb: unknown key, allowed are a, b";
+        assert!(refused("a = 1\nbb = 2\n").starts_with(unknown), "{}", refused("a = 1\nbb = 2\n"));
+        let names = ["plain-key_1", "", "a.b", "\u{e4}"].map(|key| join("t", key));
+        assert_eq!(names, ["t.plain-key_1", "t.\"\"", "t.\"a.b\"", "t.\"\u{e4}\""]);
+    }
 }

@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_file_that_is_no_text_is_refused_with_the_line() {
         assert_eq!(utf8("é\n".into()), Ok("é\n".to_owned()));
-        assert_eq!(utf8(b"a\nb\n\xffc".to_vec()), Err("line 3 is no text, allowed is UTF-8".to_owned()));
+        assert_eq!(utf8(b"ab\nb\n\xffc".to_vec()), Err("line 3 is no text, allowed is UTF-8".to_owned()));
         assert_eq!(utf8(b"\xc3".to_vec()), Err("line 1 is no text, allowed is UTF-8".to_owned()));
     }
 

@@ -411,6 +411,65 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_is_usual_is_the_median_of_a_device_s_own_minutes_and_of_an_hour_of_them() {
+        // The requests of each minute take so long on the device, ms; the other device is always slower.
+        let usual = |means_ms: &[u64]| {
+            let mut history = History::default();
+            let (mut requests, mut flow) = (0, tenant("a", 100, 0, 0, 0));
+            for minute in 0..=means_ms.len() as u64 {
+                let mut now = stats(60 * minute, vec![flow.clone()]);
+                let mut other = now.devices[0].clone();
+                (other.name, other.flows) = ("other".into(), vec![tenant("a", 100, 10 * minute, 0, 9_000_000)]);
+                now.devices.insert(0, other);
+                history.push(&now);
+                requests += 100;
+                flow.stats.completed[0] = requests;
+                flow.stats.device_ns_sum += means_ms.get(minute as usize).map_or(0, |ms| 100 * ms * 1_000_000);
+            }
+            let devices = history.over(60).unwrap().devices;
+            [&devices[0], &devices[1]].map(|device| device.usual_device_ns.unwrap() / 1_000_000)
+        };
+        assert_eq!(usual(&[5, 1, 4]), [9, 4]);
+        let hours: Vec<u64> = std::iter::repeat_n(1, 60).chain(std::iter::repeat_n(8, 31)).collect();
+        assert_eq!(usual(&hours), [9, 8], "29 of the last sixty minutes were fast");
+    }
+
+    #[test]
+    fn an_interval_has_the_time_groups_and_cores_of_its_own_readings() {
+        let mut history = History::default();
+        for second in 0..=100u64 {
+            // Half a request waits, a little less, and one thousandth.
+            let waiting = |name: &str, ns| tenant(name, 100, second, ns, 1_000_000);
+            let flows = vec![waiting("a", 500_000_000), waiting("b", 499_999_999), waiting("c", 1_000_000)];
+            let mut now = stats(second, flows);
+            now.devices[0].flows[1].group = Some(mqfq_blk::hierarchy::GroupId(3));
+            now.devices.push(DeviceStats { name: "other".into(), ..now.devices[0].clone() });
+            let wanted = |part: u64| WorkerStats { wanted_ns: Some(second * SECOND_NS / part) };
+            now.workers = vec![wanted(2), wanted(4), WorkerStats { wanted_ns: None }];
+            history.push(&now);
+        }
+        let minute = history.over(600).unwrap();
+        assert_eq!(minute.elapsed_ns, 60 * SECOND_NS, "readings of a minute are kept");
+        let now = stats(100, vec![tenant("c", 100, 0, 0, 0), tenant("b", 100, 0, 0, 0)]);
+        let mut now = EngineStats { devices: vec![now.devices[0].clone(), now.devices[0].clone()], ..now };
+        now.devices[0].name = "other".into();
+        now.devices.push(DeviceStats { name: "new".into(), ..now.devices[0].clone() });
+        let told = history.over(10).unwrap().of(&now);
+        assert_eq!(told.elapsed_ns, 10 * SECOND_NS);
+        assert_eq!(told.wanted_ns, [Some(5 * SECOND_NS), Some(5 * SECOND_NS / 2), None]);
+        assert_eq!(told.devices.iter().map(|device| &*device.name).collect::<Vec<_>>()[..2], ["other", "fast"]);
+        for device in &told.devices[..2] {
+            assert_eq!(device.names[..], ["c", "b"]);
+            let of = |flow: &FlowInterval| (flow.requests, flow.active_ns, flow.group, flow.is_hungry);
+            let active_ns = [10 * 2_000_000, 10 * 500_999_999];
+            let expected = [(10, active_ns[0], None, false), (10, active_ns[1], Some(3), false)];
+            assert_eq!(device.flows.iter().map(of).collect::<Vec<_>>(), expected);
+        }
+        assert_eq!(told.devices[2].flows, [FlowInterval::default(); 2], "nothing is known of a device that has come");
+        assert!(history.over(1).unwrap().devices[0].flows[0].is_hungry, "half a request is enough");
+    }
+
+    #[test]
     fn tenants_that_come_and_go_are_told_apart_by_name() {
         let mut history = History::default();
         history.push(&stats(0, vec![tenant("a", 100, 500, 10, 10), tenant("b", 100, 20, 10, 10)]));

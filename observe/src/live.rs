@@ -245,6 +245,7 @@ mod tests {
             let mut stats = stats(second, vec![tenant("web", 100, busy, 0, 1_000), tenant("db", 300, rare, 0, 2_000)]);
             let mut other = stats.devices[0].clone();
             other.name = "slow".into();
+            other.health = Health::Failed;
             other.flows = vec![tenant("web", 200, rare, 3_000_000, 4_000_000), tenant("db", 100, busy, 0, 5_000)];
             other.hctxs[0].in_flight_ns = 7 * second * 1_000_000_000;
             (other.hctxs[0].throttled_ns, other.hctxs[0].no_token_ns) = (second * 500_000_000, second * 250_000_000);
@@ -294,6 +295,16 @@ mod tests {
         assert_eq!((device.commands, device.throttled, device.token_waits), (7.0, 0.5, 0.25));
         assert_eq!((device.requests_per_s, device.bytes_per_s), (400.0, 400.0 * 4096.0));
         assert_eq!((device.name.as_str(), device.policy.as_str(), device.left_out), ("slow", "mqfq", 0));
+        assert_eq!([&live.devices[0].trouble, &device.trouble], ["", Health::Failed.name()]);
+        assert_eq!((live.at_ns, device.window_bytes.is_some()), (60_000_000_000, true));
+        near(of(0, 1).device_p50_ns, 2_000);
+        let received = received(&minute);
+        let of = |at: usize| (&*received[at].device, &*received[at].tenant, received[at].share, received[at].entitled);
+        assert_eq!([of(0), of(1)], [("fast", "web", 0.9375, 0.9375), ("fast", "db", 0.0625, 0.0625)]);
+        assert_eq!([of(2).0, of(3).0, of(2).1, of(3).1], ["slow", "slow", "web", "db"]);
+        let rates = received.iter().map(|it| (it.requests_per_s * 60.0, it.bytes_per_s * 60.0 / 4096.0));
+        let rates: Vec<_> = rates.map(|(requests, bytes)| (requests.round(), bytes.round())).collect();
+        assert_eq!(rates, [(6000.0, 6000.0), (400.0, 400.0), (400.0, 400.0), (6000.0, 6000.0)]);
     }
 
     #[test]
@@ -310,5 +321,7 @@ mod tests {
         let device = &live.devices[0];
         assert_eq!((device.tenants.len(), device.left_out), (TENANTS_MAX, 100));
         assert!((250..300).all(|n: u32| device.tenants.iter().any(|tenant| tenant.name == n.to_string())));
+        let numbers: Vec<u32> = device.tenants.iter().map(|tenant| tenant.name.parse().unwrap()).collect();
+        assert!(numbers.is_sorted(), "in the order of the config: {numbers:?}");
     }
 }

@@ -187,13 +187,19 @@ mod tests {
 
     impl Source for Counted {
         fn limited(&self) -> Vec<Limited> {
-            Vec::new()
+            // Held "batch" back for 5 s at first, 1 s from the 10th to the 11th, and 3 s from the 17th on.
+            // Relaxed: the test has one thread.
+            let second = self.second.load(Ordering::Relaxed);
+            let waited_s = second.min(5) + u64::from(second > 10) + second.saturating_sub(17);
+            let waited_ns = waited_s * 1_000_000_000;
+            vec![Limited { tenant: "batch".into(), export: None, key: "max-iops".into(), waited_ns }]
         }
 
         fn export(&self, name: &str) -> Option<(String, String)> {
             // Of "web", which has a weight for all its exports, and of "db", whose exports have weights.
             let (device, flow) = match name {
                 "page" => ("fast", "web"),
+                "web" => ("fast", "db/root"),
                 "root" => ("fast", "db/root"),
                 "elsewhere" => ("slow", "web"),
                 _ => return None,
@@ -210,7 +216,14 @@ mod tests {
         fn sums(&self) -> EngineStats {
             // Relaxed: as above.
             let second = self.second.fetch_add(1, Ordering::Relaxed);
-            stats(second, vec![tenant("web", 100, second * 1000, 3_100_000, 300_000), tenant("db/root", 100, 0, 0, 0)])
+            stats(
+                second,
+                vec![
+                    tenant("web", 100, second * 1000, 3_100_000, 300_000),
+                    tenant("db/root", 100, 0, 0, 0),
+                    tenant("batch", 100, 0, 0, 0),
+                ],
+            )
         }
     }
 
@@ -241,6 +254,25 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_counts_for_as_long_as_a_verdict_goes_back() {
+        let watcher = Watcher::new(Arc::new(Counted::default()));
+        (0..=20).for_each(|_| watcher.tick());
+        let [verdict] = &watcher.why(Some("batch"))[..] else { panic!("one device has it") };
+        assert_eq!(verdict.sentence, "batch is limited by its own max-iops: that held it back for 40% of the time");
+    }
+
+    #[test]
+    fn latencies_for_the_next_second_are_kept_while_somebody_watches_alone() {
+        let watcher = Watcher::new(Arc::new(Counted::default()));
+        let watch = watcher.watch();
+        watcher.tick();
+        assert_eq!(watcher.state().until["fast"].len(), 3);
+        drop(watch);
+        watcher.tick();
+        assert!(watcher.state().until.is_empty());
+    }
+
+    #[test]
     fn why_finds_a_tenant_by_its_name_and_an_export_by_its_own() {
         let watcher = Watcher::new(Arc::new(Counted::default()));
         assert!(watcher.why(None).is_empty(), "one reading is no interval");
@@ -250,7 +282,7 @@ mod tests {
             ["web", "db", "root", "page", "we", "oot", "elsewhere"].map(of).map(|found| found.join(" ")),
             ["web", "db/root", "db/root", "web", "", "", ""]
         );
-        assert_eq!(watcher.why(None).len(), 2);
+        assert_eq!(watcher.why(None).len(), 3);
         let received = watcher.received();
         let of = |at: usize| (received[at].tenant.as_str(), received[at].share, received[at].requests_per_s);
         assert_eq!((of(0), of(1)), (("web", 1.0, 1000.0), ("db/root", 0.0, 0.0)));
@@ -258,6 +290,9 @@ mod tests {
         let (mut text, mut metrics) = (watcher.scrape(Format::OpenMetrics), Vec::new());
         while text.slice(&mut metrics) {}
         let metrics = String::from_utf8(metrics).unwrap();
-        assert!(metrics.contains("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"web\",window=\"1s\"} 1.0"));
+        assert!(
+            metrics.contains("window=\"60s\"")
+                && metrics.contains("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"web\",window=\"1s\"} 1.0")
+        );
     }
 }

@@ -348,6 +348,55 @@ fn what_is_under_way_and_what_held_workers_back_is_that_of_the_device() {
     assert_eq!(by(SECOND_NS / 20, SECOND_NS / 20), "neither the window T nor the depth D held workers back");
 }
 
+/// A device that serves `web` without a wait and `db`, which waits, so many requests of each in ten seconds after a
+/// minute in which a request took 100 us, and another device like it.
+fn beside(web: u64, db: u64, db_queue_ns: u64, web_device_ns: u64) -> Vec<Verdict> {
+    use crate::history::tests::{stats, tenant};
+    let mut history = crate::history::History::default();
+    let at = |second, web: u64, db: u64, device_ns: u64| {
+        let mut web = tenant("web", 100, web, 10_000, device_ns);
+        let mut db = tenant("db", 100, db, db_queue_ns, 300_000);
+        // Ten seconds with a request under way, in each ten.
+        web.stats.active_ns = second * SECOND_NS;
+        db.stats.active_ns = second * SECOND_NS;
+        let mut stats = stats(second, vec![web, db]);
+        let mut other = stats.devices[0].clone();
+        other.name = "other".into();
+        stats.devices.push(other);
+        stats
+    };
+    history.push(&at(0, 0, 0, 100_000));
+    let before = at(60, 1_000_000, 0, 100_000);
+    history.push(&before);
+    let mut now = at(70, web, db, web_device_ns);
+    for (device, before) in now.devices.iter_mut().zip(&before.devices) {
+        device.flows[0].stats.merge(&before.flows[0].stats);
+        device.flows[0].stats.active_ns = 70 * SECOND_NS;
+    }
+    history.push(&now);
+    verdicts(&now, &history.over(SECONDS).unwrap(), &[], &[], &|_, flow| flow == 0)
+}
+
+#[test]
+fn each_device_s_verdict_is_of_what_it_served_and_of_what_is_usual_there() {
+    let found = beside(460_000, 540_000, 3_000_000, 190_000);
+    let sentence = "web's client keeps 9.2 requests of 4 KiB in flight, which bring 46% of the service where 50% is its \
+                    own: about 10 would bring that";
+    let told = found.iter().map(|it| (&*it.device, it.row, &*it.sentence)).collect::<Vec<_>>();
+    assert_eq!(told, [("fast", Row::ClientDepth, sentence), ("other", Row::ClientDepth, sentence)]);
+    let row = |found: Vec<Verdict>| found[0].row;
+    assert_eq!(row(beside(460_000, 540_000, 0, 190_000)), Row::Served, "nobody waits");
+    assert_eq!(row(beside(490_000, 510_000, 3_000_000, 190_000)), Row::Served, "2% less than its own");
+    assert_eq!(row(beside(460_000, 0, 0, 390_000)), Row::Served, "not four times what is usual");
+    assert_eq!(row(beside(460_000, 0, 0, 410_000)), Row::SlowDevice);
+    let mut moved = three();
+    moved.devices[0].flows[2].group = None;
+    // 20,000 of 51,000 are its part of the others' leavings; it asks for all that is served at most.
+    let sentence =
+        "web waits 3.0 of 3.4 ms in the queue: it asks for 2.5 times its share while batch and db use theirs";
+    assert_eq!(verdict(&moved, &[], &[]), (Row::OverShare, sentence.into()));
+}
+
 #[test]
 fn cores_are_the_limit_if_each_worker_that_served_the_tenant_lately_had_no_time_left() {
     let mut now = three();
