@@ -189,7 +189,7 @@ fn main() {
         std::thread::park_timeout(Duration::from_millis(10));
     }
     let served_kib = resident_kib();
-    let watcher = Watcher::new(Arc::new(Running { engine: engine.clone(), limited: Vec::new }));
+    let watcher = Watcher::new(Arc::new(Running { engine: engine.clone(), limited: Vec::new, export: |_: &str| None }));
     let timed = |action: &mut dyn FnMut()| {
         let start = Instant::now();
         action();
