@@ -6,6 +6,7 @@
 //! (the inode) is looked at: a copy of it, as an upgrade makes them, is the same socket. Bytes and descriptors that go
 //! with them stay in memory.
 
+use mqfq_testing::user;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::fstat;
 use rustix::net::SocketAddrUnix;
@@ -125,7 +126,17 @@ pub fn identity(descriptor: RawFd) -> u64 {
 impl Net {
     /// A connection to the listener at this path, which will find it when it accepts.
     pub fn connect(&mut self, listener: PathBuf, piece_bytes: usize) -> SharedPipe {
-        let (ours, theirs) = UnixStream::pair().expect("a socket for a client");
+        self.connect_by(listener, piece_bytes, None)
+    }
+
+    /// The same by a process of this user and group, if there is one and this process is root's: SO_PEERCRED names who
+    /// has made the sockets.
+    pub fn connect_by(&mut self, listener: PathBuf, piece_bytes: usize, whose: Option<(u32, u32)>) -> SharedPipe {
+        let pair = || UnixStream::pair().expect("a socket for a client");
+        let (ours, theirs) = match whose.filter(|_| user::is_root()) {
+            Some((uid, gid)) => user::as_user(uid, gid, pair),
+            None => pair(),
+        };
         let ours = OwnedFd::from(ours);
         let pipe = Rc::new(RefCell::new(Pipe { piece_bytes, ..Pipe::default() }));
         self.pipes.insert(identity(ours.as_raw_fd()), (pipe.clone(), theirs.into()));

@@ -75,7 +75,7 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "lab/vopr",
         package: "mqfq-vopr",
-        on: &["front", "blk", "nvme", "control", "daemon"],
+        on: &["front", "blk", "nvme", "control", "daemon", "testing"],
         or_fewer: false,
     },
     Edges { folder: "xtask", package: "xtask", on: &["report", "testing"], or_fewer: false },

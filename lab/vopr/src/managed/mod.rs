@@ -13,6 +13,7 @@
 //! | I12 | after each proposal all of it is there, or all is as before, the revision and the document too |
 //! | I12 | a revision is one more than the last if something was changed, else the same |
 //! | I11 | what exports hold, through their coming, going and resizing (`oracle.rs`) |
+//! | I11 | each export lets in each user, group and name that the document says, and no other, after each proposal, upgrade and start; its own client comes as one of them |
 //! | I10 | whose export is gone is disconnected, after its time at the latest, and nobody else |
 //! | I14 | nothing is left under way or held once nobody asks |
 
@@ -170,6 +171,7 @@ impl Run {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = net::scratch().join(format!("mqfq-vopr-m{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
+        wish::put_trust(&folder);
         let drives = Drives::begin(config);
         let mut random = Random::new(config.get("seed") ^ 0x5eed);
         let oracles: Vec<_> =
@@ -262,7 +264,8 @@ impl Run {
         };
         if is_away {
             let path = self.folder.join(export.socket().to_string());
-            let pipe = self.world.net.borrow_mut().connect(path, manners.piece_bytes);
+            let whose = self.wish.welcome(client);
+            let pipe = self.world.net.borrow_mut().connect_by(path, manners.piece_bytes, whose);
             self.clients.borrow_mut()[client].connect(pipe);
             world::run(5_000);
         }
@@ -303,7 +306,14 @@ impl Run {
 
     fn propose(&mut self, seed: u64, spoilt: Spoilt) {
         let mut random = Random::new(seed);
-        let wanted = self.wish.changed(&mut random);
+        let mut wanted = self.wish.changed(&mut random);
+        if seed & 3 == 3 {
+            // Nothing else, so that it may go the short way.
+            wanted = self.wish.clone();
+        }
+        if seed & 1 > 0 {
+            wanted.change_door(&mut Random::new(seed ^ 0xd005));
+        }
         let is_whole = random.chance(32768);
         if spoilt == Spoilt::Stall {
             self.stall(STALL_NS);
@@ -413,9 +423,12 @@ impl Run {
         }
     }
 
-    /// Nothing is offered that is not wanted.
+    /// Nothing is offered that is not wanted, nor to anybody else.
     fn assert_no_more(&self) {
         let (is, wanted) = (self.picture(), self.wish.picture());
+        for (at, lets_in) in &is.doors {
+            assert_eq!(Some(lets_in), wanted.doors.get(at), "isolation (I11): who may enter {at:?}");
+        }
         for (socket, offered) in &is.offered {
             let wanted = wanted.offered.get(socket).cloned().unwrap_or_default();
             for (name, offset_bytes, size_bytes, read_only) in offered {
@@ -435,7 +448,7 @@ impl Run {
     /// What is there.
     fn picture(&self) -> Picture {
         let Managed { running, engine, .. } = self.managed();
-        let mut picture = Picture::default();
+        let (mut picture, peers) = (Picture::default(), wish::peers());
         for device in engine.stats().devices {
             let flows = device.flows.iter().map(|flow| (flow.name.clone(), u64::from(flow.weight.get()))).collect();
             picture.devices.insert(device.name, (device.policy, flows));
@@ -447,6 +460,10 @@ impl Run {
                     (export.name.clone(), export.offset_bytes, export.size_now_bytes(), export.is_read_only())
                 });
                 picture.offered.insert(socket, offered.collect());
+                for export in listener.table.all() {
+                    let lets_in = peers.iter().map(|peer| export.door.admits(peer)).collect();
+                    picture.doors.insert((socket, export.name.clone()), lets_in);
+                }
             }
             for tenant in (0..TENANTS).map(|number| format!("t{number}")) {
                 if let Some(limits) = things.caps.limits_of(&tenant) {

@@ -4,10 +4,14 @@
 
 use crate::script::{Config, policies};
 use crate::server::EXPORT_BYTES;
+use mqfq_front::identity::{Credentials, Identity, Peer};
 use mqfq_nvme::random::Random;
+use mqfq_testing::Folder;
+use mqfq_testing::authority::Authority;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// Drives that there may be.
 pub const DEVICES: usize = 2;
@@ -27,6 +31,77 @@ const QUARTERS: u64 = 4;
 /// Sectors of a quarter of an export.
 pub const QUARTER_SECTORS: usize = (EXPORT_BYTES / QUARTERS / 512) as usize;
 
+/// Users, groups and names that an export may be for: a bit for each. The next number, and another name, never get in.
+const UIDS: [u32; 2] = [1001, 1002];
+const GIDS: [u32; 2] = [2001, 2002];
+const NAMES: [&str; 2] = ["dns:a.example", "cn:b"];
+
+/// Those who try each door: every user with every group, every name, and one of whom nothing is known.
+pub fn peers() -> Vec<Peer> {
+    let local = |uid, gid| Peer { names: Vec::new(), credentials: Some(Credentials { uid, gid, pid: 1 }) };
+    let named = |name: &str| Peer { names: vec![Identity::parse(name).expect("a name")], credentials: None };
+    let users = (UIDS[0]..=UIDS[1] + 1).flat_map(|uid| (GIDS[0]..=GIDS[1] + 1).map(move |gid| local(uid, gid)));
+    users.chain(NAMES.into_iter().chain(["dns:c.example"]).map(named)).chain([Peer::default()]).collect()
+}
+
+/// Files of a section `[tls]`, without which a config may not have names: they are signed once for all runs.
+static TRUST: LazyLock<[(&str, Vec<u8>); 3]> = LazyLock::new(|| {
+    let folder = Folder::new();
+    Authority::new().sign(folder.path(), "server", "localhost");
+    let read = |name| (name, std::fs::read(folder.join(name)).expect("it was signed"));
+    ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(read)
+});
+
+/// Puts them where [`Wish::text`] says that they are.
+pub fn put_trust(folder: &Path) {
+    TRUST.iter().for_each(|(name, bytes)| std::fs::write(folder.join(name), bytes).expect("a folder of ours"));
+}
+
+/// Whom an export is for: nothing in any list is everybody.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Door {
+    uids: u8,
+    gids: u8,
+    names: u8,
+}
+
+/// The entries of a list whose bits are set.
+fn chosen<T: Copy>(list: [T; 2], bits: u8) -> impl Iterator<Item = T> {
+    list.into_iter().enumerate().filter(move |(at, _)| bits >> at & 1 > 0).map(|(_, one)| one)
+}
+
+impl Door {
+    /// It lets `peer` in.
+    fn admits(self, peer: &Peer) -> bool {
+        let Door { uids, gids, names } = self;
+        let has_name = || peer.names.iter().any(|name| chosen(NAMES, names).any(|one| name.to_string() == one));
+        let has_id = |of: Credentials| {
+            chosen(UIDS, uids).any(|uid| of.uid == uid) || chosen(GIDS, gids).any(|gid| of.gid == gid)
+        };
+        uids | gids | names == 0 || has_name() || peer.credentials.is_some_and(has_id)
+    }
+
+    /// As the lines of a section.
+    fn text(self) -> String {
+        let Door { uids, gids, names } = self;
+        let mut text = names_text(names);
+        if uids > 0 {
+            let _ = writeln!(text, "allow-uids = {:?}", chosen(UIDS, uids).collect::<Vec<_>>());
+        }
+        if gids > 0 {
+            let _ = writeln!(text, "allow-gids = {:?}", chosen(GIDS, gids).collect::<Vec<_>>());
+        }
+        text
+    }
+}
+
+fn names_text(names: u8) -> String {
+    match names {
+        0 => String::new(),
+        _ => format!("identity = {:?}\n", chosen(NAMES, names).collect::<Vec<_>>()),
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Device {
     policy: u64,
@@ -37,6 +112,8 @@ struct Device {
 struct Tenant {
     weight: u64,
     max_iops: Option<u64>,
+    /// Of its exports that have none of their own.
+    names: u8,
 }
 
 /// An export that is wanted.
@@ -49,6 +126,7 @@ pub struct Export {
     pub read_only: bool,
     /// A bit for each address.
     pub sockets: u8,
+    door: Door,
 }
 
 impl Export {
@@ -107,17 +185,22 @@ pub struct Picture {
     pub offered: BTreeMap<usize, BTreeSet<(String, u64, u64, bool)>>,
     /// Requests per second, of each tenant with an export.
     pub caps: BTreeMap<String, Option<u64>>,
+    /// By address and export: which of [`peers`] it lets in.
+    pub doors: BTreeMap<(usize, String), Vec<bool>>,
 }
 
 impl Wish {
     /// What a server begins with.
     pub fn first(config: &Config) -> Wish {
         let device = Device { policy: config.get("policy"), depth: config.get("depth") };
-        let export = |number: usize| Export { tenant: number % TENANTS, quarters: 4, read_only: false, sockets: 1 };
+        let export = |number: usize| {
+            let door = Door::default();
+            Export { tenant: number % TENANTS, quarters: 4, read_only: false, sockets: 1, door }
+        };
         Wish {
             workers: config.get("workers"),
             devices: [device.clone(), device],
-            tenants: [100, 200, 300].map(|weight| Tenant { weight, max_iops: None }),
+            tenants: [100, 200, 300].map(|weight| Tenant { weight, max_iops: None, names: 0 }),
             exports: std::array::from_fn(|number| (number < config.count("tenants")).then(|| export(number))),
         }
     }
@@ -140,7 +223,8 @@ impl Wish {
             (0..5, here @ None) => {
                 let (tenant, quarters) = (random.below(TENANTS as u64) as usize, 1 + random.below(QUARTERS));
                 let sockets = 1 + random.below((1 << SOCKETS) - 1) as u8;
-                *here = Some(Export { tenant, quarters, read_only: random.chance(8192), sockets });
+                let (read_only, door) = (random.chance(8192), Door::default());
+                *here = Some(Export { tenant, quarters, read_only, sockets, door });
             }
             (3, Some(export)) => export.quarters = 1 + random.below(QUARTERS),
             (4, Some(export)) => export.read_only = !export.read_only,
@@ -153,6 +237,35 @@ impl Wish {
                 (device.policy, device.depth) = (random.below(policies().len() as u64), 1 << random.below(6));
             }
         }
+    }
+
+    /// Some export is for others, or some tenant has other names.
+    pub fn change_door(&mut self, random: &mut Random) {
+        let mut bits = || random.below(1 << UIDS.len()) as u8;
+        let [uids, gids, names, of_tenant] = [bits(), bits(), bits(), bits()];
+        let number = random.below(EXPORTS as u64) as usize;
+        match &mut self.exports[number] {
+            Some(export) if random.chance(49_152) => {
+                // Lists of all kinds, and of some.
+                let mut has = || if random.chance(32_768) { u8::MAX } else { 0 };
+                export.door = Door { uids: uids & has(), gids: gids & has(), names: names & has() };
+            }
+            _ => self.tenants[number % TENANTS].names = of_tenant,
+        }
+    }
+
+    /// Whom an export is for.
+    fn door(&self, export: &Export) -> Door {
+        match export.door {
+            Door { names: 0, uids, gids } => Door { names: self.tenants[export.tenant].names, uids, gids },
+            own => own,
+        }
+    }
+
+    /// User and group of a process that export `number` is for, if it is for processes.
+    pub fn welcome(&self, number: usize) -> Option<(u32, u32)> {
+        let door = self.door(self.exports[number].as_ref()?);
+        peers().iter().filter(|peer| door.admits(peer)).find_map(|peer| peer.credentials).map(|of| (of.uid, of.gid))
     }
 
     /// The same but for a weight.
@@ -168,6 +281,9 @@ impl Wish {
         let mut text = format!("[server]\nworkers = {workers}\npin = false\ndrain-s = 1\n\n");
         // Changes of one thing are read alone where somebody may ask for them.
         let _ = write!(text, "[control]\nlisten = \"unix:{}\"\n\n", folder.join("control").display());
+        let path = |name: &str| folder.join(name).display().to_string();
+        let [certificate, key, ca] = ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(path);
+        let _ = write!(text, "[tls]\ncertificate = {certificate:?}\nkey = {key:?}\nclient-ca = {ca:?}\n\n");
         for (number, Device { policy, depth }) in self.devices.iter().enumerate() {
             let kind = Config::policy(*policy);
             let size_bytes = EXPORTS.div_ceil(DEVICES) as u64 * EXPORT_BYTES;
@@ -181,15 +297,15 @@ impl Wish {
             }
             text.push_str("queue-depth = 32\n\n");
         }
-        for (number, Tenant { weight, max_iops }) in self.tenants.iter().enumerate() {
-            let _ = write!(text, "[tenant.t{number}]\nweight = {weight}\n");
+        for (number, Tenant { weight, max_iops, names }) in self.tenants.iter().enumerate() {
+            let _ = write!(text, "[tenant.t{number}]\nweight = {weight}\n{}", names_text(*names));
             if let Some(max_iops) = max_iops {
                 let _ = writeln!(text, "max-iops = {max_iops}");
             }
             text.push('\n');
         }
         for (number, export) in self.exports.iter().enumerate() {
-            let Some(Export { tenant, quarters, read_only, sockets }) = export else { continue };
+            let Some(Export { tenant, quarters, read_only, sockets, door }) = export else { continue };
             let (device, offset_bytes) = place(number);
             let is_last = self.exports[number + 1..].iter().all(Option::is_none);
             let beyond_bytes = if spoilt == Spoilt::Beyond && is_last { 1 << 40 } else { 0 };
@@ -204,8 +320,9 @@ impl Wish {
             let _ = write!(
                 text,
                 "[export.e{number}]\ndevice = \"d{device}\"\ntenant = \"t{tenant}\"\noffset = {offset_bytes}\n\
-                 size = {size_bytes}\nread-only = {read_only}\nnbd = [{}]\n\n",
-                at.join(", ")
+                 size = {size_bytes}\nread-only = {read_only}\nnbd = [{}]\n{}\n",
+                at.join(", "),
+                door.text()
             );
         }
         text
@@ -227,6 +344,9 @@ impl Wish {
                 let size_bytes = export.quarters * EXPORT_BYTES / QUARTERS;
                 let offered = (format!("e{number}"), offset_bytes, size_bytes, export.read_only);
                 picture.offered.entry(socket).or_default().insert(offered);
+                let door = self.door(export);
+                let lets_in = peers().iter().map(|peer| door.admits(peer)).collect();
+                picture.doors.insert((socket, format!("e{number}")), lets_in);
             }
         }
         picture
