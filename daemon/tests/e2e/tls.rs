@@ -200,6 +200,31 @@ fn a_certificate_is_revoked_by_a_reload_and_a_list_that_is_none_changes_nothing(
 }
 
 #[test]
+fn a_reload_of_identities_reaches_the_door_under_tls() {
+    need!("nbdinfo");
+    let _machine = machine::shared();
+    let (mut server, _authority, a, b) = server();
+    let comes_in =
+        |server: &Server, client: &Path| run("nbdinfo", &["--size", &nbds(server, "a", client)]).status.success();
+    assert!(comes_in(&server, &a) && !comes_in(&server, &b));
+    // Of two the second, of the export's own beside its tenant's, and no more.
+    for (keys, both) in [
+        ("identity = [\"cn:x\", \"dns:b.example\"]", [false, true]),
+        ("identity = [\"dns:a.example\", \"dns:b.example\"]", [true, true]),
+        ("allow-uids = 7\nidentity = \"dns:c.example\"", [false, false]),
+        ("", [true, false]),
+    ] {
+        let text = exports("").replacen("tenant = \"a\"\n", &format!("tenant = \"a\"\n{keys}\n"), 1);
+        fs::write(server.join("config.toml"), text.replace('@', arg(server.folder().path()))).unwrap();
+        server.signal(libc::SIGHUP);
+        let said = server.next_line();
+        assert_eq!((&said["reloaded"], &said["changes"][0]["key"]), (&true.into(), &"clients".into()), "{said}");
+        assert_eq!([comes_in(&server, &a), comes_in(&server, &b)], both, "{keys}");
+    }
+    server.terminate();
+}
+
+#[test]
 fn an_export_takes_the_users_it_names_and_is_not_there_for_others() {
     need!("nbdinfo");
     let _machine = machine::shared();
