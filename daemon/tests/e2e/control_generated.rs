@@ -33,8 +33,8 @@ fn listed(keys: &Value, key: &str) -> Vec<Value> {
     }
 }
 
-/// Each user tries each export where it is offered, one user everywhere else, and they get in where the document that is
-/// in force says so. How many got in, and how many did not.
+/// Each user tries each export where it is offered, one user everywhere else, and they get in where the document that
+/// is in force says so. How many got in, and how many did not.
 fn try_doors(server: &Server) -> [usize; 2] {
     let config = &get(server, "/v1/config")["config"];
     let offered_at = |name: &str| -> Vec<PathBuf> {
