@@ -207,6 +207,9 @@ impl<'s, 'a> Entry<'s, 'a> {
     }
 
     fn wrong_type(&self, allowed: &str) -> ConfigError {
+        if let Some(text) = self.value.as_str() {
+            return self.place.error(format!("the string {} does not fit here, allowed is {allowed}", quoted(text)));
+        }
         let article = if self.value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
         self.place.error(format!("{article} {} does not fit here, allowed is {allowed}", self.value.type_str()))
     }

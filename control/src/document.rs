@@ -81,6 +81,16 @@ impl Document {
         })
     }
 
+    /// The things that name this one: by a key that is called as its section, as all sections name each other.
+    pub fn users(&self, kind: Kind, name: &str) -> Vec<(Kind, &str)> {
+        let named = |keys: &toml::Value| keys.get(kind.section()).and_then(toml::Value::as_str) == Some(name);
+        let of = |user: Kind| {
+            let things = self.table.get(user.section()).and_then(toml::Value::as_table).into_iter().flatten();
+            things.filter(move |(_, keys)| named(keys)).map(move |(name, _)| (user, &**name))
+        };
+        Kind::ALL.into_iter().flat_map(of).collect()
+    }
+
     /// Names of things of a kind.
     pub(crate) fn names(&self, kind: Kind) -> impl Iterator<Item = &str> {
         self.table.get(kind.section()).and_then(toml::Value::as_table).into_iter().flatten().map(|(name, _)| &**name)
@@ -301,6 +311,17 @@ mod tests {
         assert_eq!(changes("[t.a]\n", "[t.a]\nx = 1\n"), [("t.a.x".to_owned(), Value::Null, json!(1))]);
         assert_eq!(changes("[t.a]\nx = 1\n", "[t.a]\n"), [("t.a.x".to_owned(), json!(1), Value::Null)]);
         assert_eq!(changes("[t.a]\n[t.b]\n", "[t.b]\n"), [("t.a".to_owned(), json!({}), Value::Null)]);
+    }
+
+    #[test]
+    fn a_thing_is_used_by_those_that_name_it() {
+        let text = "[group.a]\n[group.b]\ngroup = \"a\"\n[tenant.a]\ngroup = \"a\"\n[tenant.t]\ngroup = \"b\"\n\
+                    [export.x]\ntenant = \"a\"\ndevice = \"a\"\n";
+        let document = document(text);
+        assert_eq!(document.users(Kind::Group, "a"), [(Kind::Group, "b"), (Kind::Tenant, "a")]);
+        assert_eq!(document.users(Kind::Tenant, "a"), [(Kind::Export, "x")]);
+        assert_eq!(document.users(Kind::Device, "a"), [(Kind::Export, "x")]);
+        assert_eq!(document.users(Kind::Tenant, "t"), []);
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Journal {
         let read = self.file.rewind().and_then(|()| (&self.file).take(2 * BYTES_MAX as u64).read_to_end(&mut text));
         read.map_err(|error| format!("the journal of unsaved changes cannot be read: {}", plain(&error)))?;
         self.rewrite(&[]).map_err(|error| said(&error))?;
-        let mut latest: BTreeMap<Option<(String, String)>, (u64, Vec<KeyChange>)> = BTreeMap::new();
+        let mut latest: BTreeMap<_, (u64, Vec<KeyChange>)> = BTreeMap::new();
         // A line that a kill has cut is none.
         for line in text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok()) {
             let known = latest.entry(line.thing).or_default();

@@ -19,7 +19,7 @@ use crate::upgrade;
 use mqfq_blk::device::Health;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::Slot;
-use mqfq_config::text::{counted, shown};
+use mqfq_config::text::{self, counted, shown};
 use mqfq_control::admission::IsOwnName;
 use mqfq_control::document::Document;
 use mqfq_control::events::Events;
@@ -503,6 +503,11 @@ impl Server for Running {
             Err(error) => (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
         let (done, mut result) = done;
+        if let (Err(refusal), Edit::Delete(kind, name)) = (&mut result, &proposal.edit)
+            && let Some(sentence) = still_used(&changing.ledger.document(), *kind, name)
+        {
+            refusal.sentence = sentence;
+        }
         if let Err(refusal) = &mut result
             && !is_own
         {
@@ -549,6 +554,20 @@ fn refusal(error: &ConfigError, edit: &Edit, sentence: String) -> Refusal {
     let fault = if matches!(edit, Edit::Delete(..)) { Fault::Conflict } else { Fault::Bad };
     let key = (!error.key.is_empty()).then(|| error.key.clone());
     Refusal { key, line: Some(error.line), ..Refusal::new(fault, sentence) }
+}
+
+/// Why a thing cannot go: what names it.
+fn still_used(document: &Document, kind: Kind, name: &str) -> Option<String> {
+    let users = document.users(kind, name);
+    let (first, _) = users.first()?;
+    let names: Vec<&str> = users.iter().filter(|(user, _)| user == first).map(|(_, name)| *name).collect();
+    let kinds = if names.len() == 1 { first.section() } else { first.plural() };
+    let names = text::list(names.into_iter());
+    Some(format!(
+        "{} {} still has {kinds} {names}, allowed is to remove one that nothing uses",
+        kind.section(),
+        shown(name)
+    ))
 }
 
 /// A sentence without the name and the line of a document that we have written.

@@ -11,6 +11,7 @@ pub mod config;
 mod connection_log;
 pub mod control;
 mod devices;
+mod draining;
 mod examples;
 mod files;
 mod in_force;

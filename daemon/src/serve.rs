@@ -14,6 +14,7 @@ use crate::config::family::Relative;
 use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, LiveCaps, Plan, RealFiles, family};
 use crate::connection_log::connection_log;
 use crate::control::{self, Origin, Running};
+use crate::draining;
 use crate::in_force::{self, Rates};
 use crate::live::{self, Exports, ListenerCounts, Listeners, MakeOptions, Owners, Tenants, Trust};
 use crate::log_format::{About, Level, LogFormat};
@@ -513,7 +514,7 @@ fn start_and_serve(
     running.drains();
     ending.begin();
     let drain_s = running.with_plan(|plan| plan.server.drain_s);
-    let all_answered = engine.drain(Duration::from_secs(drain_s));
+    let all_answered = draining::drain(&engine, drain_s, output);
     drop(control);
     if print_stats {
         report();
@@ -521,13 +522,16 @@ fn start_and_serve(
     if all_answered {
         return Ok(());
     }
-    let left = |device: &DeviceStats| device.hctxs.iter().map(|hctx| hctx.in_flight + hctx.staged).sum::<u64>();
     let stats = engine.stats();
-    let stuck = stats.devices.iter().find(|device| left(device) > 0);
+    let stuck = stats.devices.iter().find(|device| draining::requests_left(device) > 0);
     // Its workers would wait for what is under way: the end of the process does not.
     std::mem::forget(engine);
     let unended = |device: &DeviceStats| {
-        format!("device {} has not ended {} requests within twice {drain_s} s", device.name, left(device))
+        format!(
+            "device {} has not ended {} requests within twice {drain_s} s",
+            device.name,
+            draining::requests_left(device)
+        )
     };
     let late = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     Err(stuck.map_or_else(late, unended).into())

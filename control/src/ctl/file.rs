@@ -137,6 +137,14 @@ fn file(client: &Client) -> Result<ConfigFile, String> {
     client.ask(Ask::new(Method::GET, "/v1/config/file"))?.json()
 }
 
+/// All that is configured.
+///
+/// # Errors
+/// One sentence.
+pub(super) fn configured(client: &Client) -> Result<Document, String> {
+    Document::from_json(&running(client)?.config).map_err(|refusal| refusal.sentence)
+}
+
 fn running(client: &Client) -> Result<Configured, String> {
     client.ask(Ask::new(Method::GET, "/v1/config"))?.json()
 }

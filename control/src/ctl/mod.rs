@@ -17,6 +17,7 @@ pub mod shell;
 mod show;
 
 use crate::client::{Ask, Client, Reply, encoded};
+use crate::document::Document;
 use crate::events::Event;
 use crate::model::{Applied, Kind, Reload, State, Status, Thing};
 use axum::http::{Method, header};
@@ -125,7 +126,10 @@ fn answer(client: &Client, asked: &Asked, form: Form) -> Result<(), String> {
         Asked::List(kind) => {
             print(get(&format!("/v1/{}", kind.plural()))?, form, |Things { things }| Ok(show::things(*kind, &things)))
         }
-        Asked::Show(kind, name) => print(get(&path(*kind, name)?)?, form, |thing: Thing| Ok(show::thing(&thing))),
+        Asked::Show(kind, name) => print(get(&path(*kind, name)?)?, form, |thing: Thing| {
+            let configured = if *kind == Kind::Export { Document::default() } else { file::configured(client)? };
+            Ok(show::thing(&thing, &configured.users(*kind, name)))
+        }),
         Asked::Add(kind, name, keys, options) => {
             let ask = Ask::new(Method::PUT, path(*kind, name)? + query(options)).header(header::IF_NONE_MATCH, "*");
             change(client, ask, Some(keys), options, form)

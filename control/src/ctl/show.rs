@@ -2,10 +2,11 @@
 
 use crate::ctl::Share;
 use crate::events::Event;
-use crate::model::{Applied, Kind, SetBy, Status, Thing, Via};
-use mqfq_config::text::{counted, sentence, shown};
+use crate::model::{Applied, KeyChange, Kind, SetBy, Status, Thing, Via};
+use mqfq_config::size;
+use mqfq_config::text::{counted, list, sentence, shown};
 use mqfq_report::table::{Align, Table};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A value as one writes it on the command line; `-`: there is none.
@@ -15,6 +16,27 @@ pub(super) fn value(value: Option<&Value>) -> String {
         Some(Value::String(text)) => shown(text),
         Some(Value::Array(items)) => items.iter().map(|item| self::value(Some(item))).collect::<Vec<_>>().join(" "),
         Some(other) => sentence(&other.to_string()),
+    }
+}
+
+/// Keys whose numbers are bytes.
+const OF_BYTES: [&str; 6] = ["max-bytes-per-s", "memory", "offset", "payload-max", "size", "staged-bytes"];
+
+/// The value of a key; bytes in units.
+fn value_of(key: &str, of_key: Option<&Value>) -> String {
+    match of_key.and_then(Value::as_u64).filter(|_| OF_BYTES.contains(&key)) {
+        Some(bytes) => size::display(bytes),
+        None => value(of_key),
+    }
+}
+
+/// A change of a key in words. A table without keys comes or goes with its thing.
+fn change(KeyChange { key, from, to }: &KeyChange) -> String {
+    let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    match (from, to) {
+        (Value::Null, to) if is_empty(to) => format!("{key}: added"),
+        (from, Value::Null) if is_empty(from) => format!("{key}: removed"),
+        (from, to) => format!("{key}: {} -> {}", value(Some(from)), value(Some(to))),
     }
 }
 
@@ -93,7 +115,8 @@ fn rows(kind: Kind, things: &[Thing], more: &[Column<'_>]) -> String {
     let mut table = Table::new(&columns);
     for thing in things {
         let mut row = vec![shown(&thing.name)];
-        row.extend(keys.iter().map(|key| value(thing.in_force.get(*key).or(thing.configured.get(*key)))));
+        let of = |key: &&String| value_of(key, thing.in_force.get(*key).or(thing.configured.get(*key)));
+        row.extend(keys.iter().map(of));
         row.extend(more.iter().map(|(_, of)| of(thing)));
         let is_used = if thing.in_force.is_empty() { "no" } else { "yes" };
         row.extend([is_used.to_owned(), thing.revision.to_string()]);
@@ -102,8 +125,8 @@ fn rows(kind: Kind, things: &[Thing], more: &[Column<'_>]) -> String {
     table.render()
 }
 
-/// A row for each key: configured, in force, who set it.
-pub(super) fn thing(thing: &Thing) -> String {
+/// A row for each key: configured, in force, who set it. `users`: the things that name it.
+pub(super) fn thing(thing: &Thing, users: &[(Kind, &str)]) -> String {
     let columns = ["key", "configured", "in force", "set by", "at"].map(|name| (name, Align::Left));
     let mut table = Table::new(&columns);
     let keys: BTreeSet<&String> = thing.in_force.keys().chain(thing.configured.keys()).collect();
@@ -111,14 +134,21 @@ pub(super) fn thing(thing: &Thing) -> String {
         let set_by = thing.set_by.get(key);
         table.row(vec![
             key.clone(),
-            value(thing.configured.get(key)),
-            value(thing.in_force.get(key)),
+            value_of(key, thing.configured.get(key)),
+            value_of(key, thing.in_force.get(key)),
             set_by.map_or("default".to_owned(), who),
             set_by.map_or("-".to_owned(), |set_by| set_by.at.clone()),
         ]);
     }
     let used = if thing.in_force.is_empty() { "; no export uses it" } else { "" };
-    format!("{}revision {}{used}\n", table.render(), thing.revision)
+    let mut text = table.render();
+    for user in Kind::ALL {
+        let names: Vec<&str> = users.iter().filter(|(kind, _)| *kind == user).map(|(_, name)| *name).collect();
+        if !names.is_empty() {
+            text += &format!("{}: {}\n", user.plural(), list(names.into_iter()));
+        }
+    }
+    text + &format!("revision {}{used}\n", thing.revision)
 }
 
 /// Who set something.
@@ -140,11 +170,9 @@ pub(super) fn who(SetBy { by, .. }: &SetBy) -> String {
 
 pub(super) fn applied(applied: &Applied) -> String {
     let mut lines: Vec<String> = applied.warnings.iter().map(|warning| format!("warning: {warning}")).collect();
-    for change in &applied.changes {
-        let (from, to) = (value(Some(&change.from)), value(Some(&change.to)));
-        lines.push(format!("{}: {from} -> {to}", change.key));
-    }
-    lines.extend(applied.done.iter().map(|done| format!("in force: {done}")));
+    lines.extend(applied.changes.iter().map(change));
+    let tense = if applied.dry_run { "would be in force" } else { "in force" };
+    lines.extend(applied.done.iter().map(|done| format!("{tense}: {done}")));
     lines.push(match (applied.changed, applied.dry_run) {
         (false, _) => format!("nothing is different, revision {}", applied.revision),
         (true, true) => format!("only tried: still revision {}", applied.revision),

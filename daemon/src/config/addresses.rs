@@ -36,8 +36,9 @@ pub(super) fn read(section: &Section<'_, '_>) -> Result<Vec<Located<ExportAddres
         }
     }
     if addresses.is_empty() {
-        let first = FRONT_ENDS[0];
-        section.require(first.name(), &allowed(first))?;
+        let names: Vec<&str> = FRONT_ENDS.iter().map(|front_end| front_end.name()).collect();
+        let message = format!("no address says where it is served, allowed is at least one of {}", names.join(", "));
+        return Err(section.place().error(message));
     }
     Ok(addresses)
 }

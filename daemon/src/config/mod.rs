@@ -293,15 +293,17 @@ const SLOWED_MAX: u16 = 1000;
 /// Names that a device's kind goes by.
 const KINDS: [&str; 4] = ["null", "memory", "file", "nvme"];
 
+/// Keys of `[device.NAME]` that not all kinds have, in the order of [`KINDS`].
+const OWN_KEYS: [&[&str]; 4] = [
+    &["kind", "size"],
+    &["kind", "size"],
+    &["kind", "path", "size", "direct", "on-failure"],
+    &["kind", "preset", "size", "arbitration", "queue-pairs", "slowed"],
+];
+
 /// Keys of `[device.NAME]` per kind, in the order of [`KINDS`]: its own, then those that all kinds have.
 static DEVICE_KEYS: LazyLock<[Vec<&str>; 4]> = LazyLock::new(|| {
-    let own: [&[&str]; 4] = [
-        &["kind", "size"],
-        &["kind", "size"],
-        &["kind", "path", "size", "direct", "on-failure"],
-        &["kind", "preset", "size", "arbitration", "queue-pairs", "slowed"],
-    ];
-    own.map(|own| [own, &policy::KEYS[..], &PolicyKind::all_keys()[..], &PATH_KEYS[..]].concat())
+    OWN_KEYS.map(|own| [own, &policy::KEYS[..], &PolicyKind::all_keys()[..], &PATH_KEYS[..]].concat())
 });
 
 /// The keys of a section: of a device, those of all its kinds.
@@ -515,6 +517,11 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
     name_fits(&name, 1..=SECTION_NAME_BYTES_MAX, section.place())?;
     let kind = section.require("kind", &KINDS.join(", "))?.choice(&KINDS)?;
     let index = KINDS.iter().position(|known| *known == kind).expect("a choice of KINDS");
+    for (other, own) in KINDS.iter().zip(OWN_KEYS).filter(|(other, _)| **other != kind) {
+        let keys = own.iter().copied().filter(|key| !OWN_KEYS[index].contains(key));
+        let keys: Vec<&'static str> = keys.collect();
+        section.refuse(&keys, &format!("is for kind {other} only, and this device is of kind {kind}"))?;
+    }
     let section = section.with_allowed(&DEVICE_KEYS[index])?;
     let sizes: RangeInclusive<u64> = 1..=SIZE_MAX_BYTES;
     let required_size = || section.require("size", size::ALLOWED)?.size(sizes.clone());

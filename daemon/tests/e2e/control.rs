@@ -254,7 +254,7 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
             "\"force\" is no parameter of this path, allowed is dry-run",
         ),
         ("PATCH", "/v1/tenants/nobody", &[], "{}", 404, "there is no tenant \"nobody\""),
-        ("DELETE", "/v1/tenants/web", &[], "", 409, "export.web.tenant: there is no tenant \"web\", defined are db"),
+        ("DELETE", "/v1/tenants/web", &[], "", 409, "tenant web still has export web, allowed is to remove one"),
         ("PUT", "/v1/exports/x", &[], "{\"device\":\"d\",\"tenant\":\"web\",\"nbd\":\"unix:/x\"}", 400, "export.x: "),
         (
             "PATCH",
@@ -502,6 +502,7 @@ fn a_server_that_drains_answers_and_takes_no_change() {
     let (status, said) = refused(ask(&server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\": 1}")));
     assert_eq!((status, said.as_str()), (409, "the server drains, and takes no change any more"));
     assert_eq!(refused(ask(&server, "POST", "/v1/config/reload", &[], None)).0, 409);
+    server.note_with("draining: waits up to 30 s for clients to take their replies");
     tenant.stream.read_exact(&mut vec![0; 1 << 20]).unwrap();
     assert!(tenant.reply().is_none(), "it is closed");
     let tenants = server.next_line()["devices"][0]["tenants"].clone();
@@ -554,7 +555,8 @@ fn ctl_changes_shows_and_saves_and_the_file_keeps_its_comments() {
     );
     assert!(text().contains("200 #"), "nothing was written");
     let tried = said(&ctl(&server, &["apply", path.to_str().unwrap(), "--dry-run"]));
-    assert!(tried.ends_with("only tried: still revision 5\n"), "{tried}");
+    assert!(tried.contains("\nwould be in force: tenant web on device d: weight 500 -> 200\n"), "{tried}");
+    assert!(tried.ends_with("only tried: still revision 5\n") && !tried.contains("\nin force"), "{tried}");
     said(&ctl(&server, &["save", "--force"]));
     assert!(text().contains("500 # three"), "{}", text());
     let bad = server.join("bad.toml");

@@ -1,8 +1,8 @@
 //! `mqfq ctl` as people type it: other names of commands, other forms of answers, all tenants at once.
 
 use crate::client::Client as NbdClient;
-use crate::control::{CONFIG, client, ctl, get, said};
-use crate::server::Server;
+use crate::control::{CONFIG, client, ctl, get, refusal, said};
+use crate::server::{Server, mqfq};
 use mqfq_control::client::Ask;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -118,5 +118,52 @@ fn what_is_watched_is_asked_again() {
     assert!((0..3).any(|_| weight().contains("200")));
     child.kill().unwrap();
     child.wait().unwrap();
+    server.terminate();
+}
+
+#[test]
+fn ctl_shows_sizes_in_units_and_what_uses_a_thing() {
+    let config = CONFIG.replace("[tenant.web]", "[group.acme]\n[tenant.web]\ngroup = \"acme\"");
+    let server = Server::start(&config);
+    let list = said(&ctl(&server, &["export", "list"]));
+    let rows: Vec<Vec<&str>> = list.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((rows[0][3], rows[0][5], rows[1][3], rows[1][5]), ("4MiB", "4MiB", "0", "4MiB"), "{list}");
+    let tenants = said(&ctl(&server, &["tenant", "list"]));
+    assert!(tenants.contains(" 64MiB ") && !tenants.contains("67108864"), "{tenants}");
+    for (words, wanted) in [
+        (["group", "show", "acme"], "\ntenants: web\nrevision 1\n"),
+        (["tenant", "show", "web"], "\nexports: web\nrevision 1\n"),
+        (["device", "show", "d"], "\nexports: db, web\nrevision 1\n"),
+    ] {
+        let shown = said(&ctl(&server, &words));
+        assert!(shown.ends_with(wanted), "{shown}");
+    }
+    assert_eq!(said(&ctl(&server, &["tenant", "add", "new"])), "tenant.new: added\nrevision 2\n");
+    assert_eq!(said(&ctl(&server, &["tenant", "rm", "new"])), "tenant.new: removed\nrevision 3\n");
+    for (words, wanted) in [
+        (&["tenant", "rm", "web"][..], "tenant web still has export web, allowed is to remove one that nothing uses"),
+        (&["device", "rm", "d"], "device d still has exports db, web, allowed is to remove one that nothing uses"),
+        (&["group", "rm", "acme"], "group acme still has tenant web, allowed is to remove one that nothing uses"),
+        (
+            &["tenant", "set", "web", "--weight", "abc"],
+            "tenant.web.weight: the string \"abc\" does not fit here, allowed is a whole number, 1 to 10000",
+        ),
+        (
+            &["export", "add", "x", "--device", "d", "--tenant", "web", "--size", "4096"],
+            "export.x: no address says where it is served, allowed is at least one of nbd, ublk, vhost-user",
+        ),
+        (
+            &["device", "set", "d", "--preset", "zssd"],
+            "device.d.preset: is for kind nvme only, and this device is of kind memory",
+        ),
+    ] {
+        assert_eq!(refusal(&ctl(&server, words)), format!("mqfq: {wanted}\n"));
+    }
+    let url = mqfq(&["ctl", "status", "--socket", "http://localhost:7000"]);
+    let said = String::from_utf8(url.stderr).unwrap();
+    assert!(
+        said.contains("\"http://localhost:7000\" is not an address, allowed is unix:PATH or tcp:HOST:PORT"),
+        "{said}"
+    );
     server.terminate();
 }

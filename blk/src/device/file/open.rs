@@ -142,7 +142,10 @@ fn open_file(options: &FileOptions, is_look: bool) -> Result<File, String> {
                     how.custom_flags(0);
                 }
                 let holder = holder.filter(|_| !is_look);
-                Attempt::Busy { holder, otherwise: "is in use: mounted, or part of another device" }
+                Attempt::Busy {
+                    holder,
+                    otherwise: "is in use: mounted, part of another device, or perhaps served by another server",
+                }
             }
             Some(libc::EACCES | libc::EPERM) => Attempt::Done(Err(format!("no permission to {purpose}"))),
             _ => Attempt::Done(Err(format!("cannot be opened to {purpose}: {error}"))),

@@ -324,7 +324,7 @@ fn every_example_can_be_run() {
 fn an_unknown_key_is_refused_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("seed", "sead")),
-        "s.toml:2: run.sead: unknown key, allowed are seed, warm-up, measured, windows"
+        "s.toml:2: run.sead: unknown key, allowed are seed, warm-up, measured, windows; did you mean seed?"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[figure]\n")),
@@ -675,7 +675,7 @@ fn sizes_are_whole_blocks_whose_parts_sum_to_100() {
     );
     assert_eq!(
         sizes("\"4KiB\""),
-        "s.toml:15: tenant.fio.sizes: a string does not fit here, allowed is a table of sizes and percentages ({ \"4KiB\" = 70, \
+        "s.toml:15: tenant.fio.sizes: the string \"4KiB\" does not fit here, allowed is a table of sizes and percentages ({ \"4KiB\" = 70, \
          \"64KiB\" = 30 })"
     );
     assert_eq!(
