@@ -213,5 +213,22 @@ mod tests {
             "the following required arguments were not provided: <NAME>, see mqfq ctl tenant rm --help"
         );
         assert_eq!(refusal(&["mqfq", "dance"]), "unrecognized subcommand 'dance', see mqfq --help");
+        for (args, meant) in [
+            (
+                &["mqfq", "ctl", "statsu"][..],
+                "unrecognized subcommand 'statsu', see mqfq ctl --help; did you mean status?",
+            ),
+            (
+                &["mqfq", "ctl", "tenant", "set", "web", "--weigth", "3"],
+                "unexpected argument '--weigth' found, see mqfq ctl tenant set --help; did you mean --weight?",
+            ),
+            (
+                &["mqfq", "ctl", "status", "-o", "jsn"],
+                "invalid value 'jsn' for '--output <FORM>' [possible values: text, json, yaml], see mqfq --help; did you mean \
+                 json?",
+            ),
+        ] {
+            assert_eq!(refusal(args), meant);
+        }
     }
 }

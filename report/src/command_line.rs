@@ -1,7 +1,7 @@
 //! A program's arguments, or one sentence.
 
 use crate::plain;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, FromArgMatches, Parser};
 
 /// The arguments of this process. Help and version are printed and end the process; bad arguments are an error.
@@ -29,8 +29,8 @@ pub fn arguments_of<C: FromArgMatches>(mut command: Command, name: &str) -> Resu
     })
 }
 
-/// Clap's first paragraph as one line; the rest repeats the usage, of which the command remains: its `--help` has the
-/// rest.
+/// Clap's first paragraph as one line, and what it thinks was meant; the rest repeats the usage, of which the command
+/// remains: its `--help` has the rest.
 pub fn sentence(error: &clap::Error, name: &str) -> String {
     let text = error.to_string();
     let paragraph: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
@@ -40,5 +40,17 @@ pub fn sentence(error: &clap::Error, name: &str) -> String {
     // The program is called as it was started, and here by its name.
     let words = usage.into_iter().flat_map(|usage| usage.split(' ').skip(1).take_while(is_word));
     let command: Vec<&str> = [name].into_iter().chain(words).collect();
-    format!("{}, see {} --help", paragraph.strip_prefix("error: ").unwrap_or(&paragraph), command.join(" "))
+    let paragraph = paragraph.strip_prefix("error: ").unwrap_or(&paragraph);
+    let meant = meant(error).map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+    format!("{paragraph}, see {} --help{meant}", command.join(" "))
+}
+
+/// The first of clap's suggestions.
+fn meant(error: &clap::Error) -> Option<&str> {
+    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    kinds.iter().find_map(|kind| match error.get(*kind)? {
+        ContextValue::String(text) => Some(text.as_str()),
+        ContextValue::Strings(texts) => texts.first().map(String::as_str),
+        _ => None,
+    })
 }
