@@ -53,7 +53,12 @@ struct Page {
 impl Page {
     fn start(args: &[&str]) -> Page {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
-        let mut child = command.args(["page", "--no-open"]).args(args).stdout(Stdio::piped()).spawn().unwrap();
+        command.args(["page", "--no-open"]).args(args);
+        Page::started(command)
+    }
+
+    fn started(mut command: Command) -> Page {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut address = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
         Page { child, address: address.trim().to_owned() }
@@ -238,6 +243,32 @@ fn the_page_of_an_address_with_a_token_is_for_who_has_the_printed_address_and_ch
     );
     let (_, events) = curl(&["--max-time", "2", &at("v1/events?after=0")]);
     assert!(events.contains("tenant.web.weight 300 -> 2"), "{events}");
+    drop(page);
+    server.terminate();
+}
+
+#[test]
+fn a_browser_is_opened_where_there_is_a_display_with_a_key_that_counts_once() {
+    need!("curl");
+    let server = Server::start(CONFIG);
+    let opener = server.join("xdg-open");
+    // As a browser that somebody opened: it says which address it was given, by a FIFO, whose reader waits for it.
+    std::fs::write(&opener, "#!/bin/sh\necho \"$1\" > \"${0%/*}/opened\"\n").unwrap();
+    std::fs::set_permissions(&opener, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(run("mkfifo", &[server.join("opened").to_str().unwrap()]).status.success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
+    command.args(["page", server.join("control.sock").to_str().unwrap()]).env("DISPLAY", ":9");
+    command.env("PATH", format!("{}:/usr/bin:/bin", server.folder().path().display()));
+    let page = Page::started(command);
+    let opened = run("cat", &[server.join("opened").to_str().unwrap()]).stdout;
+    let opened = String::from_utf8(opened).unwrap().trim().to_owned();
+    assert!(opened.starts_with(page.origin()) && opened != page.address, "{opened}, printed {}", page.address);
+    let status = |address: &str| {
+        let curl = run("curl", &["-sS", "--max-time", "60", "-o", "/dev/null", "-w", "%{http_code}", address]);
+        String::from_utf8(curl.stdout).unwrap()
+    };
+    let all = [&opened, &opened, &page.address, &page.address].map(|address| status(address));
+    assert_eq!(all, ["303", "403", "303", "303"], "the process list shows the first, so it counts once");
     drop(page);
     server.terminate();
 }
