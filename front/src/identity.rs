@@ -10,6 +10,7 @@
 mod certificate;
 
 pub use certificate::names;
+pub(crate) use certificate::rsa_bits;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

@@ -16,7 +16,9 @@
 //! of one, so that a list that was forgotten keeps clients out and does not let them in. A list counts until another
 //! takes its place: whoever changes the file decides how old it may be. Source: RFC 5280, sections 5 and 6.3.
 
+use crate::identity::rsa_bits;
 use crate::identity::{Identity, names};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
@@ -25,6 +27,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
+
+/// Sizes of RSA keys that ring signs with.
+const RSA_BITS: [usize; 3] = [2048, 3072, 4096];
 
 /// Longest file, bytes: some thousand certificates.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -120,7 +125,7 @@ impl Material {
                     })?;
                 }
                 let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).with_crls(revoked);
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).with_crls(revoked);
                 let verifier = verifier.build().map_err(|error| match error {
                     VerifierBuilderError::InvalidCrl(why) => fault(
                         "client-crl",
@@ -131,6 +136,7 @@ impl Material {
                 builder.with_client_cert_verifier(verifier)
             }
         };
+        check_key(&key, &provider)?;
         let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => fault("key", "is not the key of the certificate"),
             other => fault("certificate", &format!("cannot be used: {other}")),
@@ -140,6 +146,21 @@ impl Material {
         config.max_early_data_size = 0;
         Ok(Material { config: Arc::new(config), public: Arc::new(public) })
     }
+}
+
+/// Names the fault of a key that cannot sign. ring wants an RSA key's primes of a multiple of 512 bits.
+fn check_key(key: &PrivateKeyDer<'_>, provider: &CryptoProvider) -> Result<(), Fault> {
+    let Err(error) = provider.key_provider.load_private_key(key.clone_key()) else { return Ok(()) };
+    let why = match rsa_bits(key.secret_der()) {
+        Some(bits) if !RSA_BITS.contains(&bits) => {
+            let [small, middle, large] = RSA_BITS;
+            format!(
+                "is an RSA key of {bits} bits, allowed are {small}, {middle} and {large}, or an ECDSA or Ed25519 key"
+            )
+        }
+        _ => format!("cannot be used: {error}"),
+    };
+    Err(Fault { key: "key", why })
 }
 
 fn read(key: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Fault> {
@@ -220,4 +241,39 @@ pub struct Offer {
     pub keys: Arc<Keys>,
     /// Nothing is answered without.
     pub is_required: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value of DER.
+    fn der(tag: u8, value: &[u8]) -> Vec<u8> {
+        [&[tag, 0x82][..], &(value.len() as u16).to_be_bytes(), value].concat()
+    }
+
+    /// The frame of an RSA key with a modulus of so many bits.
+    fn rsa(bits: usize) -> Vec<u8> {
+        let mut modulus = vec![0xff; bits.div_ceil(8)];
+        modulus[0] >>= (8 - bits % 8) % 8;
+        der(0x30, &[der(0x02, &[0]), der(0x02, &[vec![0], modulus].concat())].concat())
+    }
+
+    #[test]
+    fn a_key_of_a_size_that_cannot_sign_is_named_with_the_sizes_that_can() {
+        let provider = rustls::crypto::ring::default_provider();
+        let algorithm = der(0x30, &der(0x06, &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01]));
+        for bits in [1024, 2047, 2432, 8192] {
+            let framed = der(0x30, &[der(0x02, &[0]), algorithm.clone(), der(0x04, &rsa(bits))].concat());
+            for key in [PrivateKeyDer::Pkcs1(rsa(bits).into()), PrivateKeyDer::Pkcs8(framed.into())] {
+                let Fault { key, why } = check_key(&key, &provider).unwrap_err();
+                let expected = format!(
+                    "is an RSA key of {bits} bits, allowed are 2048, 3072 and 4096, or an ECDSA or Ed25519 key"
+                );
+                assert_eq!((key, why), ("key", expected));
+            }
+        }
+        let fault = check_key(&PrivateKeyDer::Sec1(vec![0x30, 0].into()), &provider).unwrap_err();
+        assert!(fault.key == "key" && fault.why.starts_with("cannot be used: "), "{fault:?}");
+    }
 }

@@ -16,6 +16,7 @@ use super::{Identity, Kind};
 const NAMES_MAX: usize = 64;
 
 mod tag {
+    pub const INTEGER: u8 = 0x02;
     pub const OBJECT: u8 = 0x06;
     pub const OCTETS: u8 = 0x04;
     pub const UTF8: u8 = 0x0c;
@@ -36,6 +37,9 @@ mod tag {
 /// 2.5.4.3
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
+/// 1.2.840.113549.1.1.1
+const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+
 /// 2.5.29.17
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
@@ -46,6 +50,22 @@ pub fn names(certificate: &[u8]) -> Vec<Identity> {
     let _ = collect(certificate, &mut names);
     names.truncate(NAMES_MAX);
     names
+}
+
+/// Bits of the modulus of a private RSA key in DER, with the frame of PKCS#8 or without. `None`: another key. Sources:
+/// RFC 5958, 2; RFC 8017, A.1.2.
+pub(crate) fn rsa_bits(key: &[u8]) -> Option<usize> {
+    let mut fields = Der(Der(key).next_of(tag::SEQUENCE)?);
+    fields.next_of(tag::INTEGER)?;
+    let modulus = match fields.next()? {
+        (tag::INTEGER, modulus) => modulus,
+        (tag::SEQUENCE, algorithm) if Der(algorithm).next_of(tag::OBJECT) == Some(RSA) => {
+            return rsa_bits(fields.next_of(tag::OCTETS)?);
+        }
+        _ => return None,
+    };
+    let first = modulus.iter().position(|byte| *byte != 0)?;
+    Some((modulus.len() - first) * 8 - modulus[first].leading_zeros() as usize)
 }
 
 fn collect(certificate: &[u8], names: &mut Vec<Identity>) -> Option<()> {
