@@ -316,7 +316,9 @@ impl<C: Client> Peer<C> {
             (Op::Discard | Op::WriteZeroes { .. }, None) => self.fake.store[range].fill(0),
             (op, buffer) => panic!("{op:?} with buffer {buffer:?}"),
         }
-        self.fake.executed.push((op, offset_bytes, length_bytes, fua));
+        if self.status != Status::Recalled {
+            self.fake.executed.push((op, offset_bytes, length_bytes, fua));
+        }
         Completion { cookie, status: self.status, op, length_bytes, buffer, queued_ns: 0, device_ns: 0 }
     }
 }

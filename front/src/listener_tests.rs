@@ -2,6 +2,7 @@ use super::*;
 use crate::fake::Fake;
 use crate::front_end::AddressFault;
 use crate::reserve::Reserve;
+use mqfq_blk::state::VERSION;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::fs::File;
 use std::io::Read;
@@ -315,4 +316,26 @@ fn a_socket_that_was_lent_is_there_again_when_its_listener_was_not_wanted_after_
     drop(listener);
     assert_eq!(inherited.left().len(), 1);
     UnixStream::connect(&path).expect("it listens on");
+}
+
+#[test]
+fn connections_that_were_accepted_and_not_begun_begin_in_the_next_process() {
+    let directory = Directory::new("adopted");
+    let (mut listener, mut fake) = listening(&directory, ListenOptions::default());
+    Client::pause(&mut listener, &mut fake);
+    let clients = [pair(), pair()].map(|(ours, theirs)| {
+        listener.event(&mut fake, accepted(Ok(ours)));
+        theirs
+    });
+    let packed = Client::pack(&listener, VERSION).unwrap().unwrap().packed;
+    drop(listener);
+    let idle = |place| Box::new(Idle(place)) as _;
+    let (address, exports) = (SocketAddress::Unix(directory.socket()), ExportTable::new([]).unwrap());
+    let travelled = Travelled { packed, version: VERSION };
+    let mut listener =
+        SocketListener::adopt(&address, travelled, &exports, ListenOptions::default(), &NAMES, Box::new(idle)).unwrap();
+    let mut fake = Fake::default();
+    listener.start(&mut fake);
+    assert_eq!((fake.attached.len(), fake.accepts), (2, 1));
+    assert!(!clients.iter().any(is_closed));
 }

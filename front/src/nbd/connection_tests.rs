@@ -15,6 +15,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
+#[path = "connection_handshake_tests.rs"]
+mod handshake;
 #[path = "connection_large_tests.rs"]
 mod large;
 #[path = "connection_tls_tests.rs"]
@@ -512,25 +514,6 @@ fn a_drain_closes_idle_connections_and_handshakes_at_once() {
         peer.drain();
         assert!(peer.gone());
     }
-}
-
-#[test]
-fn a_handshake_that_does_not_read_its_answers_is_not_read_from() {
-    // Each list is answered with 25 + 20 bytes and a description of 4096; a thousand are below the limit of options.
-    const ANSWER_BYTES: usize = 45 + 4096;
-    let exports = table();
-    let export = Export { description: "d".repeat(4096), ..Export::clone(&exports.lookup("a").unwrap()) };
-    let exports = Arc::new(ExportTable::new([export]).unwrap());
-    let mut peer = connect_to(exports, NbdOptions::default(), &Stats::new(&NAMES));
-    peer.reads = false;
-    peer.say(&[vec![0, 0, 0, 3], option(option::LIST, b"").repeat(1000)].concat());
-    // A receive brings 4 KiB of options, of which some sixteen are answered.
-    assert_eq!(peer.incoming.len(), 1000 * option(option::LIST, b"").len() + 4 - 4096, "one receive");
-    let unsent = peer.fake.send.as_ref().unwrap().0.iter().map(|part| part.as_slice().len()).sum::<usize>();
-    assert!(unsent <= (64 << 10) + ANSWER_BYTES, "{unsent} bytes unsent");
-    peer.reads = true;
-    peer.run();
-    assert_eq!(peer.read.len(), 18 + 1000 * ANSWER_BYTES);
 }
 
 #[test]

@@ -69,7 +69,7 @@ static OURS: LazyLock<Authority> = LazyLock::new(Authority::new);
 static OTHERS: LazyLock<Authority> = LazyLock::new(Authority::new);
 
 /// What the server has.
-static KEYS: LazyLock<Arc<Keys>> = LazyLock::new(|| Keys::new(&material(true)));
+pub(super) static KEYS: LazyLock<Arc<Keys>> = LazyLock::new(|| Keys::new(&material(true)));
 
 fn material(asks: bool) -> Material {
     let (certificate, key) = OURS.sign("localhost", 4000);
@@ -171,7 +171,7 @@ impl Tls {
     }
 }
 
-fn tls_options(keys: &Arc<Keys>, is_required: bool) -> NbdOptions {
+pub(super) fn tls_options(keys: &Arc<Keys>, is_required: bool) -> NbdOptions {
     listen(ListenOptions { tls: Some(Offer { keys: keys.clone(), is_required }), ..ListenOptions::default() })
 }
 
@@ -184,7 +184,7 @@ fn connect_tls(config: ClientConfig) -> Tls {
 }
 
 /// Names and numbers of replies to options.
-fn replies(bytes: &[u8]) -> Vec<(u32, u32)> {
+pub(super) fn replies(bytes: &[u8]) -> Vec<(u32, u32)> {
     let mut reader = Reader(bytes);
     let mut all = Vec::new();
     while reader.u64().is_some() {
@@ -478,6 +478,29 @@ fn a_session_does_not_travel_and_ends_as_at_a_drain_when_another_process_comes()
     assert_eq!(chunks(&answered).len(), 1, "it was answered");
     assert!(tls.peer.client.is_paused() && tls.ended, "and close_notify came behind it");
     assert!(tls.peer.client.pack(mqfq_blk::state::VERSION).unwrap().is_none());
+}
+
+#[test]
+fn each_session_begins_with_a_whole_handshake() {
+    for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        // It keeps what a server gives it to resume with.
+        let config = client_config(Some(&alice()), &[version]);
+        for _ in 0..2 {
+            let tls = connect_tls(config.clone());
+            assert_eq!(tls.error, None);
+            assert_eq!(tls.client.handshake_kind(), Some(rustls::HandshakeKind::Full));
+            assert_eq!(tls.client.tls13_tickets_received(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_user_of_a_unix_socket_is_still_known_under_tls() {
+    let tls = connect_tls(client_config(Some(&alice()), &[&rustls::version::TLS13]));
+    let Phase::Negotiating(negotiation) = &tls.peer.client.phase else { panic!("no export was chosen") };
+    let peer = negotiation.peer();
+    assert!(peer.credentials.is_some() && peer.credentials == tls.peer.client.place.peer().credentials);
+    assert!(!peer.names.is_empty(), "and by the names of its certificate");
 }
 
 #[test]

@@ -12,7 +12,8 @@
 //!
 //! # Bounds
 //! A client can make us hold [`OPTION_BYTES_MAX`] and hear [`HANDSHAKE_BYTES_MAX`] in at most [`OPTIONS_MAX`] options.
-//! What we answer is bounded by the caller, who stops calling while too much is unsent. Whether an export may be
+//! The caller bounds the answers: it stops calling while too much is unsent. A call answers with one export of a list,
+//! so a list takes no more memory than any other answer, however many exports there are. Whether an export may be
 //! chosen, by GO or by EXPORT_NAME, is for the caller to say as well ([`Admit`]).
 //!
 //! # TLS
@@ -31,6 +32,7 @@ use super::validate::Session;
 use super::wire::{self, Reader, handshake, info, option, option_reply, put_option_reply, transmission};
 use crate::export::{Export, ExportTable, NAME_BYTES_MAX};
 use crate::identity::Peer;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Longest data of one option that are kept, bytes: a name of 4096 bytes and far more information requests or queries
@@ -97,6 +99,8 @@ pub struct Negotiation {
     block_status_of: Option<Arc<Export>>,
     options: u32,
     bytes_left: usize,
+    /// Exports that LIST has not answered with.
+    listing: Option<VecDeque<Arc<Export>>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +130,7 @@ impl Negotiation {
             block_status_of: None,
             options: 0,
             bytes_left: HANDSHAKE_BYTES_MAX,
+            listing: None,
         }
     }
 
@@ -161,6 +166,10 @@ impl Negotiation {
     /// Takes at most one message off `input` and appends its answer to `out`. Returns the bytes used, and what came of
     /// them. After [`Progress::Transmit`] and [`Progress::Close`] the handshake is over.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> (usize, Progress) {
+        if self.listing.is_some() {
+            self.list_next(out);
+            return (0, Progress::Answered { refused: None });
+        }
         let mut used = 0;
         loop {
             let wanted = match self.stage {
@@ -268,7 +277,7 @@ impl Negotiation {
                 put_option_reply(out, option, option_reply::ACK, &[]);
                 return Progress::Close { broken: None };
             }
-            option::LIST => self.list(data, out),
+            option::LIST => no_data(data).map(|()| self.listing = Some(self.exports.all().into())),
             option::INFO | option::GO => match self.info(option, data, out, admit) {
                 Ok(session) if option == option::GO => return Progress::Transmit(session),
                 other => other.map(drop),
@@ -322,16 +331,21 @@ impl Negotiation {
         Progress::Transmit(session)
     }
 
-    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
-        no_data(data)?;
-        let is_there = |export: &&Arc<Export>| !export.door.is_closed() && export.door.admits(&self.peer);
-        for export in self.exports.all().iter().filter(is_there) {
-            let length = (export.name.len() as u32).to_be_bytes();
-            let data: [&[u8]; 3] = [&length, export.name.as_bytes(), export.description.as_bytes()];
-            put_option_reply(out, option::LIST, option_reply::SERVER, &data);
+    /// Answers LIST with the next export that is there for the client, or ends the list.
+    fn list_next(&mut self, out: &mut Vec<u8>) {
+        let is_there = |export: &Arc<Export>| !export.door.is_closed() && export.door.admits(&self.peer);
+        let mut left = self.listing.iter_mut().flat_map(|listing| std::iter::from_fn(|| listing.pop_front()));
+        match left.find(is_there) {
+            Some(export) => {
+                let length = (export.name.len() as u32).to_be_bytes();
+                let data: [&[u8]; 3] = [&length, export.name.as_bytes(), export.description.as_bytes()];
+                put_option_reply(out, option::LIST, option_reply::SERVER, &data);
+            }
+            None => {
+                self.listing = None;
+                put_option_reply(out, option::LIST, option_reply::ACK, &[]);
+            }
         }
-        put_option_reply(out, option::LIST, option_reply::ACK, &[]);
-        Ok(())
     }
 
     fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> Result<Session, Refusal> {

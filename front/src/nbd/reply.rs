@@ -38,8 +38,8 @@ const SPARE_MAX: usize = 256;
 /// Largest vector kept for headers, bytes: the headers of several hundred replies. A long list of exports is let go.
 const SPARE_BYTES_MAX: usize = 16 << 10;
 
-/// Answers of the handshake that may wait before no more options are read, bytes.
-const HANDSHAKE_UNSENT_BYTES_MAX: usize = 64 << 10;
+/// Answers of the handshake that may wait before no more options are read, bytes. As many again may be in a send.
+const HANDSHAKE_UNSENT_BYTES_MAX: usize = 16 << 10;
 
 /// Extent flags of base:allocation: allocated, and the contents not known. Always allowed, says the protocol, and all
 /// that we know: devices do not tell which of their bytes are holes.
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_backs_up_beyond_64_kib() {
+    fn a_handshake_backs_up_beyond_16_kib() {
         let mut replies = Replies::new();
         replies.append(|out| out.resize(HANDSHAKE_UNSENT_BYTES_MAX, 0));
         assert!(!replies.handshake_backs_up());

@@ -96,7 +96,8 @@ impl Connection {
         // Whose export has gone is being sent away: nobody takes it in elsewhere.
         let has_gone = matches!(&self.phase, Phase::Transmitting(transmission)
             if transmission.session().export.door.is_closed());
-        if self.life == Life::Closed || self.channel.is_some() || has_gone {
+        let has_no_place = matches!(&self.phase, Phase::Negotiating(negotiation) if !negotiation.can_travel(version));
+        if self.life == Life::Closed || self.channel.is_some() || has_gone || has_no_place {
             return Ok(None);
         }
         let mut writer = StateWriter::new(version);

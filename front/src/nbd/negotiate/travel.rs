@@ -3,10 +3,16 @@
 use super::{HANDSHAKE_BYTES_MAX, Negotiation, OPTION_BYTES_MAX, OPTIONS_MAX, Stage};
 use crate::export::ExportTable;
 use crate::nbd::wire;
-use mqfq_blk::state::{StateFault, StateReader, StateWriter, demand};
+use mqfq_blk::state::{LISTING_SINCE, StateFault, StateReader, StateWriter, demand};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 impl Negotiation {
+    /// A state of this version has a place for all of it.
+    pub fn can_travel(&self, version: u16) -> bool {
+        self.listing.is_none() || version >= LISTING_SINCE
+    }
+
     /// Writes what [`Negotiation::unpack`] reads.
     pub fn pack(&self, writer: &mut StateWriter) {
         let (stage, option, bytes) = match self.stage {
@@ -25,6 +31,11 @@ impl Negotiation {
         writer.bytes(self.block_status_of.as_ref().map_or(&[][..], |export| export.name.as_bytes()));
         writer.u32(self.options);
         writer.u32(self.bytes_left as u32);
+        writer.since(LISTING_SINCE, |writer| {
+            writer.flag(self.listing.is_some());
+            writer.u32(self.listing.as_ref().map_or(0, VecDeque::len) as u32);
+            self.listing.iter().flatten().for_each(|export| writer.bytes(export.name.as_bytes()));
+        });
     }
 
     /// The handshake, about `exports`.
@@ -51,6 +62,17 @@ impl Negotiation {
         let (options, bytes_left) = (reader.u32()?, reader.u32()? as usize);
         let is_short = options <= OPTIONS_MAX && bytes_left <= HANDSHAKE_BYTES_MAX;
         demand(is_short, "has a handshake longer than there can be")?;
+        let mut listing = None;
+        if reader.version() >= LISTING_SINCE {
+            let is_listing = reader.flag()?;
+            let mut left = VecDeque::new();
+            for _ in 0..reader.u32()? {
+                let name = reader.text()?;
+                left.extend(exports.lookup(name).filter(|export| export.name == name));
+            }
+            demand(is_listing || left.is_empty(), "has exports of a list that there is not")?;
+            listing = is_listing.then_some(left);
+        }
         let gathered = gathered.to_vec();
         let of = Negotiation::new(exports);
         Ok(Negotiation {
@@ -62,6 +84,7 @@ impl Negotiation {
             block_status_of,
             options,
             bytes_left,
+            listing,
             ..of
         })
     }
