@@ -33,8 +33,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Longest body about one thing, bytes.
 pub const THING_BYTES_MAX: usize = 64 << 10;
 
-/// Longest body that is a whole config, bytes: tens of thousands of tenants. One is read at a time.
-pub const CONFIG_BYTES_MAX: usize = 16 << 20;
+/// Longest body that is a whole config, bytes: 400 for each of ten thousand tenants. One is read at a time.
+pub const CONFIG_BYTES_MAX: usize = 4 << 20;
+
+/// Values, sections and items of such a body: 20 for each of ten thousand tenants. Reading one takes up to 1 KiB, so a
+/// body is counted before it is read.
+pub const CONFIG_PARTS_MAX: usize = 200_000;
 
 /// For a whole body, from its first byte on.
 pub const BODY_WAIT: Duration = Duration::from_secs(30);
@@ -248,7 +252,9 @@ async fn saved(State(shared): Handler, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     media_type(&parts.headers, &[TOML])?;
     let place = shared.large.clone().acquire_owned().await.expect("nobody closes it");
-    let text = utf8(read(body, CONFIG_BYTES_MAX).await?)?;
+    let bytes = read(body, CONFIG_BYTES_MAX).await?;
+    refuse_parts(&bytes)?;
+    let text = utf8(bytes)?;
     let turn = shared.changes.acquire().await.expect("nobody closes it");
     ask(&shared, move |server| {
         let _place: OwnedSemaphorePermit = place;
@@ -271,6 +277,7 @@ async fn put_config(
     let is_toml = media_type(&parts.headers, &[JSON, TOML])? == TOML;
     let place = shared.large.clone().acquire_owned().await.expect("nobody closes it");
     let bytes = read(body, CONFIG_BYTES_MAX).await?;
+    refuse_parts(&bytes)?;
     let by = by(&peer, &parts.headers);
     let change = move |server: &dyn Server| {
         let _place: OwnedSemaphorePermit = place;
@@ -285,7 +292,9 @@ async fn put_config(
         };
         server.propose(&Proposal { edit: Edit::Whole(document), by, only_if, dry_run })
     };
-    ask_for_change(&shared, change).await
+    let answer = ask_for_change(&shared, change).await;
+    ask(&shared, |server| server.give_memory_back()).await;
+    answer
 }
 
 async fn change(
@@ -481,6 +490,17 @@ async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
         false => Problem::new(StatusCode::BAD_REQUEST, "the body ended too early"),
     })?;
     Ok(body.to_bytes())
+}
+
+/// A body that would take much memory when it is read. Counts the signs of TOML and JSON before a value, an item or a
+/// section, also in texts.
+fn refuse_parts(bytes: &[u8]) -> Result<(), Problem> {
+    let parts = bytes.iter().filter(|byte| b"=:,[{".contains(byte)).count();
+    if parts <= CONFIG_PARTS_MAX {
+        return Ok(());
+    }
+    let sentence = format!("the config has {parts} values and sections, allowed are {CONFIG_PARTS_MAX}");
+    Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, sentence))
 }
 
 fn utf8(bytes: Bytes) -> Result<String, Refusal> {

@@ -242,3 +242,25 @@ async fn a_body_without_a_type_and_an_empty_one_are_refused_in_a_sentence() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(sentence), "{path}: {answer}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_config_of_more_parts_than_ten_thousand_tenants_have_is_not_even_read() {
+    let many = "a=[".to_owned() + &"0,".repeat(api::CONFIG_PARTS_MAX) + "]";
+    // One of ten thousand tenants, each with an export.
+    let tenant = |number: usize| {
+        format!(
+            "[tenant.tenant-{number:05}]\nweight = 300\nclass = \"idle\"\nmax-iops = 5000\nmemory = \"64MiB\"\n\
+             [export.export-{number:05}]\ndevice = \"fast\"\ntenant = \"tenant-{number:05}\"\noffset = {number}\n\
+             size = \"512MiB\"\nnbd = \"unix:/run/mqfq/exports/export-{number:05}.sock\"\n"
+        )
+    };
+    let enough: String = (0..10_000).map(tenant).collect();
+    for (body, status) in [(many, "413"), (enough, "200")] {
+        let mut client = connected(&router(), 1 << 23);
+        let (head, length) =
+            ("PUT /v1/config?dry-run HTTP/1.1\r\nHost: x\r\nContent-Type: application/toml", body.len());
+        client.write_all(format!("{head}\r\nContent-Length: {length}\r\n\r\n{body}").as_bytes()).await.unwrap();
+        let line = status_line(&mut client).await;
+        assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{length} bytes: {line}");
+    }
+}

@@ -47,6 +47,9 @@ pub trait Server: Send + Sync + 'static {
     /// Somebody has written this text to the config file: it is what [`Server::file`] answers from then on.
     fn saved(&self, text: String);
 
+    /// Gives memory that a large document has taken back to the system, if the allocator keeps it.
+    fn give_memory_back(&self) {}
+
     /// The counters, as SIGUSR1 prints them with `--json`. Asks every worker.
     fn counters(&self) -> Value;
 
