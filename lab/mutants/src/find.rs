@@ -102,8 +102,7 @@ pub struct Found<'s> {
 }
 
 /// Values that are a type's default, as they are written: a field of these is not changed.
-const DEFAULTS: [&str; 9] =
-    ["0", "0.0", "false", "None", "Vec::new()", "String::new()", "Default::default()", "&[]", "\"\""];
+const DEFAULTS: [&str; 8] = ["0", "0.0", "false", "None", "Vec::new()", "String::new()", "&[]", "\"\""];
 
 /// Methods that go through what they are called on.
 const GOES_THROUGH: [&str; 5] = ["all", "any", "for_each", "try_for_each", "collect"];
@@ -413,7 +412,7 @@ impl<'a> Visit<'a> for Found<'_> {
 
     fn visit_field_value(&mut self, field: &'a syn::FieldValue) {
         let value = self.text(field.expr.span());
-        if !DEFAULTS.contains(&value) && !is_test(&field.attrs) {
+        if !DEFAULTS.contains(&value) && !value.ends_with("::default()") && !is_test(&field.attrs) {
             let way = if field.colon_token.is_some() { Way::Instead } else { Way::Named };
             let what = format!("{} is its default", self.text(field.member.span()));
             self.forget(field.expr.span(), way, what, "Default::default()");
@@ -498,11 +497,11 @@ mod tests {
 
     #[test]
     fn a_field_is_forgotten_where_a_struct_is_made() {
-        let source = "fn a() -> S { S { fua, cost: b(c), kind: 0, ..d } }";
+        let source = "fn a() -> S { S { fua, cost: b(c), kind: 0, lock: Mutex::default(), ..d } }";
         assert_eq!(whats_of(source, Kinds::Effects), ["fua is its default", "cost is its default"]);
         let named = "S { fua: (if crate::mutant(1) {/*1*/ Default::default() /*~1*/} else { fua }), cost";
         assert!(changed(source, "fua is its default").contains(named));
-        let valued = "cost: (if crate::mutant(2) {/*2*/ Default::default() /*~2*/} else { b(c) }), kind";
+        let valued = "cost: (if crate::mutant(2) {/*2*/ Default::default() /*~2*/} else { b(c) }), kind: 0, lock: Mutex::default(), ..d";
         assert!(changed(source, "cost is its default").contains(valued));
         assert_eq!(
             whats_of("fn a(S { b, .. }: S) { #[cfg(test)] c(); }", Kinds::Effects),

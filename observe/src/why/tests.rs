@@ -233,6 +233,40 @@ fn served() {
     );
 }
 
+#[test]
+fn each_threshold_of_the_page_holds_at_its_own_value() {
+    let row = |case: &Case| judge(case).0;
+    let waiting = case(30_000, 3_100_000, 300_000);
+    assert_eq!(row(&Case { limited: Some(("max-iops".into(), SECOND_NS)), ..waiting.clone() }), Row::OwnLimit);
+    let silent = Case { oldest_ns: SECOND_NS, ..case(0, 0, 0) };
+    assert_eq!([row(&silent), row(&Case { oldest_ns: SECOND_NS - 1, ..silent })], [Row::NoAnswer, Row::Served]);
+    assert_eq!(row(&case(30_000, MS, MS)), Row::OverShare, "as long in the queue as on the device is to wait here");
+    let mut nine_tenths = waiting;
+    (nine_tenths.flow.served, nine_tenths.flow.entitled) = (9_000, 10_000);
+    assert_eq!(row(&nine_tenths), Row::OverShare);
+    nine_tenths.flow.served -= 1;
+    (nine_tenths.throttled_ns, nine_tenths.no_token_ns) = (SECOND_NS / 10, SECOND_NS / 10);
+    assert!(judge(&nine_tenths).1.ends_with("by the depth D most"), "1% of the time, and as long as by T");
+    assert_eq!(row(&case(1_000, 0, 800_000)), Row::SlowDevice);
+    let served = case(400_000, 10_000, 200_000);
+    assert_eq!(row(&Case { cores_percent: Some(CORES_PERCENT), ..served.clone() }), Row::Cores);
+    let mut own = Case { own: 100_000, ..served };
+    own.flow.served = 97_000;
+    assert_eq!(row(&own), Row::Served);
+    let mut shallow = case(10_000, 0, 600_000);
+    shallow.flow.active_ns = 5 * SECOND_NS;
+    shallow.usual_device_ns = None;
+    assert!(judge(&shallow).1.ends_with("takes 600.0 us"), "1.2 in flight are one: {}", judge(&shallow).1);
+    let mut shallow = case(10_000, 0, MS + MS / 5);
+    shallow.usual_device_ns = None;
+    assert_eq!(row(&shallow), Row::OneInFlight);
+    assert_eq!(
+        (time(1_000), time(999), part(500, 1_000)),
+        ("1.0 us".into(), "less than 1 us".into(), "0.5 of 1.0 us".into())
+    );
+    assert_eq!([size(1 << 20), size((1 << 20) - 1024)], ["1 MiB", "1023 KiB"]);
+}
+
 /// Three tenants of two groups over ten seconds, of which the first waited 3 ms of 3.4 in the queue; two workers.
 fn three() -> EngineStats {
     use crate::history::tests::{stats, tenant};
@@ -416,6 +450,7 @@ fn cores_are_the_limit_if_each_worker_that_served_the_tenant_lately_had_no_time_
     assert_eq!(judged([19, 19], [Some(10), Some(5)]), Row::GroupShare, "one of its workers has time");
     assert_eq!(judged([19, 9], [Some(10), Some(5)]), Row::Cores, "that one served it before the interval");
     assert_eq!(judged([9, 19], [Some(10), Some(5)]), Row::GroupShare);
+    assert_eq!(judged([19, 10], [Some(10), Some(5)]), Row::Cores, "what ended at its beginning is not in the interval");
     assert_eq!(judged([19, 19], [Some(10), None]), Row::GroupShare, "the kernel does not say");
 }
 
