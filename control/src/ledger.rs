@@ -305,6 +305,76 @@ mod tests {
     }
 
     #[test]
+    fn another_document_gives_what_differs_its_revision_and_forgets_what_is_gone() {
+        let mut ledger = ledger();
+        assert_eq!(ledger.revision(), 1);
+        let other = Document::parse("[tenant.db]\nweight = 5\n[tenant.new]\n[group.g]\n").unwrap();
+        assert_eq!(change(&mut ledger, Edit::Whole(other.clone()), None), Ok(2));
+        assert_eq!(*ledger.document(), other);
+        let revision = |ledger: &Ledger, kind, name| ledger.things.get(&(kind, String::from(name))).copied();
+        let all = [(Kind::Tenant, "db"), (Kind::Tenant, "new"), (Kind::Group, "g")];
+        assert_eq!(all.map(|(kind, name)| revision(&ledger, kind, name)), [Some(2); 3]);
+        assert_eq!(ledger.things.len(), 3, "web and d are gone: {:?}", ledger.things);
+        // Both may come anew, and then are there; a thing that is gone once more may come once more.
+        for (kind, name, at) in [(Kind::Tenant, "web", 3), (Kind::Device, "d", 4), (Kind::Tenant, "web", 6)] {
+            let put = || Edit::Put(kind, name.into(), keys(json!({ "x": at })));
+            assert_eq!(change(&mut ledger, put(), Some(Match::Absent)), Ok(at));
+            let refused = change(&mut ledger, put(), Some(Match::Absent)).unwrap_err().sentence;
+            assert!(refused.contains(&format!("it is there already, at revision {at}")), "{refused}");
+            if at == 4 {
+                assert_eq!(change(&mut ledger, Edit::Delete(Kind::Tenant, "web".into()), None), Ok(5));
+            }
+        }
+        let wanted = Some(Match::Revision(Some(vec![1, 5])));
+        let refused = change(&mut ledger, tenant("web", json!({ "x": 1 })), wanted).unwrap_err().sentence;
+        assert!(refused.ends_with("it is at revision 6, the change is about revision 1 or 5"), "{refused}");
+    }
+
+    #[test]
+    fn a_proposal_says_what_it_creates_and_for_whom_it_is_narrow() {
+        let ledger = ledger();
+        let of = |edit| Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false };
+        let created = |edit| {
+            let proposal = of(edit);
+            let candidate = ledger.candidate(&proposal).unwrap();
+            let narrow = ledger.narrow_any(&proposal).unwrap();
+            assert_eq!(candidate.thing.as_ref(), Some(&narrow.thing));
+            [candidate.created, narrow.created]
+        };
+        assert_eq!(created(Edit::Put(Kind::Tenant, "new".into(), Map::new())), [true; 2]);
+        assert_eq!(created(Edit::Put(Kind::Tenant, "web".into(), Map::new())), [false; 2]);
+        assert_eq!(created(tenant("web", json!({ "weight": 4 }))), [false; 2]);
+        let both = of(tenant("web", json!({ "class": "idle", "weight": 4 })));
+        let is_narrow = |keys: &[&str]| ledger.narrow(&both, keys).is_some();
+        assert_eq!([&["class"][..], &["weight"], &["class", "weight"]].map(is_narrow), [false, false, true]);
+        let changes = ledger.narrow_any(&both).unwrap().changes;
+        let applied = ledger.applied(changes.clone(), true, true);
+        assert_eq!((applied.revision, applied.changed, applied.dry_run, applied.created), (1, true, true, true));
+        assert_eq!(applied.changes, changes);
+        let nothing = ledger.applied(Vec::new(), false, false);
+        assert_eq!((nothing.changed, nothing.dry_run, nothing.created), (false, false, false));
+    }
+
+    #[test]
+    fn a_state_follows_every_thing_that_was_touched() {
+        let mut ledger = ledger();
+        let in_force = |kind: Kind, name: &str| keys(json!({ "of": format!("{}/{name}", kind.plural()) }));
+        let mut state = ledger.state(in_force);
+        for edit in [
+            Edit::Delete(Kind::Tenant, "web".into()),
+            tenant("db", json!({ "weight": 9 })),
+            Edit::Put(Kind::Tenant, "new".into(), Map::new()),
+        ] {
+            change(&mut ledger, edit, None).unwrap();
+        }
+        let touched = ["web", "db", "new"].map(|name| (Kind::Tenant, name));
+        ledger.follow_all(&mut state, touched, in_force);
+        assert_eq!(state, ledger.state(in_force));
+        let db = thing(&ledger, Kind::Tenant, "db");
+        assert_eq!((&db.configured, db.revision), (&keys(json!({ "weight": 9 })), 3));
+    }
+
+    #[test]
     fn an_edit_of_one_thing_is_told_as_the_whole_documents_would_tell_it() {
         let mut ledger = ledger();
         for edit in [
