@@ -481,6 +481,28 @@ fn a_session_does_not_travel_and_ends_as_at_a_drain_when_another_process_comes()
 }
 
 #[test]
+fn a_silent_client_of_tls_holds_the_next_process_up_for_a_second() {
+    let mut tls = connect_tls(client_config(Some(&alice()), &[&rustls::version::TLS13]));
+    tls.ask(&[option(option::STRUCTURED_REPLY, b""), option(option::GO, &[0; 6])].concat());
+    tls.ask(&read(1, 0, 4096));
+    // It takes no reply and no goodbye from here on.
+    tls.peer.reads = false;
+    tls.client.writer().write_all(&read(2, 0, 4096)).unwrap();
+    let mut sent = Vec::new();
+    tls.client.write_tls(&mut sent).unwrap();
+    tls.peer.say(&sent);
+    tls.peer.client.pause(&mut tls.peer.fake);
+    tls.peer.client.turn_end(&mut tls.peer.fake);
+    tls.peer.pass_ns(999_999_999);
+    assert!(!tls.peer.client.is_paused() && !tls.peer.fake.shut_down, "its reply has not left");
+    tls.peer.pass_ns(1);
+    assert!(tls.peer.client.is_paused() && tls.peer.fake.shut_down);
+    tls.peer.reads = true;
+    tls.peer.run();
+    assert!(tls.peer.gone());
+}
+
+#[test]
 fn each_session_begins_with_a_whole_handshake() {
     for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
         // It keeps what a server gives it to resume with.
