@@ -767,3 +767,26 @@ fn token(path: &Path) -> Result<String, String> {
 pub fn start(sockets: Vec<Listen>, running: Arc<Running>, more: Vec<Route>) -> Result<Control, String> {
     mqfq_control::start(sockets, running, more)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_token_that_anyone_but_its_owner_can_use_is_refused() {
+        let path = std::env::temp_dir().join(format!("mqfq-token-{}", std::process::id()));
+        std::fs::write(&path, "0123456789abcdef\n").unwrap();
+        let read = |mode| {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            token(&path)
+        };
+        for mode in [0o600, 0o400, 0o700] {
+            assert_eq!(read(mode), Ok("0123456789abcdef".to_owned()), "{mode:o}");
+        }
+        for mode in [0o640, 0o620, 0o610, 0o604, 0o602, 0o601] {
+            assert!(read(mode).is_err_and(|why| why.contains(&format!("has mode {mode:o}: "))), "{mode:o}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -492,3 +492,25 @@ impl Listeners {
         gone
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn each_limit_of_the_server_is_that_of_its_key_and_reaches_the_next_client() {
+        let server = |keys: &str| Config::parse("c.toml", &format!("[server]\n{keys}")).unwrap().server;
+        let keys = "connections = 5\nhandshake-s = 7\nstall-s = 8\ndrain-s = 9\nsocket-mode = \"640\"\n\
+                    memory = \"3MiB\"\nconnection-memory = \"2MiB\"\n";
+        let (before, now) = (server(""), server(keys));
+        assert_eq!((now.connections_max, now.handshake_s, now.stall_s, now.drain_s), (5, 7, 8, 9));
+        assert_eq!((now.socket_mode, now.memory_bytes, now.connection_memory_bytes), (0o640, 3 << 20, 2 << 20));
+        let options = ListenOptions::default();
+        let listeners = Listeners::new(Arc::new(|_| ListenOptions::default()), options.since.clone());
+        assert_eq!(listeners.limit(&now, &before), [] as [String; 0]);
+        let seconds = [options.handshake_timeout_now(), options.stall_timeout_now()].map(|limit| limit.as_secs());
+        assert_eq!((seconds, options.socket_mode_now()), ([7, 8], 0o640));
+        assert_eq!(options.bytes_in_flight_max_now(), 2 << 20);
+    }
+}
