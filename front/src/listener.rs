@@ -321,12 +321,13 @@ impl Client for SocketListener {
 
     fn drain(&mut self, context: &mut dyn Context) {
         self.done = true;
+        // The kernel tries an accept at a unix socket that is shut down 128 times, because the socket can be read from
+        // and has nobody (Linux 6.18: `APOLL_MAX_RETRY` of io_uring; a call that does not wait never looks at the
+        // shutdown). An accept that is cancelled ends at once.
+        context.interrupt();
         match self.lent.take() {
             None => context.shutdown(self.listening.socket.as_raw_fd()),
-            Some(lent) => {
-                context.interrupt();
-                drop(lent);
-            }
+            Some(lent) => drop(lent),
         }
     }
 

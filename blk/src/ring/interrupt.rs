@@ -111,6 +111,22 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
+    /// Without the cancellation the kernel tries the accept again 128 times before it asks another thread for its end.
+    #[test]
+    fn an_accept_that_is_cancelled_before_its_socket_is_shut_down_is_not_tried_again() {
+        let bell = Bell::new().unwrap();
+        let mut ring = Ring::new(bell.event()).unwrap();
+        let path = std::env::temp_dir().join(format!("mqfq-interrupt-shut-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        ring.accept(1, listener.as_raw_fd(), 8);
+        ring.enter().unwrap();
+        ring.interrupt(1);
+        super::super::shutdown(listener.as_raw_fd());
+        let events = events(&mut ring);
+        assert!(matches!(events[..], [Event::Accepted { user: 8, result: Err(libc::ECANCELED) }]), "{events:?}");
+        std::fs::remove_file(&path).unwrap();
+    }
+
     #[test]
     fn a_send_into_a_full_socket_says_what_has_left_and_the_rest_can_follow() {
         let bell = Bell::new().unwrap();

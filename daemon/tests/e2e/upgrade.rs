@@ -254,6 +254,24 @@ fn a_client_that_waits_for_its_cap_holds_no_upgrade_up() {
     assert_eq!(client.reply().unwrap().cookie, 1);
 }
 
+#[test]
+fn a_handshake_that_crosses_an_upgrade_is_still_of_the_user_that_began_it() {
+    if !user::is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    let _machine = machine::shared();
+    let config = CONFIG
+        .replace("workers = 2\n", "workers = 2\nsocket-mode = \"666\"\n")
+        .replace("[export.drive]\n", "[export.drive]\nallow-uids = [999, 1000]\n");
+    let mut server = Server::start_in(with_disk(), &config);
+    let [welcome, other] =
+        [1000, 1001].map(|uid| user::as_user(uid, uid, || Handshake::start(&server.socket("drive"))));
+    server = server.replace(&config);
+    works(&mut welcome.go("drive"), 1);
+    assert!(other.try_go("drive").is_err());
+    server.terminate();
+}
+
 /// Another server asks for the disk of this one, and is told which process has it.
 fn is_held(server: &Server) {
     let aside = Folder::new();
