@@ -64,6 +64,8 @@ pub struct DeviceRing {
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) entries: Vec<squeue::Entry>,
+    /// Kernel threads that operations of device queues may occupy for as long as they like.
+    pub(crate) threads: u32,
 }
 
 impl DeviceRing {
@@ -81,6 +83,18 @@ impl DeviceRing {
     pub fn cancel(&self, user: u32, asks: u32) {
         let entry = opcode::AsyncCancel::new(user_data(self.device, self.earlier, user)).build();
         self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, self.earlier, asks)));
+    }
+
+    /// Up to `threads` operations of the queue may each occupy a kernel thread for as long as they like. The kernel
+    /// makes only four threads per core for a ring's flushes, holes and zeroes, so it is told to make that many more:
+    /// otherwise those of one device would hold up those of another.
+    pub(crate) fn occupy(&self, threads: u32) {
+        self.pending.borrow_mut().threads += threads;
+    }
+
+    /// Undoes [`DeviceRing::occupy`].
+    pub(crate) fn vacate(&self, threads: u32) {
+        self.pending.borrow_mut().threads -= threads;
     }
 
     /// Puts an operation on the ring. Its end comes by [`crate::device::DeviceQueue::ring_event`] with `user`.
@@ -197,6 +211,8 @@ pub(crate) struct Ring {
     /// Timers that are due at once: their ends are found by the next `collect`.
     due: Vec<Ended>,
     pending: Rc<RefCell<Pending>>,
+    /// The kernel's own most threads, and how many it was told to make besides ([`Pending::threads`]).
+    threads: (u32, u32),
     /// By device index: the file that is registered in this place, -1 for none.
     registered: Vec<RawFd>,
     /// By device index: how many had it before, below 256. What the device of an earlier use has asked for is no event.
@@ -244,6 +260,7 @@ impl Ring {
             spare_counts: Vec::new(),
             due: Vec::new(),
             pending: Rc::default(),
+            threads: (0, 0),
             registered: Vec::new(),
             uses: Vec::new(),
             bell,
@@ -524,9 +541,12 @@ impl Ring {
     /// Puts what the device queues asked for on the ring. Call before entering the kernel.
     pub(crate) fn push_pending(&mut self) {
         let pending = self.pending.clone();
-        let entries = &mut pending.borrow_mut().entries;
+        let Pending { entries, threads } = &mut *pending.borrow_mut();
         if entries.is_empty() {
             return;
+        }
+        if *threads != self.threads.1 {
+            self.allow_threads(*threads);
         }
         // SAFETY: whoever called DeviceRing::push vouches for what the entries point to until their ends are reported.
         if unsafe { self.uring.submission().push_multiple(entries) }.is_err() {
@@ -534,6 +554,23 @@ impl Ring {
             entries.iter().for_each(|entry| self.push(entry.clone()));
         }
         entries.clear();
+    }
+
+    /// The kernel may make `more` threads besides those that it would make by itself. One that is too old to be asked
+    /// (before Linux 5.15) makes its own.
+    #[cold]
+    fn allow_threads(&mut self, more: u32) {
+        let (mut own, _) = self.threads;
+        let submitter = self.uring.submitter();
+        if own == 0 {
+            // A zero changes nothing and asks.
+            let mut limits = [0, 0];
+            own = submitter.register_iowq_max_workers(&mut limits).map_or(0, |()| limits[0]);
+        }
+        if own > 0 {
+            let _ = submitter.register_iowq_max_workers(&mut [own.saturating_add(more), 0]);
+        }
+        self.threads = (own, more);
     }
 
     /// Submits, and collects what has ended without waiting.

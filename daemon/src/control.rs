@@ -179,6 +179,11 @@ impl Running {
         of(self.changing().reconciler.plan())
     }
 
+    /// See [`Reconciler::close_idle_devices`].
+    pub fn close_idle_devices(&self) {
+        self.changing().reconciler.close_idle_devices();
+    }
+
     /// Calls `of` with what stands behind the plan.
     pub fn with_things<T>(&self, of: impl FnOnce(&Things) -> T) -> T {
         of(self.changing().reconciler.things())

@@ -60,6 +60,9 @@ use unended::{LOOK, Unended};
 /// Between two looks whether a device is closed.
 const CLOSED_AGAIN: Duration = Duration::from_millis(2);
 
+/// Within this time a worker says whether a device has requests left.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
 /// Exports that drain at a time.
 const DRAINS_AT_ONCE: usize = 64;
 
@@ -245,6 +248,14 @@ impl Reconciler {
             }
         }
         self.propose(plan, false).map(drop)
+    }
+
+    /// Closes the devices that have no request left, once their exports are drained. For a server that ends although
+    /// another device still has requests: the kernel keeps the process, and all that it has open, until those end.
+    pub fn close_idle_devices(&mut self) {
+        let Things { devices, serving, .. } = &mut self.things;
+        devices.retain(|slot, _| self.engine.remove_device(slot.place(), ANSWERS_WITHIN).is_err());
+        serving.follow(Vec::new(), BTreeMap::new());
     }
 
     /// What has ended since the last change is there to be had, and is given to those who wait for it.

@@ -524,6 +524,8 @@ fn start_and_serve(
     }
     let stats = engine.stats();
     let stuck = stats.devices.iter().find(|device| draining::requests_left(device) > 0);
+    // A device that does not answer keeps the process and its files: another server may have the rest at once.
+    running.close_idle_devices();
     // Its workers would wait for what is under way: the end of the process does not.
     std::mem::forget(engine);
     let unended = |device: &DeviceStats| {

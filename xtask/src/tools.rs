@@ -63,7 +63,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "qemu-storage-daemon",
         package: "qemu-system-common",
-        skipped: "the comparison with another server, reconnect under TLS",
+        skipped: "the comparison with another server, reconnect under TLS, a file system that does not answer",
         probe: &["qemu-storage-daemon", "--version"],
     },
     Tool {

@@ -31,15 +31,15 @@ const OPERATIONS: [u8; 18] = [
     opcode::Writev::CODE,
 ];
 
-/// What is registered with it: files (2), fewer of them (6), none (3). Source: linux/io_uring.h,
-/// `io_uring_register_op`.
-const REGISTRATIONS: [u8; 3] = [2, 3, 6];
+/// What is registered with it: files (2), fewer of them (6), none (3); the most threads that the kernel may make for it
+/// (19). Source: linux/io_uring.h, `io_uring_register_op`.
+const REGISTRATIONS: [u8; 4] = [2, 3, 6, 19];
 
 /// The ring, which was made disabled, may do so much and is enabled.
 pub(super) fn restricted(ring: IoUring) -> io::Result<IoUring> {
     let operations = OPERATIONS.iter().map(|code| Restriction::sqe_op(*code));
     let registrations = REGISTRATIONS.iter().map(|code| Restriction::register_op(*code));
-    let flags = Restriction::sqe_flags_allowed(squeue::Flags::FIXED_FILE.bits());
+    let flags = Restriction::sqe_flags_allowed((squeue::Flags::FIXED_FILE | squeue::Flags::ASYNC).bits());
     let mut all: Vec<Restriction> = operations.chain(registrations).chain([flags]).collect();
     ring.submitter().register_restrictions(&mut all)?;
     ring.submitter().register_enable_rings()?;

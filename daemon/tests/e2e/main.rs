@@ -30,6 +30,7 @@ mod pages;
 mod reconnect;
 mod sandbox;
 mod server;
+mod silent;
 mod start;
 mod systemd;
 mod tls;

@@ -17,6 +17,8 @@
 //! F7. A command of several requests is one readv or writev. One that is aborted is cancelled where the kernel can; it
 //!     ends once, and none of its steps begins after that. A queue cannot be reset: the kernel owns the buffers until
 //!     it is done.
+//! F8. No request makes a worker sleep in the kernel, on whatever file system: unless the file can be read and written
+//!     without waiting (FMODE_NOWAIT of Linux), a thread of the kernel's carries each request out.
 //! F6. One daemon at a time: the file is locked while it is open, a block device opened exclusively.
 //!
 //! | file | answers |
@@ -131,6 +133,8 @@ struct Backing {
     clear_align_bytes: u32,
     /// None where nothing needs a read-modify-write.
     gate: Option<Gate>,
+    /// A read or write may put the thread that submits it to sleep, so that a thread of the kernel's has to do it.
+    may_sleep: bool,
     /// Through the page cache alone.
     syncs: Option<Syncs>,
     /// The file system said so once. Hints: a queue that has not seen them asks and is told again.

@@ -86,6 +86,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
         }
         Err(reason) => return Err(format!("direct I/O is demanded, but {reason}")),
     };
+    let may_sleep = may_sleep(&file);
     let number = if is_block_device { metadata.rdev() } else { metadata.dev() };
     let below = elevator::warnings(Path::new("/sys"), libc::major(number), libc::minor(number));
     warnings.extend(below.into_iter().map(|warning| format!("{}: {warning}", options.path.display())));
@@ -95,6 +96,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
             align_bytes,
             clear_align_bytes: clear_alignment(align_bytes, is_block_device, logical_block_bytes),
             gate: (align_bytes > 1).then(|| Gate::new(size_bytes)),
+            may_sleep,
             syncs: (align_bytes == 1).then(Syncs::new),
             punch_unsupported: AtomicBool::new(false),
             zero_range_unsupported: AtomicBool::new(false),
@@ -250,6 +252,18 @@ fn direct_alignment(
         return Err(format!("the file system refuses it: {}", io::Error::last_os_error()));
     }
     Ok(offset_bytes)
+}
+
+/// Whether reads and writes of the file may sleep although they are asked not to. Linux marks each open file that
+/// honours the request, and refuses a read with RWF_NOWAIT of any other (EOPNOTSUPP) without asking the file system.
+/// ext4, XFS, Btrfs and block devices have the mark; FUSE, NFS and tmpfs do not (6.18). io_uring tries a read of a file
+/// without it at once if the file can be polled, which one of FUSE can, and then sleeps.
+fn may_sleep(file: &File) -> bool {
+    let mut byte = 0u8;
+    let vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: the vector names one byte, which lives through the call, and the descriptor is open.
+    let result = unsafe { libc::preadv2(file.as_raw_fd(), &raw const vector, 1, 0, libc::RWF_NOWAIT) };
+    result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP)
 }
 
 /// What holes begin and end at multiples of. On a block device its blocks. A file may be cut anywhere, but its system

@@ -38,10 +38,13 @@ impl FileQueue {
     pub(super) fn open(backing: Arc<Backing>, info: DeviceInfo, options: QueueOptions) -> Result<FileQueue, String> {
         let QueueOptions { hctx, depth, ring, interrupt } = options;
         let ring = ring.ok_or("a file device needs a worker with an io_uring")?;
+        if backing.may_sleep {
+            ring.occupy(depth.into());
+        }
         Ok(FileQueue {
             member: backing.gate.as_ref().map(|gate| gate.join(hctx, interrupt.clone())),
             syncs: backing.syncs.as_ref().map(|syncs| syncs.join(hctx, depth, interrupt)),
-            target: Target::new(&backing.file, ring.registered()),
+            target: Target::new(&backing, ring.registered()),
             backing,
             info,
             ring,
@@ -222,6 +225,9 @@ impl Drop for FileQueue {
     /// to the buffers of entries on the ring, at a time that nobody can name, so they are leaked, and with them the
     /// descriptor (entries not yet submitted may name it by number, which must not come to mean another file).
     fn drop(&mut self) {
+        if self.backing.may_sleep {
+            self.ring.vacate(self.works.len() as u32);
+        }
         if let Some((gate, member)) = self.backing.gate.as_ref().zip(self.member.as_ref()) {
             let mut granted = Vec::new();
             gate.withdraw(member, &mut granted);

@@ -39,7 +39,6 @@ use crate::device::{Command, DeviceInfo};
 use crate::pages;
 use crate::request::{Op, Status};
 use io_uring::{opcode, squeue, types};
-use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -133,10 +132,11 @@ pub(super) struct Target {
 
 impl Target {
     /// As the ring of this queue knows the file.
-    pub(super) fn new(file: &File, registered: Option<u32>) -> Target {
+    pub(super) fn new(backing: &Backing, registered: Option<u32>) -> Target {
+        let thread = if backing.may_sleep { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         match registered {
-            Some(place) => Target { number: place as i32, flags: squeue::Flags::FIXED_FILE },
-            None => Target { number: file.as_raw_fd(), flags: squeue::Flags::empty() },
+            Some(place) => Target { number: place as i32, flags: squeue::Flags::FIXED_FILE | thread },
+            None => Target { number: backing.file.as_raw_fd(), flags: thread },
         }
     }
 }
