@@ -99,8 +99,11 @@ impl Part {
     }
 }
 
-/// Most descriptors that one message brings or takes. vhost-user sends 8 at most, one for each region of memory.
-pub const DESCRIPTORS_MAX: usize = 32;
+/// Most descriptors that one message brings or takes: as many as the kernel sends at once. With less room the kernel
+/// would close the rest on the worker that receives, and such a close may wait ([`crate::passed`]).
+///
+/// Source: Linux' SCM_MAX_FD.
+pub const DESCRIPTORS_MAX: usize = 253;
 
 /// Descriptors that came with a message (SCM_RIGHTS). Those that nobody takes are closed.
 #[derive(Debug, Default)]

@@ -19,6 +19,7 @@ use crate::device::{Device, DeviceInfo, Health};
 use crate::host::{Mail, Sweep};
 use crate::kick::Bell;
 use crate::machine;
+use crate::passed::start_closers;
 use crate::path::PathOptions;
 use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
 use crate::split::{SplitControl, SplitState};
@@ -271,6 +272,7 @@ impl Engine {
     fn start_with(options: EngineOptions, clock: Clock, probe: Option<Clock>) -> Result<Engine, String> {
         check(&options)?;
         thread::check_ring()?;
+        start_closers().map_err(|error| format!("cannot start the thread that closes descriptors: {error}"))?;
         let cpus = machine::allowed_cpus();
         let topology = machine::topology(&cpus, options.workers);
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();

@@ -76,6 +76,20 @@ impl ForeignMemory {
         offset_bytes: u64,
         length_bytes: usize,
     ) -> std::io::Result<Arc<ForeignMemory>> {
+        ForeignMemory::map_with(file, offset_bytes, length_bytes, ())
+    }
+
+    /// As [`ForeignMemory::map`]; `held` is dropped when it has been unmapped.
+    ///
+    /// # Errors
+    /// As [`ForeignMemory::map`].
+    #[cfg(feature = "uring")]
+    pub fn map_with(
+        file: std::os::fd::BorrowedFd<'_>,
+        offset_bytes: u64,
+        length_bytes: usize,
+        held: impl Send + Sync + 'static,
+    ) -> std::io::Result<Arc<ForeignMemory>> {
         use std::os::fd::AsRawFd;
         let einval = || std::io::Error::from_raw_os_error(libc::EINVAL);
         let offset = i64::try_from(offset_bytes).map_err(|_| einval())?;
@@ -90,7 +104,8 @@ impl ForeignMemory {
         let mapped_bytes = length_bytes.next_multiple_of(huge_page_bytes(descriptor).unwrap_or(1));
         let watched = crate::bus_error::watch(start.as_ptr().addr(), mapped_bytes);
         let lost = Some(watched.lost());
-        let guard = Arc::new(Mapping { start: start.as_ptr() as usize, length_bytes: mapped_bytes, watched });
+        let start_addr = start.as_ptr() as usize;
+        let guard = Arc::new(Mapping { start: start_addr, length_bytes: mapped_bytes, watched, _held: held });
         // Mapped just now for reading and writing, and unmapped by the guard alone. The mapping is new, so no reference
         // to it exists.
         Ok(Arc::new(ForeignMemory { start, length_bytes, lost, _guard: guard }))
@@ -199,14 +214,16 @@ fn huge_page_bytes(file: std::os::fd::RawFd) -> Option<usize> {
 
 /// A mapping of ours; unmapped when dropped.
 #[cfg(feature = "uring")]
-struct Mapping {
+struct Mapping<T> {
     start: usize,
     length_bytes: usize,
     watched: crate::bus_error::Watched,
+    /// Dropped when the memory is unmapped.
+    _held: T,
 }
 
 #[cfg(feature = "uring")]
-impl Drop for Mapping {
+impl<T> Drop for Mapping<T> {
     fn drop(&mut self) {
         // First: once it is unmapped, the address may be another mapping's.
         self.watched.end();

@@ -47,6 +47,8 @@ pub mod kick;
 #[cfg(feature = "uring")]
 pub mod machine;
 #[cfg(feature = "uring")]
+pub mod passed;
+#[cfg(feature = "uring")]
 pub mod ring;
 #[cfg(feature = "uring")]
 pub mod steps;

@@ -1,8 +1,8 @@
 //! Who may connect, and how long may a client take?
 //!
 //! One thread runs a current-thread runtime of tokio and everything of HTTP. What may wait (a change that drains a
-//! tenant, counters that every worker is asked for) goes to a few threads of the same runtime ([`WAITING_MAX`]), which
-//! end when nobody needs them, so that a long change holds no reader up.
+//! tenant, counters that every worker is asked for) goes to a few threads of the same runtime ([`WAITING_MAX`]), so
+//! that a long change holds no reader up.
 //!
 //! | a client that | costs | until |
 //! |---|---|---|
@@ -98,10 +98,14 @@ pub fn start(sockets: Vec<Listen>, server: Arc<dyn Server>, more: Vec<Route>) ->
         .enable_all()
         .thread_name("mqfq-waiting")
         .max_blocking_threads(WAITING_MAX)
+        // For ever: later the system may have no thread for another one.
+        .thread_keep_alive(Duration::MAX)
         .build()
         .map_err(failed)?;
     let router = api::router(server, more);
     let (stop, stopped) = oneshot::channel();
+    // The first one is made now: where there is none, and none can be made, the runtime panics.
+    runtime.spawn_blocking(|| ());
     let body = move || {
         runtime.block_on(async {
             for listen in sockets {

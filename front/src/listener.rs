@@ -9,6 +9,7 @@ use crate::places::{Place, Places};
 use crate::socket::{Listening, SocketAddress};
 use crate::stats::{Names, Stats};
 use mqfq_blk::client::{Client, Context, Event, Label, MakeClient, Packed, PackedClient};
+use mqfq_blk::passed::{self, Door, Passed};
 use mqfq_blk::state::{StateReader, StateWriter};
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -34,6 +35,8 @@ pub type MakeTravelled = Box<dyn Fn(Place, &mut StateReader<'_>) -> Result<Box<d
 /// Of it there travel the socket, and connections that it has accepted and not begun.
 pub struct SocketListener {
     listening: Listening,
+    /// For clients that pass descriptors.
+    door: Option<Behind>,
     /// The socket is a service manager's as well, who goes on with it: it is not shut down, and its file stays.
     lent: Option<Lent>,
     connection: MakeConnection,
@@ -48,6 +51,16 @@ pub struct SocketListener {
     /// Its address in reports and the log, if that is not its socket's.
     shown: Option<String>,
     done: bool,
+}
+
+/// The door of a listener, and a copy of its socket, which is closed after the socket itself: connections that nobody
+/// has accepted, with what they were sent, go with the last one.
+struct Behind {
+    door: Arc<Door>,
+    /// `None`: no descriptor is left.
+    _socket: Option<Passed>,
+    /// It was full, and is looked at again.
+    is_timed: bool,
 }
 
 /// A socket of a service manager. Dropped, it is there for who listens at its address next: after a drain, and when the
@@ -133,6 +146,7 @@ impl SocketListener {
         let places = Places::new(exports, &options, stats.clone());
         SocketListener {
             listening,
+            door: None,
             lent: None,
             connection,
             travelled: None,
@@ -151,6 +165,13 @@ impl SocketListener {
     #[must_use]
     pub fn with_travelled(self, travelled: MakeTravelled) -> SocketListener {
         SocketListener { travelled: Some(travelled), ..self }
+    }
+
+    /// The same, whose clients pass descriptors, which come by `door`: while that is full, none is accepted.
+    #[must_use]
+    pub fn with_door(self, door: Arc<Door>) -> SocketListener {
+        let socket = self.listening.socket.try_clone().ok().map(|socket| door.pass(socket));
+        SocketListener { door: Some(Behind { door, _socket: socket, is_timed: false }), ..self }
     }
 
     /// The same, called `address` in reports and the log: for a front end whose addresses have a scheme of their own.
@@ -182,6 +203,15 @@ impl SocketListener {
         for socket in std::mem::take(&mut self.waiting) {
             self.accepted(context, socket);
         }
+        if let Some(Behind { door, is_timed, .. }) = &mut self.door
+            && door.is_full(1)
+        {
+            // Nobody tells when a descriptor was closed.
+            if !std::mem::replace(is_timed, true) {
+                context.timer(context.now_ns().saturating_add(RETRY_NS), 0);
+            }
+            return;
+        }
         if !std::mem::replace(&mut self.accepting, true) {
             context.accept(self.listening.socket.as_raw_fd(), 0);
         }
@@ -204,7 +234,16 @@ impl SocketListener {
             let _ = sockopt::set_tcp_nodelay(&socket, true);
             let _ = sockopt::set_socket_keepalive(&socket, true);
         }
-        let client = (self.connection)(self.places.enter(socket));
+        let place = match &self.door {
+            // Its close may wait for what lies unread in it.
+            Some(Behind { door, .. }) => self.places.enter_by_door(door.pass(socket)),
+            None => {
+                // Of one that connected before the listener refused them.
+                passed::refuse(&socket);
+                self.places.enter(socket)
+            }
+        };
+        let client = (self.connection)(place);
         context.attach(Box::new(move || client));
     }
 
@@ -260,6 +299,9 @@ impl Client for SocketListener {
         if self.lent.is_none() {
             self.listening.own();
         }
+        if self.door.is_none() {
+            passed::refuse(&self.listening.socket);
+        }
         self.accept(context);
     }
 
@@ -269,7 +311,10 @@ impl Client for SocketListener {
             _ if self.done => return,
             Event::Accepted { result: Ok(socket), .. } if self.paused => return self.waiting.push(socket),
             Event::Accepted { result, .. } => result,
-            Event::Timer { .. } => return self.accept(context),
+            Event::Timer { .. } => {
+                self.door.iter_mut().for_each(|behind| behind.is_timed = false);
+                return self.accept(context);
+            }
             other => unreachable!("a listener only accepts, yet got {other:?}"),
         };
         match result.map_err(Errno::from_raw_os_error) {

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-const NAMES: Names = Names { front_end: "test", requests: &[], rules: &["crowded"], crowded_out: 0, own: &[] };
+const NAMES: Names =
+    Names { front_end: "test", requests: &[], rules: &["crowded"], crowded_out: 0, handshakes_max: 1024, own: &[] };
 
 /// A client that does nothing, in its place.
 struct Idle(#[expect(dead_code, reason = "it holds the place")] Place);
@@ -338,4 +339,30 @@ fn connections_that_were_accepted_and_not_begun_begin_in_the_next_process() {
     listener.start(&mut fake);
     assert_eq!((fake.attached.len(), fake.accepts), (2, 1));
     assert!(!clients.iter().any(is_closed));
+}
+
+#[test]
+fn a_client_that_passes_a_descriptor_where_none_is_taken_is_refused_by_the_kernel() {
+    use mqfq_testing::stranger::pass;
+    let directory = Directory::new("passed");
+    let mut listener = bind(&directory.socket()).unwrap();
+    if !mqfq_blk::passed::refuse(&listener.listening.socket) {
+        println!("skipped: this kernel is older than Linux 6.16");
+        return;
+    }
+    // Before the listener begins, and after.
+    let early = UnixStream::connect(directory.socket()).unwrap();
+    let mut fake = Fake::default();
+    listener.start(&mut fake);
+    let late = UnixStream::connect(directory.socket()).unwrap();
+    for _ in 0..2 {
+        let accepted = rustix::net::accept(&listener.listening.socket).unwrap();
+        listener.event(&mut fake, Event::Accepted { user: 0, result: Ok(accepted) });
+    }
+    let file = File::open("/dev/null").unwrap();
+    for client in [&early, &late] {
+        assert_eq!(pass(client, b"x", &[std::os::fd::AsFd::as_fd(&file)]), Err(Errno::PERM));
+        assert_eq!(pass(client, b"x", &[]), Ok(()));
+    }
+    drop(fake.attached);
 }

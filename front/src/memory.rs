@@ -287,6 +287,30 @@ impl Account {
         Ok(())
     }
 
+    /// Takes `bytes` that are no payload: one piece or request still always fits.
+    ///
+    /// # Errors
+    /// [`Short`]: nothing was taken, and something is held.
+    pub fn hold(&mut self, bytes: u64) -> Result<(), Short> {
+        let holds = self.held_bytes > 0;
+        if holds && self.held_bytes + bytes > self.bytes_max {
+            return Err(Short::Connection);
+        }
+        if !self.tenant.take(bytes, !holds) {
+            return Err(Short::Shared);
+        }
+        self.held_bytes += bytes;
+        self.standing_bytes += bytes;
+        Ok(())
+    }
+
+    /// Gives `bytes` back that were taken by [`Account::hold`].
+    pub fn release(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.standing_bytes, "{bytes} bytes released, {} stood", self.standing_bytes);
+        self.standing_bytes -= bytes;
+        self.give(bytes);
+    }
+
     /// Counts `bytes` that a connection brings along from another process, whatever the limits say.
     pub fn carry(&mut self, bytes: u64) {
         self.tenant.take(bytes, true);
@@ -383,6 +407,23 @@ mod tests {
         drop(sibling);
         accounts.clear();
         assert_eq!(server.pool_held_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_held_beside_payload_is_bounded_and_takes_no_pieces_place() {
+        let server = server();
+        let mut account = Account::new(server.tenant(1 << 30), 64 * KIB);
+        assert_eq!(account.hold(40 * KIB), Ok(()));
+        assert_eq!(account.hold(25 * KIB), Err(Short::Connection), "40 + 25 > 64");
+        assert_eq!((account.take(128 * KIB), account.take(1)), (Ok(()), Err(Short::Connection)));
+        account.give(128 * KIB);
+        account.release(40 * KIB);
+        assert_eq!(account.hold(65 * KIB), Ok(()), "who holds nothing gets one");
+        let mut other = Account::new(account.tenant.clone(), 1 << 30);
+        while other.take(32 * KIB).is_ok() {}
+        assert_eq!(account.hold(KIB), Err(Short::Connection));
+        account.release(65 * KIB);
+        assert_eq!(account.held_bytes(), 0);
     }
 
     #[test]

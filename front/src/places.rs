@@ -30,7 +30,8 @@ use crate::export::TenantId;
 use crate::export::{Export, ExportTable};
 use crate::front_end::{ListenOptions, Log, LogLine, next_client};
 use crate::identity::Peer;
-use crate::stats::Stats;
+use crate::stats::{Names, Stats};
+use mqfq_blk::passed::Passed;
 use rustix::net::Shutdown;
 use std::collections::BTreeMap;
 use std::io;
@@ -39,7 +40,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Fewest and most places for handshakes. Fewer would close honest clients that come together; more are descriptors and
 /// 8 KiB each for clients that have not said who they are.
-const HANDSHAKES: std::ops::RangeInclusive<usize> = 16..=1024;
+const HANDSHAKES: std::ops::RangeInclusive<usize> = 16..=HANDSHAKES_MAX;
+
+/// Most handshakes at a time of a front end whose clients hold nothing but their socket before they choose.
+pub const HANDSHAKES_MAX: usize = 1024;
 
 /// Handshakes at a time on a listener that takes so many connections: as many, within 16 and 1024.
 pub fn handshakes_max(connections_max: usize) -> usize {
@@ -68,18 +72,19 @@ struct Most {
 
 impl Most {
     /// The tenants are those of `exports`.
-    fn new(exports: &ExportTable, connections: usize) -> Most {
+    fn new(exports: &ExportTable, connections: usize, names: &Names) -> Most {
         let tenants = exports.tenants().max(1);
         let guaranteed = (connections / (2 * tenants)).max(1);
         let shared = connections.saturating_sub(tenants * guaranteed);
-        Most { connections, handshakes: handshakes_max(connections), guaranteed, shared }
+        let handshakes = handshakes_max(connections).min(names.handshakes_max);
+        Most { connections, handshakes, guaranteed, shared }
     }
 }
 
 struct Taken {
     most: Most,
     /// By number, which is by age.
-    handshakes: BTreeMap<u64, Arc<OwnedFd>>,
+    handshakes: BTreeMap<u64, Arc<Passed>>,
     handshakes_total: u64,
     /// By tenant; none for a tenant without connections.
     connections: BTreeMap<TenantId, usize>,
@@ -91,7 +96,7 @@ impl Places {
     /// All free. The tenants are those of `exports`.
     pub fn new(exports: &ExportTable, options: &ListenOptions, stats: Arc<Stats>) -> Arc<Places> {
         let taken = Taken {
-            most: Most::new(exports, options.connections_max),
+            most: Most::new(exports, options.connections_max, stats.names()),
             handshakes: BTreeMap::new(),
             handshakes_total: 0,
             connections: BTreeMap::new(),
@@ -104,7 +109,7 @@ impl Places {
     /// more are held than there may be now, nobody is admitted beyond a guarantee until enough have gone. With more
     /// tenants the guarantee of each is smaller, and what others hold beyond it counts as shared.
     pub fn share(&self, exports: &ExportTable, connections_max: usize) {
-        let most = Most::new(exports, connections_max);
+        let most = Most::new(exports, connections_max, self.stats.names());
         let mut taken = self.taken();
         taken.shared = taken.connections.values().map(|count| count.saturating_sub(most.guaranteed)).sum();
         taken.most = most;
@@ -113,7 +118,12 @@ impl Places {
     /// A place for the handshake of a connection that was accepted as `socket`. The oldest handshake is closed if there
     /// was none left.
     pub fn enter(self: &Arc<Places>, socket: OwnedFd) -> Place {
-        let place = self.enter_travelled(socket);
+        self.enter_by_door(socket.into())
+    }
+
+    /// The same for a socket on which descriptors may lie.
+    pub fn enter_by_door(self: &Arc<Places>, socket: Passed) -> Place {
+        let place = self.hold(socket);
         while let Some(most) = self.close_oldest() {
             self.stats.count_broken(self.stats.names().crowded_out);
             self.say(None, || {
@@ -130,7 +140,7 @@ impl Places {
         let (_, oldest) = if taken.handshakes.len() > most { taken.handshakes.pop_first()? } else { return None };
         drop(taken);
         // The worker where it lives finds that its client has left. An error says that it has done so by itself.
-        let _ = rustix::net::shutdown(&oldest, Shutdown::Both);
+        let _ = rustix::net::shutdown(&*oldest, Shutdown::Both);
         Some(most)
     }
 
@@ -138,6 +148,10 @@ impl Places {
     /// that process has them as well, and goes on with them if this one does not come up. Of those that are too many
     /// the oldest are closed for the next one that is accepted here.
     pub fn enter_travelled(self: &Arc<Places>, socket: OwnedFd) -> Place {
+        self.hold(socket.into())
+    }
+
+    fn hold(self: &Arc<Places>, socket: Passed) -> Place {
         let socket = Arc::new(socket);
         let mut taken = self.taken();
         let number = taken.handshakes_total;
@@ -152,7 +166,7 @@ impl Places {
     pub fn close_handshakes(&self) {
         for socket in std::mem::take(&mut self.taken().handshakes).values() {
             // As in `enter`.
-            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+            let _ = rustix::net::shutdown(&**socket, Shutdown::Both);
         }
     }
 
@@ -177,7 +191,7 @@ impl Places {
 /// One open connection's place, and its socket. Free when dropped.
 pub struct Place {
     places: Arc<Places>,
-    socket: Arc<OwnedFd>,
+    socket: Arc<Passed>,
     held: Held,
 }
 
@@ -206,7 +220,7 @@ impl Place {
     /// # Errors
     /// No descriptor is left.
     pub fn copy(&self) -> io::Result<OwnedFd> {
-        self.socket.try_clone()
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// The same, for clients that live longer than the connection.

@@ -8,7 +8,14 @@ use mqfq_blk::slots::Slot;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 
-const NAMES: Names = Names { front_end: "test", requests: &[], rules: &["other", "crowded"], crowded_out: 1, own: &[] };
+const NAMES: Names = Names {
+    front_end: "test",
+    requests: &[],
+    rules: &["other", "crowded"],
+    crowded_out: 1,
+    handshakes_max: 1024,
+    own: &[],
+};
 
 fn export(tenant: u32) -> Export {
     Export {

@@ -17,6 +17,8 @@ pub struct Names {
     pub rules: &'static [&'static str],
     /// The rule, by its place among the rules, that a handshake breaks which is the oldest of too many.
     pub crowded_out: usize,
+    /// Most handshakes at a time of a listener.
+    pub handshakes_max: usize,
     /// Numbers that only this front end has.
     pub own: &'static [&'static str],
 }
@@ -205,6 +207,7 @@ mod tests {
         requests: &["read", "write", "unknown"],
         rules: &["crowded_out", "late"],
         crowded_out: 0,
+        handshakes_max: 16,
         own: &["kicks"],
     };
 

@@ -11,6 +11,7 @@
 //! | [`machine`] | who may use the machine? |
 //! | [`random`] | which numbers look random, and are the same on every machine? |
 //! | [`rig`] | what do the workers of a policy do in virtual time? |
+//! | [`stranger`] | which descriptors does a stranger pass? |
 //! | [`tools`] | is a foreign tool there, and what does it print? |
 //! | [`user`] | which user is a client? |
 
@@ -23,6 +24,7 @@ pub mod guest;
 pub mod machine;
 pub mod random;
 pub mod rig;
+pub mod stranger;
 pub mod tools;
 pub mod user;
 

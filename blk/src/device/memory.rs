@@ -83,8 +83,8 @@ impl DeviceQueue for MemoryQueue {
     fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
         let count = reaped_at_once(self.submitted.iter().map(Command::payload_bytes));
         out.extend(self.submitted.drain(..count).map(|mut command| {
-            self.store.execute(&mut command);
-            command.ended(Status::Ok)
+            let status = self.store.execute(&mut command);
+            command.ended(status)
         }));
     }
 

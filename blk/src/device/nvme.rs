@@ -420,11 +420,12 @@ impl<const N: usize> NvmeQueue<N> {
                 *place = Some(flight);
                 continue;
             }
+            let mut ended = translated(status);
             if status.is_success() {
-                self.shared.store.execute(&mut flight.command);
+                ended = self.shared.store.execute(&mut flight.command);
             }
             self.in_flight[Self::lane(&flight.command)] -= 1;
-            out.push(flight.command.ended(translated(status)));
+            out.push(flight.command.ended(ended));
         }
     }
 }

@@ -30,8 +30,8 @@ mod arena {
     pub struct Arena {}
 
     impl Arena {
-        pub fn take(&self) -> Chunk {
-            vec![0; super::CHUNK_BYTES as usize].into_boxed_slice()
+        pub fn take(&self) -> std::io::Result<Chunk> {
+            Ok(vec![0; super::CHUNK_BYTES as usize].into_boxed_slice())
         }
 
         pub fn give_back(&self, _: Chunk) {}
@@ -42,8 +42,10 @@ use arena::{Arena, Chunk};
 
 use crate::device::Command;
 use crate::foreign::Room;
-use crate::request::Op;
+use crate::request::{Op, Status};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -112,26 +114,35 @@ impl SparseStore {
     }
 
     /// Stores `bytes` from `offset_bytes` on.
-    pub fn write(&self, offset_bytes: u64, mut bytes: &[u8]) {
-        for (chunk, range) in self.pieces(offset_bytes, bytes.len() as u64) {
-            let (piece, rest) = bytes.split_at(range.len());
-            self.change(chunk, |present| present[range].copy_from_slice(piece));
-            bytes = rest;
-        }
+    ///
+    /// # Panics
+    /// If there is no memory for them.
+    pub fn write(&self, offset_bytes: u64, bytes: &[u8]) {
+        let mut copy = bytes.to_vec();
+        self.write_from(offset_bytes, Room::from(&mut copy[..])).expect("memory for a device's bytes");
     }
 
     /// The same of a command's buffer.
-    fn write_from(&self, offset_bytes: u64, mut room: Room<'_>) {
+    ///
+    /// # Errors
+    /// There is no memory for a chunk. Those before it are stored.
+    fn write_from(&self, offset_bytes: u64, mut room: Room<'_>) -> io::Result<()> {
         for (chunk, range) in self.pieces(offset_bytes, room.len() as u64) {
             let mut piece = room.take_front(range.len());
-            self.change(chunk, |present| piece.copy_to(&mut present[range]));
+            self.change(chunk, |present| piece.copy_to(&mut present[range]))?;
         }
+        Ok(())
     }
 
     /// Changes a chunk, which is made if it does not exist.
-    fn change(&self, chunk: u64, change: impl FnOnce(&mut [u8])) {
+    fn change(&self, chunk: u64, change: impl FnOnce(&mut [u8])) -> io::Result<()> {
         let mut chunks = self.shard(chunk).lock();
-        change(chunks.entry(chunk).or_insert_with(|| self.arena.take()));
+        let present = match chunks.entry(chunk) {
+            Entry::Occupied(present) => present.into_mut(),
+            Entry::Vacant(place) => place.insert(self.arena.take()?),
+        };
+        change(present);
+        Ok(())
     }
 
     /// Makes a range read as zero and gives back the memory of whole chunks.
@@ -193,16 +204,23 @@ impl SparseStore {
         }
     }
 
-    /// Does what a command asks for to its range. The command is valid and its buffer long enough.
-    pub(crate) fn execute(&self, command: &mut Command) {
+    /// Does what a command asks for to its range, and says how it ended. The command is valid and its buffer long
+    /// enough.
+    pub(crate) fn execute(&self, command: &mut Command) -> Status {
         let &mut Command { op, offset_bytes, length_bytes, .. } = command;
+        let mut stored = Ok(());
         match op {
             Op::Read => command.for_each_segment(|offset_bytes, room| self.read_into(offset_bytes, room)),
-            Op::Write => command.for_each_segment(|offset_bytes, room| self.write_from(offset_bytes, room)),
+            Op::Write => command.for_each_segment(|offset_bytes, room| {
+                if stored.is_ok() {
+                    stored = self.write_from(offset_bytes, room);
+                }
+            }),
             Op::Flush => {}
             Op::Discard | Op::WriteZeroes { may_unmap: true } => self.discard(offset_bytes, u64::from(length_bytes)),
             Op::WriteZeroes { may_unmap: false } => self.write_zeroes(offset_bytes, u64::from(length_bytes)),
         }
+        if stored.is_ok() { Status::Ok } else { Status::NoSpace }
     }
 
     fn shard(&self, chunk: u64) -> &Shard {
@@ -309,6 +327,43 @@ mod tests {
             assert_eq!(left, [7, 0, 0, 0, 7, 7]);
             assert_eq!(store.allocated_bytes() / CHUNK_BYTES, if release { 3 } else { 6 });
         }
+    }
+
+    #[cfg(feature = "uring")]
+    #[test]
+    fn a_write_for_which_there_is_no_memory_fails_alone_and_the_next_one_that_needs_none_succeeds() {
+        use crate::buffer::Buffer;
+        use crate::tag::Tag;
+        use std::os::fd::FromRawFd;
+        // SAFETY: the name is a C string; the descriptor is new and nobody else's.
+        let file = unsafe {
+            let file = libc::memfd_create(c"full".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            std::fs::File::from_raw_fd(file)
+        };
+        let store = SparseStore::new(3000 * CHUNK_BYTES);
+        store.arena.adopt(file.try_clone().unwrap(), 0).unwrap();
+        store.write(0, &[1; 10]);
+        // The file may not grow: as many chunks as are mapped, and no more.
+        // SAFETY: no memory is involved.
+        let sealed = unsafe {
+            use std::os::fd::AsRawFd;
+            libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_GROW)
+        };
+        assert_eq!(sealed, 0);
+        let write = |chunk: u64, value: u8| {
+            let mut buffer = Buffer::new(10);
+            buffer.as_mut_slice()[..10].fill(value);
+            store.execute(&mut Command::new(Tag(0), Op::Write, chunk * CHUNK_BYTES, 10, Some(buffer)))
+        };
+        let failed: Vec<u64> = (1..1026).filter(|chunk| write(*chunk, 2) != Status::Ok).collect();
+        assert_eq!(failed, [1024, 1025]);
+        assert_eq!(write(1024, 2), Status::NoSpace);
+        assert_eq!(
+            (write(0, 3), read(&store, 0, 1), read(&store, 1024 * CHUNK_BYTES, 1)),
+            (Status::Ok, vec![3], vec![0])
+        );
+        store.discard(CHUNK_BYTES, CHUNK_BYTES);
+        assert_eq!(write(1024, 4), Status::Ok, "in the place of another");
     }
 
     #[test]

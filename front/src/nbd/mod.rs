@@ -36,6 +36,7 @@ pub use front_end::{Nbd, listen};
 use crate::export::Export;
 use crate::front_end::ListenOptions;
 use crate::memory::PIECE_BYTES_MAX;
+use crate::places::HANDSHAKES_MAX;
 use crate::stats::{Names, names_of};
 use mqfq_blk::buffer::ALIGNMENT_BYTES;
 use rule::Rule;
@@ -56,6 +57,7 @@ pub static NAMES: Names = Names {
     },
     rules: names_of!(Rule),
     crowded_out: Rule::HandshakeCrowdedOut as usize,
+    handshakes_max: HANDSHAKES_MAX,
     own: &[],
 };
 

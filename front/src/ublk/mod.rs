@@ -42,6 +42,7 @@ pub static NAMES: Names = Names {
     rules: names_of!(Rule),
     // Nobody connects, so nobody is crowded out.
     crowded_out: 0,
+    handshakes_max: 0,
     own: &["held", "recoveries"],
 };
 

@@ -23,7 +23,8 @@
 //! | half a message came and no more in time, or another front-end has the export all the time | closed |
 //!
 //! Both times begin with what is waited for, and not with the connection: a hypervisor that sets up one disk says
-//! nothing on the others meanwhile. Silent connections are bounded by the places of handshakes alone.
+//! nothing on the others meanwhile, and one that waits for a migration says nothing for hours. Silent connections are
+//! bounded by the places of handshakes alone, their descriptors by those and by [`Seats::door`].
 //!
 //! What a guest has in its rings then, the next server finds: a front-end connects again and hands the memory over.
 
@@ -43,6 +44,7 @@ use crate::front_end::{ListenOptions, LogLine, next_client};
 use crate::places::Place;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, Event, Label, Part};
+use mqfq_blk::passed::Passed;
 use mqfq_blk::request::Completion;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -75,7 +77,7 @@ pub struct Connection {
     step: Step,
     /// What is received into; with the receive while one is under way.
     buffer: Option<Buffer>,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Passed>,
     notice: Notice,
     patience: Patience,
     life: Life,
@@ -176,6 +178,10 @@ impl Connection {
     }
 
     fn receive(&mut self, context: &mut dyn Context, from: usize, to: usize) {
+        // Twice as many are for the front-end that has the export, so that others do not take its connection away.
+        if self.seats.door().is_full(1 + usize::from(self.seat.is_some())) {
+            return self.end(context, Some(Rule::TooManyDescriptors));
+        }
         if let Some(buffer) = self.buffer.take() {
             context.receive_with_descriptors(self.place.fd(), buffer, from, to, user::RECEIVE);
         }
@@ -437,20 +443,14 @@ impl Client for Connection {
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
         match event {
-            Event::Received { user: user::NOTICE, buffer, result, .. } => {
-                self.notice.received(context, buffer, result);
-                self.look_at_disk(context);
-            }
             Event::Sent { user: user::NOTICE, result, .. } => {
-                self.notice.sent(context, &self.session, result);
-                match self.life {
-                    Life::Open => self.look_at_disk(context),
-                    Life::Ending | Life::Closed => self.notice.end(context),
-                }
+                self.notice.sent(result);
+                self.look_at_disk(context);
             }
             Event::Received { buffer, result, descriptors, .. } => {
                 let is_cut = descriptors.is_cut();
-                self.descriptors.extend(descriptors.into_vec());
+                let door = self.seats.door();
+                self.descriptors.extend(descriptors.into_vec().into_iter().map(|descriptor| door.pass(descriptor)));
                 // A message may come byte by byte, and descriptors with each.
                 if is_cut || self.descriptors.len() > TABLE_REGIONS_MAX {
                     self.descriptors.clear();

@@ -11,6 +11,7 @@ use crate::places::Place;
 use crate::socket::SocketAddress;
 use crate::takeover;
 use mqfq_blk::client::{Client, Context, Event};
+use mqfq_blk::passed::Door;
 use mqfq_blk::request::Completion;
 use std::fmt;
 use std::sync::Arc;
@@ -92,8 +93,9 @@ impl Address for VhostUserAddress {
         if all > 1 {
             return Err(format!("cannot listen on {self}: it is for one export, not for {all}"));
         }
-        let connection = connections(&exports, self.rings, options);
-        Ok(Box::new(SocketListener::bind(&self.socket, &exports, options.clone(), &NAMES, connection)?))
+        let (connection, door) = connections(&exports, self.rings, options);
+        let listener = SocketListener::bind(&self.socket, &exports, options.clone(), &NAMES, connection)?;
+        Ok(Box::new(listener.with_door(door)))
     }
 
     /// The socket travels. Connections do not: they drain, and their front-ends connect again.
@@ -103,19 +105,22 @@ impl Address for VhostUserAddress {
         exports: Arc<ExportTable>,
         options: &ListenOptions,
     ) -> Result<Box<dyn Listener>, String> {
-        let connection = connections(&exports, self.rings, options);
-        Ok(Box::new(SocketListener::adopt(&self.socket, travelled, &exports, options.clone(), &NAMES, connection)?))
+        let (connection, door) = connections(&exports, self.rings, options);
+        let listener = SocketListener::adopt(&self.socket, travelled, &exports, options.clone(), &NAMES, connection)?;
+        Ok(Box::new(listener.with_door(door)))
     }
 }
 
 /// Makes a connection of each client, to the export that the table has when the client comes: it may be another one
-/// than when the listener was made.
-fn connections(exports: &Arc<ExportTable>, rings: Rings, options: &ListenOptions) -> MakeConnection {
+/// than when the listener was made. And the door by which their descriptors come.
+fn connections(exports: &Arc<ExportTable>, rings: Rings, options: &ListenOptions) -> (MakeConnection, Arc<Door>) {
     let (exports, seats, options) = (exports.clone(), Arc::<Seats>::default(), Arc::new(options.clone()));
-    Box::new(move |place| match &exports.all()[..] {
+    let door = seats.door().clone();
+    let connection: MakeConnection = Box::new(move |place| match &exports.all()[..] {
         [export] => Box::new(Connection::new(place, export.clone(), rings, seats.clone(), options.clone())),
         _ => Box::new(Unserved { _place: place }),
-    })
+    });
+    (connection, door)
 }
 
 /// A client that came when there was no export: its connection ends at once.

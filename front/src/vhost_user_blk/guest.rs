@@ -9,19 +9,17 @@
 //! away, and a file of a disk is a device away; a mapped page of tmpfs (a memfd is one) or hugetlbfs is the kernel's
 //! own affair. So no other is taken.
 
+use super::kind;
+use super::mapped::Mapped;
 use super::rule::Rule;
 use super::wire::Fields;
 use mqfq_blk::foreign::ForeignMemory;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Regions of one connection, at most.
 pub const REGIONS_MAX: usize = 64;
-
-/// Kinds of file systems. Source: linux/magic.h.
-const TMPFS: u32 = 0x0102_1994;
-const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// A region as a message describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,33 +52,13 @@ struct Region {
     memory: Arc<ForeignMemory>,
 }
 
-/// What the kernel says of a file whose pages nobody has to be waited for.
-///
-/// # Errors
-/// [`Rule::UnfitMemory`]: it is of another kind.
-pub fn fit(file: &OwnedFd) -> Result<rustix::fs::Stat, Rule> {
-    let kind = rustix::fs::fstatfs(file).map_err(|_| Rule::UnfitMemory)?.f_type;
-    if ![TMPFS, HUGETLBFS].contains(&(kind as u32)) {
-        return Err(Rule::UnfitMemory);
-    }
-    rustix::fs::fstat(file).map_err(|_| Rule::UnfitMemory)
-}
-
 impl Region {
-    fn map(text: &RegionText, file: &OwnedFd, about: &rustix::fs::Stat) -> Option<Region> {
+    fn map(text: &RegionText, file: impl AsFd, mapped: &Arc<Mapped>) -> Result<Region, Rule> {
         let &RegionText { guest_addr, size_bytes, user_addr, file_offset } = text;
-        guest_addr.checked_add(size_bytes).and(user_addr.checked_add(size_bytes)).filter(|_| size_bytes > 0)?;
-        // Pages behind the end of a file raise SIGBUS at the first access: not a fault to wait for.
-        let end_bytes = file_offset.checked_add(size_bytes)?;
-        if end_bytes > u64::try_from(about.st_size).ok()? {
-            return None;
-        }
-        // A mapping begins with a page, which of hugetlbfs is the file's block.
-        let page_bytes = u64::try_from(about.st_blksize).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096);
-        let start = file_offset % page_bytes.max(4096);
-        let length_bytes = usize::try_from(start.checked_add(size_bytes)?).ok()?;
-        let memory = ForeignMemory::map(file.as_fd(), file_offset - start, length_bytes).ok()?;
-        Some(Region { guest_addr, user_addr, size_bytes, start: start as usize, memory })
+        let ends = guest_addr.checked_add(size_bytes).and(user_addr.checked_add(size_bytes));
+        ends.filter(|_| size_bytes > 0).ok_or(Rule::BadRegion)?;
+        let (memory, start) = map(file, file_offset, size_bytes, mapped, Rule::BadRegion)?;
+        Ok(Region { guest_addr, user_addr, size_bytes, start, memory })
     }
 
     fn overlaps(&self, other: &Region) -> bool {
@@ -88,6 +66,33 @@ impl Region {
         let meet = |a: u64, b: u64| a < b + other.size_bytes && b < a + self.size_bytes;
         meet(self.guest_addr, other.guest_addr) || meet(self.user_addr, other.user_addr)
     }
+}
+
+/// Maps `length_bytes` of `file` from `offset_bytes` on, which it has; and where in the mapping they begin.
+///
+/// # Errors
+/// [`Rule::UnfitMemory`], [`Rule::TooMuchMapped`], or `rule`: the file has not so much, or cannot be mapped.
+fn map(
+    file: impl AsFd,
+    offset_bytes: u64,
+    length_bytes: u64,
+    mapped: &Arc<Mapped>,
+    rule: Rule,
+) -> Result<(Arc<ForeignMemory>, usize), Rule> {
+    let about = kind::memory(&file)?;
+    // Pages behind the end of a file raise SIGBUS at the first access: not a fault to wait for.
+    let end_bytes = offset_bytes.checked_add(length_bytes).ok_or(rule)?;
+    if u64::try_from(about.st_size).is_ok_and(|size_bytes| end_bytes > size_bytes) {
+        return Err(rule);
+    }
+    // A mapping begins with a page, which of hugetlbfs is the file's block.
+    let page_bytes = u64::try_from(about.st_blksize).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096);
+    let start = offset_bytes % page_bytes.max(4096);
+    let whole_bytes = start + length_bytes;
+    let lease = mapped.lease(whole_bytes).ok_or(Rule::TooMuchMapped)?;
+    let length = usize::try_from(whole_bytes).map_err(|_| rule)?;
+    let memory = ForeignMemory::map_with(file.as_fd(), offset_bytes - start, length, lease).map_err(|_| rule)?;
+    Ok((memory, start as usize))
 }
 
 /// Where a range of the guest's memory is.
@@ -134,21 +139,42 @@ pub struct Area {
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
     regions: Vec<Region>,
+    /// Of the guest, whichever table it has.
+    mapped: Arc<Mapped>,
 }
 
 impl GuestMemory {
     /// The same memory, with counts of holders of its own: for a queue, whose requests each hold a region.
     pub fn view(&self) -> GuestMemory {
         let view = |region: &Region| Region { memory: region.memory.view(), ..region.clone() };
-        GuestMemory { regions: self.regions.iter().map(view).collect() }
+        GuestMemory { regions: self.regions.iter().map(view).collect(), mapped: self.mapped.clone() }
+    }
+
+    /// The guest's memory without a region.
+    pub fn emptied(&self) -> GuestMemory {
+        GuestMemory { regions: Vec::new(), mapped: self.mapped.clone() }
+    }
+
+    /// Maps a part of a file that is no region; and where in the mapping it begins.
+    ///
+    /// # Errors
+    /// [`Rule::UnfitMemory`], [`Rule::TooMuchMapped`], or `rule`: the file has not so much, or cannot be mapped.
+    pub fn map_aside(
+        &self,
+        file: impl AsFd,
+        offset_bytes: u64,
+        length_bytes: u64,
+        rule: Rule,
+    ) -> Result<(Arc<ForeignMemory>, usize), Rule> {
+        map(file, offset_bytes, length_bytes, &self.mapped, rule)
     }
 
     /// Adds a region of `file`.
     ///
     /// # Errors
-    /// [`Rule::BadRegion`], [`Rule::UnfitMemory`]: nothing was added.
-    pub fn add(&mut self, text: &RegionText, file: &OwnedFd) -> Result<(), Rule> {
-        let region = Region::map(text, file, &fit(file)?).ok_or(Rule::BadRegion)?;
+    /// [`Rule::BadRegion`], [`Rule::UnfitMemory`], [`Rule::TooMuchMapped`]: nothing was added.
+    pub fn add(&mut self, text: &RegionText, file: impl AsFd) -> Result<(), Rule> {
+        let region = Region::map(text, file, &self.mapped)?;
         if self.regions.len() >= REGIONS_MAX || self.regions.iter().any(|other| other.overlaps(&region)) {
             return Err(Rule::BadRegion);
         }
@@ -256,6 +282,7 @@ impl GuestMemory {
 pub(in crate::vhost_user_blk) mod tests {
     use super::*;
     use std::fs::File;
+    use std::os::fd::OwnedFd;
 
     /// A file of `bytes` zeroes.
     pub(in crate::vhost_user_blk) fn file(bytes: u64) -> OwnedFd {
@@ -306,17 +333,33 @@ pub(in crate::vhost_user_blk) mod tests {
         // Of a disk, of the kernel, and none.
         let path = std::env::current_exe().unwrap();
         for file in [File::open(path).unwrap(), File::open("/proc/self/maps").unwrap()] {
-            assert_eq!(memory.add(&text(0, 0x1000, 0, 0), &file.into()), Err(Rule::UnfitMemory));
+            assert_eq!(memory.add(&text(0, 0x1000, 0, 0), file), Err(Rule::UnfitMemory));
         }
         let (pipe, _) = std::io::pipe().unwrap();
-        assert_eq!(memory.add(&text(0, 0x1000, 0, 0), &pipe.into()), Err(Rule::UnfitMemory));
+        assert_eq!(memory.add(&text(0, 0x1000, 0, 0), pipe), Err(Rule::UnfitMemory));
         memory.add(&text(0, 0x1000, 0, 0), &file(0x1000)).unwrap();
         // What memory-backend-file has.
         let path = format!("/dev/shm/mqfq-guest-{}", std::process::id());
         let shared = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         shared.set_len(0x1000).unwrap();
-        memory.add(&text(0x1000, 0x1000, 0x1000, 0), &shared.into()).unwrap();
+        memory.add(&text(0x1000, 0x1000, 0x1000, 0), shared).unwrap();
+    }
+
+    #[test]
+    fn a_guest_has_no_more_mapped_than_it_may_and_gives_it_back_with_its_table() {
+        let (tib, sparse) = (1 << 40, file(1 << 46));
+        let mut memory = GuestMemory::default();
+        memory.add(&text(0, 16 * tib, 0, 0), &sparse).unwrap();
+        let more = text(32 * tib, 4096, 32 * tib, 0);
+        assert_eq!(memory.add(&more, &sparse), Err(Rule::TooMuchMapped));
+        let mut next = memory.emptied();
+        assert_eq!(next.add(&more, &sparse), Err(Rule::TooMuchMapped), "the table before is mapped still");
+        let view = memory.view();
+        drop(memory);
+        assert_eq!(next.add(&more, &sparse), Err(Rule::TooMuchMapped), "a request may be under way in it");
+        drop(view);
+        next.add(&more, &sparse).unwrap();
     }
 
     #[test]

@@ -57,15 +57,23 @@ pub fn queue_bytes(size: u16, is_packed: bool) -> usize {
     bytes.next_multiple_of(ALIGN_BYTES)
 }
 
+/// Bytes of the areas of `queues` of `size`, whose rings are packed or split.
+///
+/// # Errors
+/// [`Rule::BadInflight`]: the sizes are none.
+pub fn length_bytes(queues: u16, size: u16, is_packed: bool) -> Result<u64, Rule> {
+    if size == 0 || size > QUEUE_SIZE_MAX || queues == 0 || queues > super::disk::QUEUES_MAX {
+        return Err(Rule::BadInflight);
+    }
+    Ok((usize::from(queues) * queue_bytes(size, is_packed)) as u64)
+}
+
 /// A new area for `queues` of `size`, whose rings are packed or split: its file, and its length.
 ///
 /// # Errors
 /// [`Rule::BadInflight`]: the sizes are none, or there is no memory.
 pub fn create(queues: u16, size: u16, is_packed: bool) -> Result<(OwnedFd, u64), Rule> {
-    if size == 0 || size > QUEUE_SIZE_MAX || queues == 0 || queues > super::disk::QUEUES_MAX {
-        return Err(Rule::BadInflight);
-    }
-    let length = (usize::from(queues) * queue_bytes(size, is_packed)) as u64;
+    let length = length_bytes(queues, size, is_packed)?;
     let file = rustix::fs::memfd_create("mqfq-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(|_| Rule::BadInflight)?;
     rustix::fs::ftruncate(&file, length).map_err(|_| Rule::BadInflight)?;

@@ -9,6 +9,7 @@
 //! Locks are held for a few instructions, on the control path: a queue that is running takes none.
 
 use super::run::Start;
+use mqfq_blk::passed::Door;
 use rustix::event::EventfdFlags;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -119,6 +120,8 @@ impl Line {
 #[derive(Default)]
 pub struct Seats {
     taken: Mutex<Taken>,
+    /// By which descriptors come to the socket.
+    door: Arc<Door>,
 }
 
 #[derive(Default)]
@@ -133,6 +136,11 @@ struct Taken {
 pub struct Seat(Arc<Seats>);
 
 impl Seats {
+    /// By which descriptors come to the socket.
+    pub fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
     /// The place, or none: then `bell` is rung when it is free.
     pub fn take(self: &Arc<Seats>, bell: &Arc<OwnedFd>) -> Option<Arc<Seat>> {
         let mut taken = locked(&self.taken);

@@ -16,6 +16,7 @@
 //! | [`chain`] | which memory does one request lend? |
 //! | [`disk`] | what does a request ask for, and is it one that we execute? |
 //! | [`guest`] | where are the guest's addresses? |
+//! | [`kind`], [`mapped`] | is a descriptor what it should be? how much may be mapped? |
 //! | [`inflight`], [`inflight_packed`] | what was under way when a server was killed? |
 //! | [`log`] | which pages were written? |
 //! | [`rule`], [`wire`] | names of all rules; numbers of the protocol |
@@ -29,7 +30,9 @@
 //! | queues, entries of each | 64, 1024 |
 //! | descriptors of a request | 1024 |
 //! | regions of memory | 64 |
+//! | bytes mapped | 16 TiB, of all guests 64 TiB |
 //! | bytes of a message; descriptors with it | 512; 8 |
+//! | open descriptors of an address | 2048, twice as many with those of the one that has the disk |
 //! | memory of copies | that of a connection, for each queue, and of its tenant |
 //! | front-ends at a time | 1 |
 
@@ -42,8 +45,10 @@ pub mod inflight;
 pub mod inflight_packed;
 #[cfg(test)]
 mod kill;
+pub mod kind;
 pub mod line;
 pub mod log;
+pub mod mapped;
 mod notice;
 pub mod packed;
 mod poll;
@@ -78,5 +83,7 @@ pub static NAMES: Names = Names {
     requests: disk::REQUESTS,
     rules: names_of!(Rule),
     crowded_out: Rule::HandshakeCrowdedOut as usize,
+    // Each may hold 129 descriptors, and one export has one front-end at a time.
+    handshakes_max: 8,
     own: &["kicks", "looks", "copied_bytes"],
 };

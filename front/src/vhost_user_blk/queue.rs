@@ -19,11 +19,11 @@
 
 use super::chain;
 use super::disk::{Asked, Disk, status_of};
+use super::guest::Span;
 use super::line::{Line, Order, Seat};
 use super::poll::Poll;
-use super::ring::Taken;
 use super::rule::Rule;
-use super::run::{Handing, Run, header_bytes, lying};
+use super::run::{Handing, Head, Run, header_bytes, lying, spans_bytes};
 use super::wire::status;
 use super::{NAMES, Own};
 use crate::export::Export;
@@ -175,12 +175,10 @@ impl Queue {
                 break;
             }
             let takes = self.life == Life::Running;
-            let Run { start, chain, .. } = &mut *run;
-            let begun = match start.ring.take(&start.memory, chain, takes) {
-                Ok(Some(taken)) => {
-                    let begun = self.begin(&mut run, taken, context);
-                    self.work += run.chain.descriptors;
-                    begun
+            let begun = match self.next_head(&mut run, takes) {
+                Ok(Some(head)) => {
+                    self.begin(&mut run, head, context);
+                    Ok(())
                 }
                 Ok(None) if !takes => break,
                 Ok(None) if self.looks_again(context) => break,
@@ -192,11 +190,26 @@ impl Queue {
                 Err(rule) => Err(rule),
             };
             match begun {
+                Ok(()) if run.waiting.is_some() => break,
                 Ok(()) => self.poll.has_found(context.now_ns()),
                 Err(rule) => self.broke(&mut run, rule, context),
             }
         }
         self.run = Some(run);
+    }
+
+    /// The head that waited for memory, else the next one of the ring; with its chain in `run`.
+    fn next_head(&mut self, run: &mut Run, takes_new: bool) -> Result<Option<Head>, Rule> {
+        if let Some(head) = run.waiting.take() {
+            return Ok(Some(head));
+        }
+        let Run { start, requests, chain, .. } = run;
+        let Some(taken) = start.ring.take(&start.memory, chain, takes_new)? else { return Ok(None) };
+        self.work += chain.descriptors;
+        run.taken += 1;
+        requests.get(usize::from(taken.id)).filter(|request| request.taken.is_none()).ok_or(Rule::BadHead)?;
+        let (status_at, asked) = self.about.disk.ask(&start.memory, chain)?;
+        Ok(Some(Head { taken, status_at, asked }))
     }
 
     /// The ring is empty, and is looked at in the next turn without being kicked.
@@ -236,13 +249,26 @@ impl Queue {
         }
     }
 
-    /// A head was taken: what does it ask for? One whose bytes lie in one place is handed over at once.
-    fn begin(&mut self, run: &mut Run, taken: Taken, context: &mut dyn Context) -> Result<(), Rule> {
-        run.taken += 1;
-        let (Run { start, requests, chain, .. }, head) = (&mut *run, taken.id);
-        let request = requests.get_mut(usize::from(head)).filter(|request| request.taken.is_none());
-        let request = request.ok_or(Rule::BadHead)?;
-        let (status_at, asked) = self.about.disk.ask(&start.memory, chain)?;
+    /// A head was taken: what does it ask for? One whose bytes lie in one place is handed over at once, and one whose
+    /// many places there is no memory for now waits.
+    fn begin(&mut self, run: &mut Run, next: Head, context: &mut dyn Context) {
+        let Head { taken, status_at, asked } = next;
+        let (Run { start, requests, chain, waiting, spans_bytes: held, .. }, head) = (&mut *run, taken.id);
+        let request = &mut requests[usize::from(head)];
+        let spans: &[Span] = match asked {
+            Ok(Asked::Id | Asked::Io { op: Op::Read, .. }) => &chain.writable,
+            Ok(Asked::Io { .. }) => &chain.readable,
+            Err(_) => &[],
+        };
+        let held_bytes = spans_bytes(spans.len());
+        if held_bytes > 0 {
+            if let Err(short) = self.account.hold(held_bytes) {
+                *waiting = Some(next);
+                return self.await_memory(short, context);
+            }
+            *held += held_bytes;
+        }
+        request.set_spans(spans);
         (request.taken, request.is_handed_over, request.pieces, request.op) = (Some(taken), true, 0, None);
         std::mem::swap(&mut request.ranges, &mut chain.ranges);
         (request.status, request.status_at, request.written_bytes) = (status::OK, Some(status_at), 0);
@@ -256,14 +282,11 @@ impl Queue {
             }
             Ok(Asked::Id) => {
                 let id = self.about.disk.id();
-                chain::copy_from(&start.memory, &chain.writable, 0, id);
-                std::mem::swap(&mut request.spans, &mut chain.writable);
+                chain::copy_from(&start.memory, &request.spans, 0, id);
                 request.written_bytes = id.len() as u32;
                 run.done.push(head);
             }
             Ok(Asked::Io { op, offset_bytes, length_bytes }) => {
-                let spans = if op == Op::Read { &mut chain.writable } else { &mut chain.readable };
-                std::mem::swap(&mut request.spans, spans);
                 (request.op, request.is_handed_over) = (Some(op), false);
                 let mut handing =
                     Handing { head, op, offset_bytes, length_bytes, at_bytes: 0, is_begun: false, held: None };
@@ -274,7 +297,7 @@ impl Queue {
                     match context.submit(self.about.export.device, whole) {
                         Ok(()) => {
                             (request.pieces, request.is_handed_over) = (1, true);
-                            return Ok(());
+                            return;
                         }
                         Err(Refused::TenantFull(held)) => {
                             request.pieces = 1;
@@ -285,7 +308,6 @@ impl Queue {
                 run.handing = Some(handing);
             }
         }
-        Ok(())
     }
 
     /// All of a read or write that was begun, if it lies in one place and its export has it still.
@@ -424,22 +446,30 @@ impl Queue {
 
     /// Shows the guest what has ended, and parks if that was the last of a ring that stops.
     fn show_ends(&mut self, context: &mut dyn Context) {
-        let mut has_shown = false;
+        let (mut has_shown, mut goes_on) = (false, false);
         if let Some(run) = &mut self.run {
             has_shown = run.show_ends(context);
+            let shown_bytes = std::mem::take(&mut run.shown_bytes);
+            self.account.release(shown_bytes);
+            goes_on = shown_bytes > 0 && run.waits();
             if run.broken.is_none() && run.start.memory.is_lost() {
                 let mut run = self.run.take().expect("looked at just now");
                 self.broke(&mut run, Rule::MemoryLost, context);
                 self.run = Some(run);
             }
         }
-        if has_shown && self.life == Life::Running && self.poll.has_shown(context.now_ns()) {
+        let looks = has_shown && self.life == Life::Running && self.poll.has_shown(context.now_ns());
+        if looks || goes_on {
             self.look_next_turn(context);
         }
         if !matches!(self.life, Life::Stopping | Life::Leaving) || self.run.as_ref().is_some_and(|run| !run.is_over()) {
             return;
         }
-        let base = self.run.take().map_or(0, |run| run.start.ring.base());
+        let base = self.run.take().map_or(0, |run| {
+            // Of a broken ring, whose heads are never shown.
+            self.account.release(run.spans_bytes);
+            run.start.ring.base()
+        });
         if self.life == Life::Leaving {
             self.life = Life::Gone;
         } else {
@@ -523,7 +553,7 @@ impl Client for Queue {
             (status, _) => request.status = status_of(status),
         }
         run.end_if_over(head);
-        if cookie & COPIED != 0 && run.handing.is_some() {
+        if cookie & COPIED != 0 && run.waits() {
             self.pump(context);
         }
     }

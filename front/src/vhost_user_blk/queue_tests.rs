@@ -13,6 +13,10 @@ use crate::fake::Peer;
 
 const SIZE: u16 = 32;
 
+/// Where tables of descriptors stand, and how far apart.
+const TABLES_AT: u64 = 0x40000;
+const TABLE_BYTES: u64 = 0x4000;
+
 /// A queue that runs on a ring, with what the test needs to play its guest.
 struct Rig {
     peer: Peer<Queue>,
@@ -23,24 +27,23 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
+        Rig::with(1 << 20, false)
+    }
+
+    /// May hold `bytes_max` of payloads.
+    fn with(bytes_max: u64, is_writethrough: bool) -> Rig {
         let (memory, ring) = ring_in_memory(SIZE, true);
         let bell = Arc::new(bell().unwrap());
         let seat = Arc::new(Seats::default()).take(&bell).unwrap();
         let line = Line::new(bell).unwrap();
         let export = Arc::new(export());
-        let about = About {
-            number: 1,
-            disk: Disk::new(&export),
-            export,
-            bytes_max: 1 << 20,
-            stats: Stats::new(&NAMES),
-            log: None,
-        };
-        let event = || Arc::new(super::super::line::bell().unwrap());
+        let about =
+            About { number: 1, disk: Disk::new(&export), export, bytes_max, stats: Stats::new(&NAMES), log: None };
+        let event = || Arc::new(super::super::line::bell().unwrap().into());
         line.order(Order::Start(Box::new(Start {
-            ring: Ring::split(ring, None, false),
+            ring: Ring::split(ring, None, true),
             memory: memory.clone(),
-            is_writethrough: false,
+            is_writethrough,
             kick: event(),
             call: Some(event()),
             error: None,
@@ -63,6 +66,37 @@ impl Rig {
         }
         offer(&self.memory, SIZE, self.offered, heads);
         self.offered = self.offered.wrapping_add(heads.len() as u16);
+    }
+
+    /// Offers a request of `kind` with its header, `data` and status in an indirect table: (address, bytes, flags).
+    fn offer_many(&mut self, head: u16, header: &[u8], data: &[(u64, u32, u16)]) {
+        let header_at = 0x20000 + u64::from(head) * 64;
+        write(&self.memory, header_at, &[header, &[0xff]].concat());
+        let mut table = vec![(header_at, header.len() as u32, 1)];
+        table.extend(data.iter().map(|(at, length, flags)| (*at, *length, flags | 1)));
+        table.push((header_at + header.len() as u64, 1, 2));
+        let bytes: Vec<u8> = (1u16..)
+            .zip(&table)
+            .flat_map(|(next, (at, length, flags))| {
+                [&at.to_le_bytes()[..], &length.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat()
+            })
+            .collect();
+        let table_at = TABLES_AT + u64::from(head) * TABLE_BYTES;
+        write(&self.memory, table_at, &bytes);
+        let indirect = [&table_at.to_le_bytes()[..], &(bytes.len() as u32).to_le_bytes(), &[4, 0, 0, 0]].concat();
+        write(&self.memory, u64::from(head) * 16, &indirect);
+        offer(&self.memory, SIZE, self.offered, &[head]);
+        self.offered = self.offered.wrapping_add(1);
+    }
+
+    /// Capacity that the heads of its ring have for spans.
+    fn spans_kept(&self) -> usize {
+        let run = self.peer.client.run.as_ref().unwrap();
+        run.requests.iter().map(|request| request.spans.capacity()).max().unwrap()
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.peer.client.account.held_bytes()
     }
 
     /// The guest kicks `ns` after whatever was last.
@@ -267,4 +301,100 @@ fn a_disk_that_grows_is_larger_from_the_next_request_on() {
     rig.offer(&[0]);
     rig.kick_after(1);
     assert_eq!(rig.peer.client.about.disk.size_bytes(), 2 << 20);
+}
+
+/// A header: a kind and a sector.
+fn header(kind: u32, sector: u64) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat()
+}
+
+/// `count` places of `bytes` for the device to write, of which no two are neighbours.
+fn places(count: u64, bytes: u32) -> Vec<(u64, u32, u16)> {
+    (0..count).map(|place| (0x30000 + place * 2 * u64::from(bytes), bytes, 2)).collect()
+}
+
+#[test]
+fn what_many_places_of_a_request_take_is_given_back_with_its_end() {
+    let mut rig = Rig::new();
+    for head in 0..SIZE {
+        rig.offer_many(head, &header(request::GET_ID, 0), &places(800, 1));
+    }
+    rig.kick_after(1);
+    for _ in 0..SIZE {
+        assert!(rig.held_bytes() <= u64::from(SIZE) * 800 * size_of::<Span>() as u64);
+        rig.peer.pass_ns(1);
+    }
+    assert_eq!(rig.used(), SIZE);
+    assert!(rig.spans_kept() <= 8, "{} spans are kept for a head", rig.spans_kept());
+    assert_eq!(rig.held_bytes(), 0);
+}
+
+#[test]
+fn requests_in_many_places_wait_where_their_tenant_has_no_memory_for_those() {
+    // Two requests' lists of 64 places.
+    let list_bytes = 64 * size_of::<Span>() as u64;
+    let mut rig = Rig::with(2 * list_bytes, false);
+    rig.peer.executes = false;
+    for head in 0..6 {
+        rig.offer_many(head, &header(request::IN, u64::from(head)), &places(64, 8));
+    }
+    rig.kick_after(1);
+    let mut ended = 0;
+    while ended < 6 {
+        // Its list, or two and a copy that is always given.
+        assert!(rig.held_bytes() <= 2 * list_bytes + Buffer::memory_bytes(512), "{} bytes", rig.held_bytes());
+        assert!(rig.peer.client.run.as_ref().unwrap().waits() == (ended < 5), "after {ended} ends");
+        assert!(rig.peer.execute_some(1));
+        rig.peer.client.turn_end(&mut rig.peer.fake);
+        rig.peer.pass_ns(1_000);
+        ended += 1;
+        assert_eq!(rig.used(), ended);
+    }
+    assert_eq!((rig.held_bytes(), rig.spans_kept() <= 8), (0, true));
+}
+
+#[test]
+fn a_ring_that_breaks_gives_the_memory_of_its_requests_back_when_it_parks() {
+    let mut rig = Rig::new();
+    rig.peer.executes = false;
+    rig.offer_many(0, &header(request::IN, 0), &places(64, 8));
+    rig.kick_after(1);
+    assert!(rig.held_bytes() > 0);
+    rig.offer(&[SIZE]);
+    rig.kick_after(1);
+    rig.peer.executes = true;
+    rig.line.order(Order::Stop);
+    rig.peer.client.event(&mut rig.peer.fake, Event::Counted { user: user::ORDER, result: Ok(1) });
+    rig.peer.run();
+    assert!(matches!(rig.line.state(), super::super::line::State::Quiet(_)));
+    assert_eq!(rig.held_bytes(), 0);
+}
+
+#[test]
+fn each_change_of_a_guest_that_does_not_flush_is_stable_when_it_ends_whichever_way_it_goes() {
+    for is_writethrough in [false, true] {
+        let mut rig = Rig::with(1 << 20, is_writethrough);
+        let data = |at: u64, bytes: u32| (at, bytes, 0);
+        // In one place, in one place behind a header of its own, in many places, and two kinds of ranges.
+        rig.offer_many(0, &header(request::OUT, 0), &[data(0x30000, 512)]);
+        rig.offer_many(1, &header(request::OUT, 8), &[data(0x30000, 256), data(0x30200, 256)]);
+        let range = [&8u64.to_le_bytes()[..], &1u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
+        write(&rig.memory, 0x38000, &range);
+        rig.offer_many(2, &header(request::DISCARD, 0), &[data(0x38000, 16)]);
+        rig.offer_many(3, &header(request::WRITE_ZEROES, 0), &[data(0x38000, 16)]);
+        rig.offer_many(4, &header(request::IN, 0), &[(0x30000, 512, 2)]);
+        rig.offer_many(5, &header(request::FLUSH, 0), &[]);
+        rig.kick_after(1);
+        let executed: Vec<(Op, bool)> = rig.peer.fake.executed.iter().map(|(op, _, _, fua)| (*op, *fua)).collect();
+        let expected = [
+            (Op::Write, is_writethrough),
+            (Op::Write, is_writethrough),
+            (Op::Discard, is_writethrough),
+            (Op::WriteZeroes { may_unmap: false }, is_writethrough),
+            (Op::Read, false),
+            (Op::Flush, false),
+        ];
+        assert_eq!(executed, expected);
+        assert_eq!(rig.used(), 6);
+    }
 }

@@ -38,6 +38,12 @@ pub enum Rule {
     BadRegion,
     /// Memory of a kind that may make who touches it wait for somebody.
     UnfitMemory,
+    /// Memory beyond what a guest, or all guests together, may have mapped.
+    TooMuchMapped,
+    /// A descriptor of another kind of file than its message takes.
+    UnfitDescriptor,
+    /// Closed: more descriptors of this address are open than it may have.
+    TooManyDescriptors,
     /// A ring that is not in the memory, or not aligned.
     BadRing,
     /// An inflight area that does not fit the queues.
@@ -80,7 +86,7 @@ impl From<Rule> for usize {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 30] = [
+    pub const ALL: [Rule; 33] = [
         Rule::HandshakeTooSlow,
         Rule::HandshakeCrowdedOut,
         Rule::NotServed,
@@ -95,6 +101,9 @@ impl Rule {
         Rule::BadQueueSize,
         Rule::BadRegion,
         Rule::UnfitMemory,
+        Rule::TooMuchMapped,
+        Rule::UnfitDescriptor,
+        Rule::TooManyDescriptors,
         Rule::BadRing,
         Rule::BadInflight,
         Rule::BadState,
@@ -120,6 +129,14 @@ impl Rule {
                 "memory that is shared with a server must be a memfd or a file of tmpfs or hugetlbfs \
                  (memory-backend-memfd, or memory-backend-file with share=on there)",
             ),
+            Rule::TooMuchMapped => {
+                Some("a guest may have 8 TiB of memory in 64 regions, and all guests together 64 TiB in 16384 mappings")
+            }
+            Rule::UnfitDescriptor => Some(
+                "a kick, call or error descriptor must be an eventfd (as /proc shows it), the back-end's channel a unix \
+                 stream socket, and the device's state a pipe",
+            ),
+            Rule::TooManyDescriptors => Some("clients of this address passed more than 2048 that are not closed yet"),
             _ => None,
         }
     }
@@ -141,6 +158,9 @@ impl Rule {
             Rule::BadQueueSize => "bad_queue_size",
             Rule::BadRegion => "bad_region",
             Rule::UnfitMemory => "unfit_memory",
+            Rule::TooMuchMapped => "too_much_mapped",
+            Rule::UnfitDescriptor => "unfit_descriptor",
+            Rule::TooManyDescriptors => "too_many_descriptors",
             Rule::BadRing => "bad_ring",
             Rule::BadInflight => "bad_inflight",
             Rule::BadState => "bad_state",

@@ -5,15 +5,16 @@
 //! the last are made. A turn signals once at most.
 
 use super::chain::Chain;
-use super::disk::{Disk, Range};
+use super::disk::{Asked, Disk, Range, Refused};
 use super::guest::{GuestMemory, Span};
 use super::log::DirtyLog;
 use super::ring::{Ring, Taken};
 use super::rule::Rule;
 use super::wire::REQUEST_HEADER_BYTES;
 use mqfq_blk::client::Context;
+use mqfq_blk::passed::Passed;
 use mqfq_blk::request::{Op, Submission};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// What a ring needs to run.
@@ -25,11 +26,11 @@ pub struct Start {
     /// Writes are to be stable when they end.
     pub is_writethrough: bool,
     /// Says that there are heads.
-    pub kick: Arc<OwnedFd>,
+    pub kick: Arc<Passed>,
     /// Tells the guest of ends, unless it polls.
-    pub call: Option<Arc<OwnedFd>>,
+    pub call: Option<Arc<Passed>>,
     /// Tells the front-end that the ring is broken.
-    pub error: Option<Arc<OwnedFd>>,
+    pub error: Option<Arc<Passed>>,
     /// Where written pages are noted, and the guest's address of the used ring if its are.
     pub log: Option<(DirtyLog, Option<u64>)>,
 }
@@ -40,6 +41,12 @@ pub(super) struct Run {
     pub requests: Box<[UnderWay]>,
     /// Heads that were taken and not shown as ended.
     pub taken: usize,
+    /// A head whose chain stands in `chain` until there is memory for its spans.
+    pub waiting: Option<Head>,
+    /// Memory of spans that its requests hold, as far as it is counted, bytes.
+    pub spans_bytes: u64,
+    /// The same of those that were shown as ended, which is to be given back.
+    pub shown_bytes: u64,
     pub handing: Option<Handing>,
     /// Heads that have ended and are not shown.
     pub done: Vec<u16>,
@@ -50,6 +57,14 @@ pub(super) struct Run {
     pub is_signalling: bool,
     pub signal_again: bool,
     pub broken: Option<Rule>,
+}
+
+/// A head that was taken, and what it asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    pub taken: Taken,
+    pub status_at: Span,
+    pub asked: Result<Asked, Refused>,
 }
 
 /// A head that was taken.
@@ -63,12 +78,40 @@ pub(super) struct UnderWay {
     pub pieces: u32,
     pub status: u8,
     pub status_at: Option<Span>,
-    /// Of its data.
+    /// Of its data. Memory of more than [`SPANS_KEPT`] goes with the request.
     pub spans: Vec<Span>,
     /// Of a discard, what comes after the range that is handed over; the next one last.
     pub ranges: Vec<Range>,
     /// Written to its memory, the status byte apart.
     pub written_bytes: u32,
+}
+
+/// So many spans a head may keep for the next request of its name: a queue of 1024 heads then keeps 192 KiB.
+const SPANS_KEPT: usize = 8;
+
+/// Memory of `count` spans that is counted, bytes.
+pub(super) fn spans_bytes(count: usize) -> u64 {
+    if count > SPANS_KEPT { (count * size_of::<Span>()) as u64 } else { 0 }
+}
+
+impl UnderWay {
+    /// Its data lie in `spans`.
+    pub fn set_spans(&mut self, spans: &[Span]) {
+        self.spans.clear();
+        // What is copied into is as long as it must be: lists of any request come here.
+        self.spans.reserve_exact(spans.len());
+        self.spans.extend_from_slice(spans);
+    }
+
+    /// It has ended: only a short list is kept. Memory that was counted, bytes.
+    fn forget_spans(&mut self) -> u64 {
+        let bytes = spans_bytes(self.spans.len());
+        if bytes > 0 {
+            self.spans = Vec::new();
+        }
+        self.ranges = Vec::new();
+        bytes
+    }
 }
 
 /// The request whose pieces are handed over.
@@ -101,6 +144,9 @@ impl Run {
             start,
             requests,
             taken: 0,
+            waiting: None,
+            spans_bytes: 0,
+            shown_bytes: 0,
             handing: None,
             chain: Chain::default(),
             is_signalling: false,
@@ -116,6 +162,11 @@ impl Run {
             Some(_) => !pieces,
             None => self.taken == 0 && self.start.ring.is_caught_up(),
         }
+    }
+
+    /// A request waits for memory, or for room.
+    pub fn waits(&self) -> bool {
+        self.handing.is_some() || self.waiting.is_some()
     }
 
     pub fn end_if_over(&mut self, head: u16) {
@@ -150,7 +201,7 @@ impl Run {
     }
 
     fn publish(&mut self) {
-        let Run { start: Start { ring, memory, log, .. }, requests, done, .. } = self;
+        let Run { start: Start { ring, memory, log, .. }, requests, done, spans_bytes, shown_bytes, .. } = self;
         let count = done.len() as u16;
         for head in done.drain(..) {
             let request = &mut requests[usize::from(head)];
@@ -162,6 +213,8 @@ impl Run {
                     request.spans.iter().for_each(|span| log.mark(span));
                 }
             }
+            let bytes = request.forget_spans();
+            (*spans_bytes, *shown_bytes) = (*spans_bytes - bytes, *shown_bytes + bytes);
             let taken = request.taken.take().expect("a head that ends was taken");
             ring.push(taken, request.written_bytes + 1);
         }

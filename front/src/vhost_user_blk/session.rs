@@ -13,8 +13,9 @@
 //! Two negotiations in one connection are common: firmware's, then the kernel's.
 
 use super::disk::{CONFIG_BYTES, Disk, PROTOCOL, QUEUES_MAX, WRITEBACK_AT};
-use super::guest::{self, GuestMemory, REGIONS_MAX, RegionText};
+use super::guest::{GuestMemory, REGIONS_MAX, RegionText};
 use super::inflight::{self, Areas};
+use super::kind;
 use super::log::DirtyLog;
 use super::packed::Packed;
 use super::ring::{Ring, RingAddresses};
@@ -26,8 +27,8 @@ use super::wire::{
     Fields, Message, STATE_LOAD, STATE_NO_FD, STATE_SAVE, TABLE_REGIONS_MAX, VRING_INDEX_MASK, VRING_LOG, VRING_NO_FD,
     feature, protocol,
 };
-use mqfq_blk::foreign::ForeignMemory;
-use std::os::fd::{AsFd, OwnedFd};
+use mqfq_blk::passed::Passed;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Bytes of a config message before its data: offset, size, flags.
@@ -80,9 +81,9 @@ struct Vring {
     size: u16,
     base: u32,
     addresses: Option<RingAddresses>,
-    kick: Option<Arc<OwnedFd>>,
-    call: Option<Arc<OwnedFd>>,
-    error: Option<Arc<OwnedFd>>,
+    kick: Option<Arc<Passed>>,
+    call: Option<Arc<Passed>>,
+    error: Option<Arc<Passed>>,
     is_enabled: bool,
 }
 
@@ -119,7 +120,7 @@ pub struct Session {
     inflight: Option<Areas>,
     log: Option<DirtyLog>,
     /// Where the server says that the config space is another one.
-    backend: Option<Arc<OwnedFd>>,
+    backend: Option<Arc<Passed>>,
     /// Of the device's state, until the front-end has asked how it went.
     transfer: Option<Transfer>,
     writeback: bool,
@@ -164,7 +165,7 @@ impl Session {
     }
 
     /// The channel for messages of ours.
-    pub fn backend(&self) -> Option<&Arc<OwnedFd>> {
+    pub fn backend(&self) -> Option<&Arc<Passed>> {
         self.backend.as_ref()
     }
 
@@ -234,7 +235,7 @@ impl Session {
     ///
     /// # Errors
     /// The rule that it breaks; nothing has changed.
-    pub fn take(&mut self, message: Message, payload: &[u8], descriptors: Vec<OwnedFd>) -> Result<Answer, Rule> {
+    pub fn take(&mut self, message: Message, payload: &[u8], descriptors: Vec<Passed>) -> Result<Answer, Rule> {
         let most = match message {
             Message::SetMemTable => TABLE_REGIONS_MAX,
             Message::AddMemReg
@@ -335,6 +336,7 @@ impl Session {
             }
             Message::SetBackendReqFd => {
                 let descriptor = descriptors.into_iter().next().ok_or(Rule::BadDescriptors)?;
+                kind::channel(&descriptor)?;
                 self.backend = Some(Arc::new(descriptor));
                 Answer::none()
             }
@@ -343,7 +345,7 @@ impl Session {
             Message::GetInflightFd => {
                 let (_, _, queues, size) = inflight_text(&mut fields)?;
                 let (file, length) = inflight::create(queues, size, self.is_packed())?;
-                let memory = map(&file, 0, length, Rule::BadInflight)?;
+                let (memory, _) = self.memory.map_aside(&file, 0, length, Rule::BadInflight)?;
                 self.inflight = Some(Areas::new(memory, 0, queues, size, self.is_packed())?);
                 let sizes = [queues.to_ne_bytes(), size.to_ne_bytes()].concat();
                 let payload = [&length.to_ne_bytes()[..], &0u64.to_ne_bytes(), &sizes, &[0; 4]].concat();
@@ -352,9 +354,13 @@ impl Session {
             Message::SetInflightFd => {
                 let (length, offset, queues, size) = inflight_text(&mut fields)?;
                 let [file] = &descriptors[..] else { return Err(Rule::BadDescriptors) };
-                let page = offset % 4096;
-                let memory = map(file, offset - page, length.saturating_add(page), Rule::BadInflight)?;
-                self.inflight = Some(Areas::new(memory, page as usize, queues, size, self.is_packed())?);
+                // The part that is used, and no more.
+                let needed = inflight::length_bytes(queues, size, self.is_packed())?;
+                if needed > length {
+                    return Err(Rule::BadInflight);
+                }
+                let (memory, start) = self.memory.map_aside(file, offset, needed, Rule::BadInflight)?;
+                self.inflight = Some(Areas::new(memory, start, queues, size, self.is_packed())?);
                 Answer::none()
             }
             Message::SetDeviceStateFd => {
@@ -374,7 +380,7 @@ impl Session {
     }
 
     /// Begins to give the device's state away, or to take one.
-    fn begin_transfer(&mut self, mut fields: Fields<'_>, descriptors: Vec<OwnedFd>) -> Result<(), Rule> {
+    fn begin_transfer(&mut self, mut fields: Fields<'_>, descriptors: Vec<Passed>) -> Result<(), Rule> {
         self.transfer = None;
         let (direction, phase) = (fields.u32().ok_or(Rule::BadPayload)?, fields.u32().ok_or(Rule::BadPayload)?);
         // The only phase that there is: all queues have stopped.
@@ -409,13 +415,13 @@ impl Session {
         Ok((vring, number))
     }
 
-    fn set_table(&mut self, mut fields: Fields<'_>, descriptors: Vec<OwnedFd>) -> Result<Answer, Rule> {
+    fn set_table(&mut self, mut fields: Fields<'_>, descriptors: Vec<Passed>) -> Result<Answer, Rule> {
         let count = fields.u32().ok_or(Rule::BadPayload)? as usize;
         fields.u32().ok_or(Rule::BadPayload)?;
         if count != descriptors.len() {
             return Err(Rule::BadDescriptors);
         }
-        let mut memory = GuestMemory::default();
+        let mut memory = self.memory.emptied();
         for file in &descriptors {
             memory.add(&RegionText::read(&mut fields).ok_or(Rule::BadPayload)?, file)?;
         }
@@ -423,15 +429,14 @@ impl Session {
         Answer::none()
     }
 
-    fn set_log(&mut self, mut fields: Fields<'_>, descriptors: Vec<OwnedFd>) -> Result<Answer, Rule> {
+    fn set_log(&mut self, mut fields: Fields<'_>, descriptors: Vec<Passed>) -> Result<Answer, Rule> {
         let (length, offset) = (fields.u64().ok_or(Rule::BadPayload)?, fields.u64().ok_or(Rule::BadPayload)?);
         let [file] = &descriptors[..] else { return Err(Rule::BadDescriptors) };
-        let page = offset % 4096;
         if length > LOG_BYTES_MAX {
             return Err(Rule::BadRegion);
         }
-        let memory = map(file, offset - page, length.saturating_add(page), Rule::BadRegion)?;
-        self.log = Some(DirtyLog::new(memory, page as usize, length as usize));
+        let (memory, start) = self.memory.map_aside(file, offset, length, Rule::BadRegion)?;
+        self.log = Some(DirtyLog::new(memory, start, length as usize));
         // The front-end waits until the log is in use.
         Answer::of([length.to_ne_bytes(), offset.to_ne_bytes()].concat())
     }
@@ -445,13 +450,14 @@ impl Session {
         Answer::none()
     }
 
-    fn set_event(&mut self, message: Message, value: u64, descriptors: Vec<OwnedFd>) -> Result<Answer, Rule> {
+    fn set_event(&mut self, message: Message, value: u64, descriptors: Vec<Passed>) -> Result<Answer, Rule> {
         let vring = self.vrings.get_mut((value & VRING_INDEX_MASK) as usize).ok_or(Rule::NoSuchQueue)?;
         let descriptor = descriptors.into_iter().next();
         if descriptor.is_some() == (value & VRING_NO_FD != 0) {
             return Err(Rule::BadDescriptors);
         }
         if let Some(descriptor) = &descriptor {
+            kind::eventfd(descriptor)?;
             // A signal never waits for a reader.
             let flags = rustix::fs::fcntl_getfl(descriptor).map_err(|_| Rule::BadDescriptors)?;
             rustix::fs::fcntl_setfl(descriptor, flags | rustix::fs::OFlags::NONBLOCK)
@@ -551,17 +557,6 @@ fn config_text(payload: &[u8]) -> Result<(usize, usize), Rule> {
     let (offset, size, _) = read().ok_or(Rule::BadPayload)?;
     let is_whole = payload.len() == CONFIG_HEADER_BYTES + size && size > 0 && offset + size <= 256;
     is_whole.then_some((offset, size)).ok_or(Rule::BadPayload)
-}
-
-/// Maps `length` bytes of `file` from `offset` on, which it has.
-///
-/// # Errors
-/// [`Rule::UnfitMemory`], or `rule`: they cannot be mapped.
-fn map(file: &OwnedFd, offset: u64, length: u64, rule: Rule) -> Result<Arc<ForeignMemory>, Rule> {
-    let about = guest::fit(file)?;
-    let end = offset.checked_add(length).filter(|end| u64::try_from(about.st_size).is_ok_and(|size| *end <= size));
-    let length = end.and_then(|_| usize::try_from(length).ok()).ok_or(rule)?;
-    ForeignMemory::map(file.as_fd(), offset, length).map_err(|_| rule)
 }
 
 #[cfg(test)]

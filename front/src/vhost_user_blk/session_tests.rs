@@ -35,7 +35,7 @@ impl Session {
 
     /// The same with one.
     fn give(&mut self, message: Message, payload: &[u8], descriptor: OwnedFd) -> Result<Vec<u8>, Rule> {
-        self.take(message, payload, vec![descriptor]).map(|answer| answer.payload.unwrap_or_default())
+        self.take(message, payload, vec![descriptor.into()]).map(|answer| answer.payload.unwrap_or_default())
     }
 
     fn negotiate(&mut self, features: u64) {
@@ -168,7 +168,7 @@ fn a_payload_that_is_cut_short_or_has_too_many_descriptors_is_refused() {
     ];
     for (message, payload, most) in &table {
         for length in 0..payload.len() {
-            let descriptors = (0..*most.min(&1)).map(|_| file(4096)).collect();
+            let descriptors = (0..*most.min(&1)).map(|_| file(4096).into()).collect();
             let refused = session().take(*message, &payload[..length], descriptors).unwrap_err();
             assert_eq!(refused, Rule::BadPayload, "{message:?}, {length} bytes");
         }
@@ -178,7 +178,7 @@ fn a_payload_that_is_cut_short_or_has_too_many_descriptors_is_refused() {
             Some((_, _, most)) => *most,
             None => usize::from(matches!(message, SetLogFd | SetBackendReqFd | SetDeviceStateFd)),
         };
-        let descriptors = (0..=most).map(|_| file(4096)).collect();
+        let descriptors = (0..=most).map(|_| file(4096).into()).collect();
         let refused = session().take(message, &[], descriptors).unwrap_err();
         assert_eq!(refused, Rule::BadDescriptors, "{message:?} with {}", most + 1);
     }
@@ -254,15 +254,19 @@ fn an_event_comes_with_its_descriptor_or_says_that_it_has_none() {
         assert_eq!(session.say(message, &longs(&[0])), Err(Rule::BadDescriptors), "{message:?}");
         assert_eq!(session.give(message, &longs(&[VRING_NO_FD]), event()), Err(Rule::BadDescriptors), "{message:?}");
         assert_eq!(session.give(message, &longs(&[64]), event()), Err(Rule::NoSuchQueue), "{message:?}");
-        // Whoever is signalled may never read: that is nobody's to wait for.
         let (reader, _writer) = std::io::pipe().unwrap();
-        let ours = reader.try_clone().unwrap();
-        session.give(message, &longs(&[0]), reader.into()).unwrap();
+        assert_eq!(session.give(message, &longs(&[0]), reader.into()), Err(Rule::UnfitDescriptor), "{message:?}");
+        // Whoever is signalled may never read: that is nobody's to wait for.
+        let waiting = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let ours = waiting.try_clone().unwrap();
+        session.give(message, &longs(&[0]), waiting).unwrap();
         assert!(rustix::fs::fcntl_getfl(&ours).unwrap().contains(rustix::fs::OFlags::NONBLOCK), "{message:?}");
     }
     assert!(session.backend().is_none());
     assert_eq!(session.say(Message::SetBackendReqFd, &[]), Err(Rule::BadDescriptors));
-    session.give(Message::SetBackendReqFd, &[], event()).unwrap();
+    assert_eq!(session.give(Message::SetBackendReqFd, &[], event()), Err(Rule::UnfitDescriptor));
+    let socket = || OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0);
+    session.give(Message::SetBackendReqFd, &[], socket()).unwrap();
     assert!(session.backend().is_some());
 }
 
@@ -274,7 +278,7 @@ fn a_table_replaces_the_memory_whole_and_regions_come_and_go_one_by_one() {
         let regions: Vec<Vec<u8>> = regions.iter().map(|at| region(*at)).collect();
         [words(&[regions.len() as u32, 0]), regions.concat()].concat()
     };
-    let files = |count: usize| -> Vec<OwnedFd> { (0..count).map(|_| file(4096)).collect() };
+    let files = |count: usize| -> Vec<Passed> { (0..count).map(|_| file(4096).into()).collect() };
     let eight: Vec<u64> = (0..8).map(|number| number << 12).collect();
     session.take(Message::SetMemTable, &table(&eight), files(8)).unwrap();
     assert_eq!(session.memory.len(), 8);
@@ -424,6 +428,11 @@ fn an_area_of_requests_under_way_is_used_where_it_begins_in_its_file() {
     assert_eq!(version, [0, 0], "nothing is under way after a reset");
     let beyond = [longs(&[length, 3 * 4096 - length + 8]), vec![2, 0, SIZE as u8, 0]].concat();
     assert_eq!(session.give(Message::SetInflightFd, &beyond, file(3 * 4096)), Err(Rule::BadInflight));
+    // Longer than its queues need: what is behind them is not mapped.
+    let sparse = [longs(&[1 << 46, 0]), vec![2, 0, SIZE as u8, 0]].concat();
+    session.give(Message::SetInflightFd, &sparse, file(1 << 46)).unwrap();
+    let short = [longs(&[length - 1, 0]), vec![2, 0, SIZE as u8, 0]].concat();
+    assert_eq!(session.give(Message::SetInflightFd, &short, file(4096)), Err(Rule::BadInflight));
 }
 
 #[test]
@@ -454,14 +463,14 @@ fn a_state_goes_through_a_pipe_while_no_queue_runs() {
     assert!(!to.is_writeback(), "as the guest had it");
     for (more, expected) in [(0, 0), (1, 1)] {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        State { writeback: true, capacity_bytes: size_bytes + more }.save(writer.into()).unwrap();
+        State { writeback: true, capacity_bytes: size_bytes + more }.save(OwnedFd::from(writer).into()).unwrap();
         let mut state = Vec::new();
         reader.read_to_end(&mut state).unwrap();
         assert_eq!(load(&mut to, &state), longs(&[expected]), "{more} bytes more than there are");
     }
     let begin = |session: &mut Session, words: Vec<u8>| {
         let (_reader, writer) = std::io::pipe().unwrap();
-        session.take(Message::SetDeviceStateFd, &words, vec![writer.into()]).unwrap()
+        session.take(Message::SetDeviceStateFd, &words, vec![OwnedFd::from(writer).into()]).unwrap()
     };
     for (payload, rule) in [
         (words(&[2, 0]), Rule::BadPayload),

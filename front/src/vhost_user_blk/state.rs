@@ -10,10 +10,11 @@
 //! It goes through a pipe: whoever reads sees its end when the writer has closed it. A pipe that does not block is the
 //! only file that never makes a worker wait, so no other is taken.
 
+use super::kind;
 use super::rule::Rule;
-use rustix::fs::{FileType, OFlags};
+use mqfq_blk::passed::Passed;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 
 const MAGIC: &[u8; 8] = b"mqfq-vub";
 const VERSION: u16 = 1;
@@ -33,18 +34,15 @@ pub enum Transfer {
     /// It was written whole, or not.
     Saved(Result<(), Rule>),
     /// It will have been written to this pipe when the front-end asks.
-    Loading(OwnedFd),
+    Loading(Passed),
 }
 
 /// The pipe that `descriptor` is, from now on one that does not block.
 ///
 /// # Errors
-/// [`Rule::BadDescriptors`]: it is none.
-pub fn pipe(descriptor: OwnedFd) -> Result<OwnedFd, Rule> {
-    let about = rustix::fs::fstat(&descriptor).map_err(|_| Rule::BadDescriptors)?;
-    if FileType::from_raw_mode(about.st_mode) != FileType::Fifo {
-        return Err(Rule::BadDescriptors);
-    }
+/// [`Rule::UnfitDescriptor`]: it is none.
+pub fn pipe(descriptor: Passed) -> Result<Passed, Rule> {
+    kind::pipe(&descriptor)?;
     let flags = rustix::fs::fcntl_getfl(&descriptor).map_err(|_| Rule::BadDescriptors)?;
     rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK).map_err(|_| Rule::BadDescriptors)?;
     Ok(descriptor)
@@ -71,7 +69,7 @@ impl State {
     ///
     /// # Errors
     /// [`Rule::BadState`]: there was no room for it.
-    pub fn save(self, pipe: OwnedFd) -> Result<(), Rule> {
+    pub fn save(self, pipe: Passed) -> Result<(), Rule> {
         match rustix::io::write(&pipe, &self.bytes()) {
             Ok(STATE_BYTES) => Ok(()),
             Ok(_) | Err(_) => Err(Rule::BadState),
@@ -82,7 +80,7 @@ impl State {
     ///
     /// # Errors
     /// [`Rule::BadState`]: it is none, or has no end yet.
-    pub fn load(pipe: &OwnedFd) -> Result<State, Rule> {
+    pub fn load(pipe: &Passed) -> Result<State, Rule> {
         // One byte more than it has: that there is nothing behind it is seen as well.
         let (mut bytes, mut have) = ([0; STATE_BYTES + 1], 0);
         while have < bytes.len() {
@@ -101,6 +99,11 @@ impl State {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    fn passed(file: impl Into<OwnedFd>) -> Passed {
+        file.into().into()
+    }
 
     #[test]
     fn a_state_arrives_as_it_was_and_nothing_else_does() {
@@ -108,8 +111,8 @@ mod tests {
             [State { writeback: true, capacity_bytes: 1 << 40 }, State { writeback: false, capacity_bytes: 512 }]
         {
             let (reader, writer) = std::io::pipe().unwrap();
-            state.save(pipe(writer.into()).unwrap()).unwrap();
-            assert_eq!(State::load(&pipe(reader.into()).unwrap()), Ok(state));
+            state.save(pipe(passed(writer)).unwrap()).unwrap();
+            assert_eq!(State::load(&pipe(passed(reader)).unwrap()), Ok(state));
         }
         let whole = State { writeback: true, capacity_bytes: 512 }.bytes();
         assert_eq!(&whole, b"mqfq-vub\x01\0\x01\0\0\x02\0\0\0\0\0\0", "as another version reads it");
@@ -130,7 +133,7 @@ mod tests {
             let (reader, mut writer) = std::io::pipe().unwrap();
             writer.write_all(&bytes).unwrap();
             drop(writer);
-            assert_eq!(State::load(&pipe(reader.into()).unwrap()), Err(Rule::BadState), "{bytes:?}");
+            assert_eq!(State::load(&pipe(passed(reader)).unwrap()), Err(Rule::BadState), "{bytes:?}");
         }
     }
 
@@ -138,11 +141,11 @@ mod tests {
     fn a_pipe_without_an_end_a_full_one_and_a_file_make_nobody_wait() {
         let state = State { writeback: true, capacity_bytes: 512 };
         let (reader, writer) = std::io::pipe().unwrap();
-        let (reader, writer) = (pipe(reader.into()).unwrap(), pipe(writer.into()).unwrap());
+        let (reader, writer) = (pipe(passed(reader)).unwrap(), pipe(passed(writer)).unwrap());
         assert_eq!(State::load(&reader), Err(Rule::BadState), "nobody has closed it");
         while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
         assert_eq!(state.save(writer), Err(Rule::BadState), "no room");
         let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert_eq!(pipe(file).err(), Some(Rule::BadDescriptors));
+        assert_eq!(pipe(file.into()).err(), Some(Rule::UnfitDescriptor));
     }
 }

@@ -15,22 +15,22 @@ use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserConfigFlags;
 use vhost::{VhostBackend, VhostUserDirtyLogRegion};
 
-fn two() -> Server {
+pub fn two() -> Server {
     Server::start(ServerOptions { weights: vec![100, 100], ..ServerOptions::default() })
 }
 
 /// A neighbour that writes and reads its own bytes.
-struct Neighbour {
+pub struct Neighbour {
     guest: Guest,
     rounds: u8,
 }
 
 impl Neighbour {
-    fn attach(server: &Server) -> Neighbour {
+    pub fn attach(server: &Server) -> Neighbour {
         Neighbour { guest: Guest::attach(&server.socket(1), Machine::new(), 1, 64, EVENT_IDX), rounds: 0 }
     }
 
-    fn is_unharmed(&mut self) {
+    pub fn is_unharmed(&mut self) {
         self.rounds += 1;
         self.guest.machine.write(data_at(0), &[self.rounds; 4096]);
         assert_eq!(self.guest.one(OUT, 0, 4096), 0);

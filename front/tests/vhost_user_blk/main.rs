@@ -10,3 +10,4 @@ mod packed;
 mod resize;
 mod server;
 mod shares;
+mod strangers;

