@@ -342,6 +342,12 @@ impl Caps {
         Caps::new(Cap::new(CapLimits::NONE), Cap::new(CapLimits::NONE))
     }
 
+    /// What the export may do, and what its tenant may.
+    pub fn limits(&self) -> [CapLimits; 2] {
+        let [export, tenant] = &self.0;
+        [export.limits(), tenant.limits()]
+    }
+
     /// One of them has a limit now.
     pub(crate) fn is_limited(&self) -> bool {
         self.0.iter().any(|cap| cap.limits() != CapLimits::NONE)

@@ -376,7 +376,7 @@ impl Meter {
     /// A request of so many units goes to the device.
     #[inline(always)]
     pub(crate) fn dispatched(&mut self, units: u32) {
-        self.out_units += u64::from(units);
+        self.out_units = self.out_units.wrapping_add(u64::from(units));
     }
 
     /// So many units are on the device.
@@ -415,7 +415,7 @@ impl Meter {
         let (Some(Hand { line, .. }), [(_, first), ..], [.., (_, last)]) = (&self.hand, ended, ended) else { return };
         let requests = ended.len() as u64;
         let ends_ns = first.queued_ns + first.device_ns + last.queued_ns + last.device_ns;
-        self.out_units -= requests;
+        self.out_units = self.out_units.wrapping_sub(requests);
         put(line, 0, requests, requests, ends_ns.wrapping_mul(requests) / 2, self.out_units);
     }
 
@@ -425,7 +425,7 @@ impl Meter {
         let Some(Hand { line, .. }) = &self.hand else { return };
         let size = u64::from(self.run_units);
         let (requests, units) = (u64::from(requests), size * u64::from(requests));
-        self.out_units -= units;
+        self.out_units = self.out_units.wrapping_sub(units);
         put(line, class_of(self.run_units), units, requests, size.wrapping_mul(total_ns), self.out_units);
     }
 

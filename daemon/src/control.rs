@@ -9,12 +9,14 @@
 
 mod saving;
 
+mod shown;
+
 use crate::config::caps;
 use crate::config::control::ControlConfig;
 use crate::config::kept::{Kept, Part, Right};
 use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan};
 use crate::output::Output;
-use crate::reconcile::{Change, Reconciler, Refusals, Things};
+use crate::reconcile::{Change, Lack, Reconciler, Refusals, Things};
 use crate::upgrade;
 use mqfq_blk::device::Health;
 use mqfq_blk::engine::Engine;
@@ -35,12 +37,13 @@ use mqfq_control::{
 use mqfq_front::socket::SocketAddress;
 use mqfq_front::tls::Keys;
 use serde_json::{Map, Value, json};
+use shown::{ERASED, TO_ERASE, WITHHELD, lack_in_force, one_in_force, owners, state_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 /// What the config is called in sentences about a document that came over the API.
@@ -91,6 +94,8 @@ pub struct Running {
     changing: Mutex<Changing>,
     /// Held for a copy of what is inside.
     shown: Mutex<Shown>,
+    /// Whether an erase goes on, for [`Running::look`].
+    erases: Arc<Erases>,
 }
 
 /// What a change changes.
@@ -118,6 +123,29 @@ struct Shown {
     closed: Option<String>,
 }
 
+/// Whether an erase has begun since somebody waited for one.
+#[derive(Default)]
+pub struct Erases {
+    has_begun: Mutex<bool>,
+    begins: Condvar,
+}
+
+impl Erases {
+    fn begin(&self) {
+        // A flag is whole whatever panicked.
+        *self.has_begun.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.begins.notify_all();
+    }
+
+    /// Waits for it.
+    pub fn wait(&self) {
+        let mut has_begun = self.has_begun.lock().unwrap_or_else(PoisonError::into_inner);
+        while !std::mem::take(&mut *has_begun) {
+            has_begun = self.begins.wait(has_begun).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 /// What was done, or why nothing.
 type Done = (Vec<Change>, Result<Applied, Refusal>);
 
@@ -132,12 +160,16 @@ impl Running {
     ) -> Running {
         let document = Document::parse(&origin.text).expect("the config's reader has read it");
         let ledger = Ledger::new(document, By::via(Via::File), SystemTime::now());
-        let state = state_of(&origin, &ledger, reconciler.plan(), &engine);
+        let state = state_of(&origin, &ledger, &reconciler, &engine);
         let path = std::path::absolute(&origin.path).unwrap_or_else(|_| origin.path.clone());
         let file = ConfigFile { path: path.display().to_string(), text: origin.text.clone() };
         let document = ledger.document();
         let unsaved = origin.control.is_some().then(|| Unsaved::new((*document).clone()));
         let shown = Shown { document, state: Arc::new(state), file, unsaved: 0, closed: None };
+        let erases: Arc<Erases> = Arc::default();
+        if reconciler.is_erasing() {
+            erases.begin();
+        }
         Running {
             engine,
             output,
@@ -154,6 +186,19 @@ impl Running {
                 journal: None,
             }),
             shown: Mutex::new(shown),
+            erases,
+        }
+    }
+
+    /// What is told when an erase begins.
+    pub fn erases(&self) -> Arc<Erases> {
+        self.erases.clone()
+    }
+
+    /// A change was made, and an erase may have begun with it.
+    fn tell_erases(&self, reconciler: &Reconciler) {
+        if reconciler.is_erasing() {
+            self.erases.begin();
         }
     }
 
@@ -172,6 +217,28 @@ impl Running {
             "the server drains: requests are answered, then exports are closed",
             Value::Null,
         );
+    }
+
+    /// Offers what erases have ended for since the last change, and shows how far those are that go on. True: some go
+    /// on.
+    pub fn look(&self) -> bool {
+        let mut changing = self.changing();
+        // Relaxed: see `drains`.
+        if self.is_draining.load(Ordering::Relaxed) || !changing.reconciler.is_erasing() {
+            return false;
+        }
+        changing.reconciler.look();
+        let reconciler = &changing.reconciler;
+        let mut shown = self.shown();
+        let exports = Arc::make_mut(&mut shown.state).things.get_mut(Kind::Export.plural());
+        let by_name: BTreeMap<&str, Slot> =
+            reconciler.plan().exports.iter().map(|(slot, export)| (export.name.as_str(), slot)).collect();
+        for thing in exports.into_iter().flatten().filter(|thing| thing.in_force.contains_key(WITHHELD)) {
+            [WITHHELD, ERASED, TO_ERASE].iter().for_each(|key| drop(thing.in_force.remove(*key)));
+            let lack = by_name.get(thing.name.as_str()).map(|slot| lack_in_force(reconciler, *slot));
+            thing.in_force.extend(lack.into_iter().flatten().map(|(key, value)| (key.to_owned(), value)));
+        }
+        reconciler.is_erasing()
     }
 
     /// Calls `of` with what runs.
@@ -263,7 +330,9 @@ impl Running {
         if !proposal.dry_run {
             warnings.iter().for_each(|warning| self.output.note(warning));
         }
-        let done = match reconciler.propose(&new, proposal.dry_run) {
+        let done = reconciler.propose(&new, proposal.dry_run);
+        self.tell_erases(reconciler);
+        let done = match done {
             Ok(done) => done,
             Err(Refusals(sentences)) => return refused(Fault::Conflict, sentences.join("; ")),
         };
@@ -272,7 +341,7 @@ impl Running {
             *has_warnings = !warnings.is_empty();
             *kept_before = kept;
             ledger.accept(candidate, &proposal.by, SystemTime::now());
-            let state = Arc::new(state_of(&self.origin, ledger, reconciler.plan(), &self.engine));
+            let state = Arc::new(state_of(&self.origin, ledger, reconciler, &self.engine));
             let mut shown = self.shown();
             (shown.state, shown.document, shown.closed) = (state, ledger.document(), None);
         }
@@ -356,12 +425,7 @@ impl Running {
         let touched: BTreeSet<(Kind, &str)> = owners.chain([(kind, name)]).collect();
         let of = |kind, name: &str| one_in_force(reconciler, kind, name);
         ledger.follow_all(Arc::make_mut(&mut shown.state), touched.iter().copied(), of);
-        debug_assert_eq!(
-            *shown.state,
-            state_of(&self.origin, ledger, reconciler.plan(), &self.engine),
-            "{:?}",
-            proposal.edit
-        );
+        debug_assert_eq!(*shown.state, state_of(&self.origin, ledger, reconciler, &self.engine), "{:?}", proposal.edit);
         let sentences = done.iter().map(Change::sentence).collect();
         Some((done, Ok(Applied { done: sentences, ..ledger.applied(changes, created, false) })))
     }
@@ -387,7 +451,8 @@ impl Running {
             return Err(conflict(format!("device {name} has no export, so it is not open")));
         }
         let reopened = reconciler.reopen(device, &plan);
-        let state = Arc::new(state_of(&self.origin, ledger, reconciler.plan(), &self.engine));
+        self.tell_erases(reconciler);
+        let state = Arc::new(state_of(&self.origin, ledger, reconciler, &self.engine));
         let is_there = reconciler.plan().devices.values().any(|known| known.config.name == device);
         {
             let mut shown = self.shown();
@@ -597,110 +662,6 @@ fn short(KeyChange { key, from, to }: &KeyChange) -> Value {
         text => shown(&text).into(),
     };
     json!({ "key": key, "from": short(from), "to": short(to) })
-}
-
-/// Configured and in force, of everything; of nothing where no control plane listens, since nobody looks at it there.
-fn state_of(origin: &Origin, ledger: &Ledger, plan: &Plan, engine: &Engine) -> State {
-    if origin.control.is_none() {
-        return State { revision: ledger.revision(), things: BTreeMap::new() };
-    }
-    let in_force = in_force(plan, engine);
-    ledger.state(|kind, name| in_force.get(&(kind, name.to_owned())).cloned().unwrap_or_default())
-}
-
-/// Name of the tenant of an export of this name, as it runs.
-fn owners(reconciler: &mut Reconciler, kind: Kind, name: &str) -> Option<String> {
-    let slot = reconciler.names().filter(|_| kind == Kind::Export)?.exports.get(name).copied()?;
-    let plan = reconciler.plan();
-    let export = &plan.exports[slot];
-    Some(plan.devices[export.device].flows[export.flow].tenant.clone())
-}
-
-/// What holds of a tenant or an export, as [`in_force`] says it, where no groups compete.
-fn one_in_force(reconciler: &mut Reconciler, kind: Kind, name: &str) -> Map<String, Value> {
-    let Some(names) = reconciler.names() else { return Map::new() };
-    let mut keys = Map::new();
-    match kind {
-        Kind::Tenant => {
-            let flows: Vec<(Slot, Slot)> =
-                names.flows.get(name).into_iter().flatten().map(|(device, of)| (*device, of.flow)).collect();
-            let devices = &reconciler.plan().devices;
-            flows.into_iter().for_each(|(device, flow)| flow_in_force(&devices[device], flow, &mut keys));
-        }
-        _ => {
-            let slot = names.exports.get(name).copied();
-            slot.into_iter().for_each(|slot| export_in_force(reconciler.plan(), slot, &mut keys));
-        }
-    }
-    keys
-}
-
-/// What holds of everything that an export uses, by the config's keys; sizes in bytes.
-fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String, Value>> {
-    let mut all: BTreeMap<(Kind, String), Map<String, Value>> = BTreeMap::new();
-    for (slot, device) in plan.devices.iter() {
-        let policy = engine.policy(slot.place());
-        let keys = all.entry((Kind::Device, device.config.name.clone())).or_default();
-        keys.insert("policy".into(), policy.kind.name().into());
-        keys.insert("size".into(), device.size_bytes.into());
-        keys.insert("queue-depth".into(), device.config.queue_depth.into());
-        groups_in_force(device, &mut all);
-        for (slot, flow) in device.flows.iter() {
-            flow_in_force(device, slot, all.entry((Kind::Tenant, flow.tenant.clone())).or_default());
-        }
-    }
-    for (slot, export) in plan.exports.iter() {
-        export_in_force(plan, slot, all.entry((Kind::Export, export.name.clone())).or_default());
-    }
-    all
-}
-
-/// The same of a tenant on a device.
-fn flow_in_force(device: &DevicePlan, slot: Slot, keys: &mut Map<String, Value>) {
-    let flow = &device.flows[slot];
-    if flow.export.is_none() {
-        keys.insert("weight".into(), flow.weight.get().into());
-        if let Some(group) = flow.group {
-            keys.insert("group".into(), device.groups[group.0 as usize].name.clone().into());
-        }
-    }
-    keys.insert("class".into(), flow.class.name().into());
-    keys.insert("staged-requests".into(), flow.staged.requests_max.into());
-    keys.insert("staged-bytes".into(), flow.staged.bytes_max.into());
-    keys.insert("memory".into(), flow.memory_bytes.into());
-    keys.extend(caps::in_force(flow.caps));
-}
-
-/// The same of an export.
-fn export_in_force(plan: &Plan, slot: Slot, keys: &mut Map<String, Value>) {
-    let export = &plan.exports[slot];
-    let device = &plan.devices[export.device];
-    let flow = &device.flows[export.flow];
-    keys.insert("device".into(), device.config.name.clone().into());
-    keys.insert("tenant".into(), flow.tenant.clone().into());
-    keys.insert("offset".into(), export.offset_bytes.into());
-    keys.insert("size".into(), export.size_bytes.into());
-    keys.insert("read-only".into(), export.read_only.into());
-    keys.extend(caps::in_force(export.caps));
-    if flow.export.is_some() {
-        keys.insert("weight".into(), flow.weight.get().into());
-    }
-    for address in &export.addresses {
-        let addresses = keys.entry(address.front_end().name()).or_insert_with(|| json!([]));
-        addresses.as_array_mut().expect("made as one").push(address.to_string().into());
-    }
-}
-
-/// The same of groups, and of tenants whose exports are flows.
-fn groups_in_force(device: &DevicePlan, all: &mut BTreeMap<(Kind, String), Map<String, Value>>) {
-    for group in &device.groups {
-        let kind = if group.is_tenant { Kind::Tenant } else { Kind::Group };
-        let keys = all.entry((kind, group.name.clone())).or_default();
-        keys.insert("weight".into(), group.weight.get().into());
-        if let Some(parent) = group.parent {
-            keys.insert("group".into(), device.groups[parent.0 as usize].name.clone().into());
-        }
-    }
 }
 
 /// The sockets of `[control]`, which listen from now on; those of TCP encrypt with `keys`. `inherited` are those that

@@ -22,6 +22,7 @@ mod live_demo;
 pub mod log_format;
 mod observe;
 pub mod output;
+pub mod ownership;
 mod privilege;
 pub mod reconcile;
 mod report;

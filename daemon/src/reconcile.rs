@@ -27,18 +27,22 @@
 //! who has made it are kept by the control plane (`control/src/ledger.rs`).
 
 mod difference;
+mod erase;
 mod names;
 mod narrow;
 mod unended;
+mod withheld;
 
 pub use difference::Change;
 pub use names::Names;
+pub use withheld::{Lack, withhold};
 
 use crate::config::caps::{WatchedCaps, Whose};
 use crate::config::{ConfigError, DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan};
 use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants, Trust};
 use crate::log_format::{About, Level};
 use crate::output::Output;
+use crate::ownership::{KeyOf, Ownership, Verdict};
 use crate::trouble::TroubleCounts;
 use crate::upgrade::{self, Serving};
 use crate::watch::Watch;
@@ -52,10 +56,11 @@ use mqfq_front::export::{Door, Export, ExportTable};
 use mqfq_front::front_end::{self, ExportAddress, Listener};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use unended::{LOOK, Unended};
+use withheld::{Why, Withheld};
 
 /// Between two looks whether a device is closed.
 const CLOSED_AGAIN: Duration = Duration::from_millis(2);
@@ -85,8 +90,8 @@ pub struct Reconciler {
     closed: Vec<LiveListener>,
     /// What devices have not ended of things that are gone.
     unended: Unended,
-    /// Exports that wait for such bytes, and how many they have meanwhile, from their beginning; 0: nobody gets them.
-    waiting: BTreeMap<Slot, u64>,
+    /// Exports that lack bytes, for now.
+    waiting: BTreeMap<Slot, Withheld>,
     /// Of the plan. `None`: nobody has asked since it was another one as a whole.
     names: Option<Names>,
 }
@@ -116,6 +121,10 @@ pub struct Things {
     pub trouble: Arc<TroubleCounts>,
     /// What another process would take over.
     pub serving: Arc<Serving>,
+    /// Whose data devices hold; another process takes it over.
+    pub ownership: Arc<Mutex<Ownership>>,
+    /// What it knows devices by.
+    pub key_of: KeyOf,
     /// Who asks devices how they are.
     pub watch: Watch,
     /// What listeners encrypt with.
@@ -139,11 +148,13 @@ enum Made {
 }
 
 impl Reconciler {
-    /// Of an engine that runs `plan`.
-    pub fn new(plan: Plan, engine: Arc<Engine>, things: Things) -> Reconciler {
+    /// Of an engine that runs `plan`, of which some exports are withheld ([`withhold`]).
+    pub fn new(plan: Plan, engine: Arc<Engine>, things: Things, withheld: Vec<(Slot, u64, Verdict)>) -> Reconciler {
         things.watched_caps.follow(&things.caps, &plan);
         let (closed, unended, waiting) = (Vec::new(), Unended::default(), BTreeMap::new());
-        Reconciler { plan, engine, things, closed, unended, waiting, names: None }
+        let mut reconciler = Reconciler { plan, engine, things, closed, unended, waiting, names: None };
+        reconciler.begin(withheld);
+        reconciler
     }
 
     /// What is in force.
@@ -163,9 +174,10 @@ impl Reconciler {
     /// # Errors
     /// [`Refusals`]: what cannot be had while tenants are served, or what failed. All is as before.
     pub fn propose(&mut self, plan: &Plan, dry_run: bool) -> Result<Vec<Change>, Refusals> {
-        self.look_again();
+        self.look_again(!dry_run);
         let target = self.plan.aligned(plan, self.unended.places())?;
         self.unended.refuse(&target, &self.plan)?;
+        self.refuse_claims(&target)?;
         let policies = |slot: Slot, plan: &DevicePlan| {
             let has_class_queues = self.engine.has_class_queues(slot.place());
             let to_be = live::policy(plan, self.engine.workers(), has_class_queues);
@@ -185,6 +197,7 @@ impl Reconciler {
         self.plan = target;
         self.names = None;
         self.things.watched_caps.follow(&self.things.caps, &self.plan);
+        self.await_erases();
         Ok(changes)
     }
 
@@ -207,7 +220,7 @@ impl Reconciler {
         if flows.iter().any(has_groups) {
             return None;
         }
-        self.look_again();
+        self.look_again(false);
         let mut changes = Vec::new();
         let mut had = None;
         for (slot, flow_slot) in flows {
@@ -256,27 +269,6 @@ impl Reconciler {
         let Things { devices, serving, .. } = &mut self.things;
         devices.retain(|slot, _| self.engine.remove_device(slot.place(), ANSWERS_WITHIN).is_err());
         serving.follow(Vec::new(), BTreeMap::new());
-    }
-
-    /// What has ended since the last change is there to be had, and is given to those who wait for it.
-    fn look_again(&mut self) {
-        for slot in self.unended.behind() {
-            let is_planned = self.catch_up(slot).is_ok();
-            self.unended.follow(slot, is_planned);
-        }
-        if !self.unended.look(&self.engine) {
-            return;
-        }
-        let Things { exports, listeners, .. } = &self.things;
-        let (plan, unended) = (&self.plan, &self.unended);
-        self.waiting.retain(|slot, had| {
-            let waits = unended.is_in_the_way(&plan.exports[*slot], *had);
-            if !waits {
-                exports[slot].door.resize(plan.exports[*slot].size_bytes);
-            }
-            waits
-        });
-        offer(plan, exports, &self.waiting, listeners);
     }
 
     /// A device that held still while it was changed has the flows and the policy of the plan at last.
@@ -481,6 +473,7 @@ impl Reconciler {
         let gone = self.things.exports.iter().filter(|(slot, _)| target.exports.get(**slot).is_none());
         let gone: Vec<(Slot, Export)> = gone.map(|(slot, export)| (*slot, export.clone())).collect();
         gone.iter().for_each(|(_, export)| export.door.close());
+        let had: Vec<u64> = gone.iter().map(|(slot, _)| self.had(*slot)).collect();
         let mut late = Vec::new();
         // Workers that are stepped are this thread's.
         let at_once = if self.engine.is_stepped() { 1 } else { DRAINS_AT_ONCE };
@@ -504,12 +497,28 @@ impl Reconciler {
             });
         }
         late.into_iter().for_each(|(slot, export)| self.tell_late(*slot, export, grace));
+        gone.iter().zip(had).for_each(|((slot, _), had)| self.release(*slot, had));
+    }
+
+    /// Bytes that an export of the plan has now, from its beginning.
+    fn had(&self, slot: Slot) -> u64 {
+        let size = self.plan.exports.get(slot).map_or(0, |export| export.size_bytes);
+        self.waiting.get(&slot).map_or(size, |withheld| withheld.had)
+    }
+
+    /// An export that is drained has the bytes no more that it `had`.
+    fn release(&mut self, slot: Slot, had: u64) {
+        // Its eraser was drained with it.
+        self.waiting.remove(&slot);
+        let export = &self.plan.exports[slot];
+        let device = (self.things.key_of)(&self.plan.devices[export.device]);
+        self.ownership().release(device.as_ref(), &(export.offset_bytes..export.offset_bytes + had));
     }
 
     /// Clients of an export that goes were still there after `grace`.
     fn tell_late(&mut self, slot: Slot, export: &Export, grace: Duration) {
         let plan = &self.plan.exports[slot];
-        let range = plan.offset_bytes..plan.offset_bytes + export.size_now_bytes();
+        let range = plan.offset_bytes..plan.offset_bytes + plan.size_bytes.max(export.size_now_bytes());
         let (name, grace_s) = (mqfq_config::text::shown(&export.name), grace.as_secs());
         self.things.output.note(&match self.unended.bytes(&self.engine, plan.device, range, &export.name) {
             true => format!(
@@ -526,18 +535,28 @@ impl Reconciler {
     /// Each takes its clients from now on. Those that stay have their new size and access; of one that shrinks nothing
     /// is under way beyond its end, or it is nobody's there. Who gets bytes of another's gets them last.
     fn resize(&mut self, target: &Plan, exports: &Exports, grace: Duration) {
-        let waited = std::mem::take(&mut self.waiting);
-        let size = |slot: Slot| self.plan.exports.get(slot).map_or(0, |before| before.size_bytes);
-        let had = |slot: Slot| waited.get(&slot).copied().unwrap_or_else(|| size(slot));
-        let was_read_only = |slot: Slot| self.plan.exports.get(slot).map(|before| before.read_only);
-        let all: Vec<_> =
-            target.exports.iter().map(|(slot, export)| (slot, export, had(slot), was_read_only(slot))).collect();
-        for (slot, export, had, was_read_only) in &all {
-            self.shrink(*was_read_only, *had, export, &exports[slot].door, grace);
+        let mut claims = Vec::new();
+        let waited: Vec<Slot> = self.waiting.keys().copied().collect();
+        let had: BTreeMap<Slot, u64> = waited.into_iter().map(|slot| (slot, self.had(slot))).collect();
+        for (slot, export) in target.exports.iter() {
+            let before = self.plan.exports.get(slot);
+            let was_read_only = before.map(|before| before.read_only);
+            let had = had.get(&slot).copied().unwrap_or(before.map_or(0, |before| before.size_bytes));
+            let is_same = before
+                .is_some_and(|before| (before.size_bytes, before.keep_data) == (export.size_bytes, export.keep_data));
+            let goes_on = self.waiting.get(&slot).is_some_and(|withheld| {
+                is_same
+                    || matches!(withheld.why, Why::Asked(_)) && export.keep_data.is_none() && had < export.size_bytes
+            });
+            if !goes_on && let Some(withheld) = self.waiting.remove(&slot) {
+                self.stop_erase(slot, withheld, grace);
+            }
+            self.shrink(was_read_only, had, export, &exports[&slot].door, grace);
+            if !goes_on && had < export.size_bytes {
+                claims.push((slot, had));
+            }
         }
-        for (slot, export, had, _) in all {
-            self.grow(slot, had, export, &exports[&slot].door);
-        }
+        self.claim(target, exports, claims);
     }
 
     /// An export that `had` so many bytes takes its clients from now on, and has its access; if it has fewer bytes,
@@ -552,6 +571,11 @@ impl Reconciler {
         }
         door.resize(export.size_bytes);
         let range = export.offset_bytes + export.size_bytes..export.offset_bytes + had;
+        let device = (self.things.key_of)(&self.plan.devices[export.device]);
+        let mut ownership = self.ownership();
+        ownership.release(device.as_ref(), &range);
+        ownership.give_up(device.as_ref(), &range);
+        drop(ownership);
         let beyond = Remains::Bytes(range.start, range.end);
         if let Err(reason) = self.engine.await_end(export.device.place(), beyond, grace)
             && self.unended.bytes(&self.engine, export.device, range, &export.name)
@@ -559,24 +583,6 @@ impl Reconciler {
             let name = mqfq_config::text::shown(&export.name);
             let sentence = format!("export {name} shrank: {reason}, and what it had is nobody's until they do");
             self.things.output.note(&sentence);
-        }
-    }
-
-    /// If it has more bytes than it `had`, it has them from now on, or waits for those that are not to be had yet.
-    fn grow(&mut self, slot: Slot, had: u64, export: &ExportPlan, door: &Door) {
-        if had >= export.size_bytes {
-            return;
-        }
-        let name = mqfq_config::text::shown(&export.name);
-        if self.unended.is_in_the_way(export, had) {
-            self.waiting.insert(slot, had);
-            let later = "the next change or reload that finds them free offers them";
-            self.things.output.note(&format!("export {name} waits for its bytes: {later}"));
-            if had > 0 {
-                door.resize(had);
-            }
-        } else if had > 0 {
-            door.resize(export.size_bytes);
         }
     }
 
@@ -599,6 +605,7 @@ impl Reconciler {
                     let gone = self.engine.remove_device(slot.place(), patience);
                     self.unended.device(slot, gone.is_ok());
                     self.unended.follow(slot, true);
+                    self.ownership().forget((self.things.key_of)(before).as_ref());
                     gone
                 }
                 Some(plan) if before.flows.iter().all(|(flow, _)| plan.flows.get(flow).is_some()) => Ok(()),
@@ -623,11 +630,16 @@ impl Reconciler {
     }
 }
 
+/// An export has no byte yet.
+fn is_nowhere(waiting: &BTreeMap<Slot, Withheld>, slot: Slot) -> bool {
+    waiting.get(&slot).is_some_and(|withheld| withheld.had == 0)
+}
+
 /// Every address of `plan` offers its exports, but for those that wait, and lets in as many as it may.
-fn offer(plan: &Plan, exports: &Exports, waiting: &BTreeMap<Slot, u64>, listeners: &Listeners) {
+fn offer(plan: &Plan, exports: &Exports, waiting: &BTreeMap<Slot, Withheld>, listeners: &Listeners) {
     for (address, slots) in &plan.listeners {
         let listener = listeners.of(address).expect("bound before");
-        let slots: Vec<Slot> = slots.iter().filter(|slot| waiting.get(slot) != Some(&0)).copied().collect();
+        let slots: Vec<Slot> = slots.iter().filter(|slot| !is_nowhere(waiting, **slot)).copied().collect();
         listener.table.replace(live::offered(&slots, exports)).expect("a list that was made before");
         if let Some(places) = &listener.places {
             places.share(&listener.table, plan.server.connections_max);

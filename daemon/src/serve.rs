@@ -8,6 +8,8 @@
 //! (`{"devices":…}`) for each SIGUSR1, `{"tracing":…}` for each SIGUSR2, `{"reloaded":…}` for each SIGHUP,
 //! `{"draining":true}`, and the counters once more with `--stats`.
 
+mod beside;
+
 use crate::config::caps::WatchedCaps;
 use crate::config::control::Save;
 use crate::config::family::Relative;
@@ -19,13 +21,16 @@ use crate::in_force::{self, Rates};
 use crate::live::{self, Exports, ListenerCounts, Listeners, MakeOptions, Owners, Tenants, Trust};
 use crate::log_format::{About, Level, LogFormat};
 use crate::output::{LAST_LINES_WAIT, Output};
-use crate::reconcile::{Change, Reconciler, Things};
+use crate::ownership::record::{self, Fault};
+use crate::ownership::{self, Ownership, Store};
+use crate::reconcile::{self, Change, Reconciler, Things};
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
-use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, ReplacedReport, Serving, Upgrades, leave};
+use crate::upgrade::{Arrival, Boarded, Luggage, Outcome, Replaced, ReplacedReport, Serving, Upgrades, leave};
 use crate::{devices, files, observe, plain, privilege, systemd, upgrade, watch};
+use beside::{begin_trace, end_trace};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceStats, Engine, EngineOptions, Settled};
 use mqfq_blk::probe::Finding;
@@ -303,7 +308,15 @@ fn start_and_serve(
         go_on()?;
         listeners.insert(upgrade::key(address), address.address().listen(table.clone(), &listen_options(address))?);
     }
-    let journal = prepared.control.as_ref().and_then(|_| open_journal(config, output));
+    let journal = prepared.control.as_ref().and_then(|_| beside::open_journal(config, output));
+    let mut store = Store::at(record::path_for(config, std::env::var("STATE_DIRECTORY").ok().as_deref()));
+    let lasts = prepared.plan.devices.values().filter_map(ownership::key_of).any(|key| key.lasts);
+    if lasts {
+        store.open().or_else(|fault| match fault {
+            Fault::Closed(sentence) => Ok(output.note(&format!("{sentence}: exports that come to files wait"))),
+            Fault::Damaged(sentence) => Err(sentence),
+        })?;
+    }
     // All threads that do the server's work come after this.
     let grants = privilege::Grants::new(config, &options.trace, prepared.control.as_ref(), &prepared.plan);
     let has_keys = prepared.plan.trust.material.is_some() || trust.control().is_some();
@@ -333,9 +346,28 @@ fn start_and_serve(
     if let Some((address, listening)) = &upgrade_socket {
         sockets.push((address.to_string(), copy(&listening.socket)?));
     }
+    let (mut ownership, mut withheld) = (Ownership::default(), Vec::new());
+    let own = |luggage: Option<&Luggage>| {
+        if lasts && luggage.is_some() {
+            // An error was said above.
+            let _ = store.open();
+        }
+        let packed = luggage.map(|luggage| &luggage.ownership[..]).filter(|packed| !packed.is_empty());
+        ownership = match packed {
+            Some(packed) => Ownership::unpack(packed, Some(store))?,
+            None => Ownership::new(Some(store)),
+        };
+        let (plan, exports) = (&prepared.plan, &prepared.exports);
+        withheld = reconcile::withhold(&mut ownership, ownership::key_of, (plan, exports), &prepared.tables);
+        if luggage.is_some() && packed.is_none() {
+            plan.devices.values().for_each(|it| ownership.doubt(ownership::key_of(it).as_ref(), it.size_bytes));
+        }
+        Ok(())
+    };
     // From here on clients of a server that is replaced wait.
     let Boarded { listeners: boarded, connections, left } =
-        arrival.board(&named, &prepared.tables, |address| listen_options(address))?;
+        arrival.board(&named, &prepared.tables, own, |address| listen_options(address))?;
+    let ownership = Arc::new(Mutex::new(ownership));
     left.iter().for_each(|sentence| output.note(sentence));
     listeners.extend(boarded);
     for (address, table) in &prepared.tables {
@@ -356,7 +388,8 @@ fn start_and_serve(
         listener.into_iter().for_each(|(_, listener)| live_listeners.add(address.clone(), table.clone(), &**listener));
     }
     let numbered = listeners.iter().map(|(key, listener)| (listener.number(), key.clone())).collect();
-    let serving = Arc::new(Serving { devices: Mutex::new(named), listeners: Mutex::new(numbered), sockets });
+    let (devices, numbered) = (Mutex::new(named), Mutex::new(numbered));
+    let serving = Arc::new(Serving { devices, listeners: numbered, sockets, ownership: ownership.clone() });
     let (committed, is_committed) = mpsc::channel();
     let is_running: Arc<OnceLock<Weak<Running>>> = Arc::default();
     let upgrades = match &upgrade_socket {
@@ -396,6 +429,9 @@ fn start_and_serve(
     let has_replaced = replaced.is_some();
     // Before the first reply.
     arrival.is_over()?;
+    // And after the last change by another process.
+    let recorded = ownership.lock().unwrap_or_else(PoisonError::into_inner).commit();
+    recorded.unwrap_or_else(|sentence| output.note(&sentence));
     listeners.into_iter().flat_map(|(_, listener)| listener.into_clients()).for_each(|client| engine.attach(client));
     connections.into_iter().for_each(|client| engine.attach(client));
     let _files: Vec<_> = taken_sockets.iter().map(SocketAddress::own_file).collect();
@@ -426,10 +462,12 @@ fn start_and_serve(
         trouble,
         watch,
         serving: taken_over,
+        ownership,
+        key_of: ownership::key_of,
         trust,
         output: output_of_changes,
     };
-    let reconciler = Reconciler::new(plan, engine.clone(), things);
+    let reconciler = Reconciler::new(plan, engine.clone(), things, withheld);
     let sockets = control_sockets.unwrap_or_default();
     let listen = sockets.iter().map(|socket| socket.address.clone()).collect();
     let origin = Origin { path: config.clone(), text, control, listen };
@@ -442,6 +480,7 @@ fn start_and_serve(
     journal.into_iter().for_each(|journal| running.keep_journal(journal));
     // Nothing else sets it.
     let _ = is_running.set(Arc::downgrade(&running));
+    beside::offer_what_is_erased(&running)?;
     let control =
         if sockets.is_empty() { Ok(None) } else { control::start(sockets, running.clone(), routes).map(Some) };
     let control = match control {
@@ -539,15 +578,6 @@ fn start_and_serve(
     Err(stuck.map_or_else(late, unended).into())
 }
 
-/// The journal of changes that are not saved; without one the server says so and goes on.
-fn open_journal(config: &Path, output: &Output) -> Option<Journal> {
-    let folder = std::env::var(journal::STATE_DIRECTORY).ok();
-    let path = journal::path_of(config, folder.as_deref());
-    let opened = files::open_own(&path).map_err(|why| format!("cannot open {}: {why}", shown(&path.to_string_lossy())));
-    let without = |why: String| output.note(&format!("unsaved changes are in no journal, {why}"));
-    opened.and_then(Journal::new).map_err(without).ok()
-}
-
 /// Where the counters come from.
 struct Counting {
     engine: Arc<Engine>,
@@ -574,51 +604,6 @@ fn say_reloaded(running: &Running, output: &Output) {
         text += "reloaded: nothing is different\n";
     }
     output.report(text);
-}
-
-/// True: it has begun.
-fn begin_trace(options: &ServeOptions, engine: &Engine, output: &Output) -> bool {
-    engine.start_trace(options.trace_requests);
-    if output.is_json() {
-        output.report_json(&TraceReport { tracing: true, ..TraceReport::default() });
-    } else {
-        output.report(format!("tracing: SIGUSR2 ends it and writes {}\n", shown(&options.trace.to_string_lossy())));
-    }
-    true
-}
-
-/// False: it has ended.
-fn end_trace(options: &ServeOptions, running: &Running, engine: &Engine, output: &Output) -> bool {
-    let traces = engine.take_trace();
-    // By the engine's numbers, of which some may be nobody's.
-    let traced = |plan: &Plan| {
-        let mut devices = vec![TracedDevice { name: String::new(), tenants: Vec::new() }; plan.devices.places()];
-        for (slot, device) in plan.devices.iter() {
-            let mut tenants = vec![String::new(); device.flows.places()];
-            device.flows.iter().for_each(|(flow, plan)| tenants[flow.place()] = plan.name());
-            devices[slot.place()] = TracedDevice { name: device.config.name.clone(), tenants };
-        }
-        devices
-    };
-    let devices: Vec<TracedDevice> = running.with_plan(traced);
-    let path = options.trace.to_string_lossy();
-    match trace::write(&options.trace, &devices, &traces, engine.clock().now_ns()) {
-        Err(why) => {
-            output.note(&format!("cannot write the trace to {}: {why}", shown(&path)));
-            if output.is_json() {
-                output.report_json(&TraceReport::default());
-            }
-        }
-        Ok(trace::Written { requests, lost }) if output.is_json() => {
-            let (trace, requests, requests_lost) = (Some(path.into_owned()), Some(requests), Some(lost));
-            output.report_json(&TraceReport { tracing: false, trace, requests, requests_lost });
-        }
-        Ok(trace::Written { requests, lost }) => output.report(format!(
-            "traced: {requests} requests in {} ({lost} earlier ones were overwritten), for ui.perfetto.dev or chrome://tracing\n",
-            shown(&path)
-        )),
-    }
-    false
 }
 
 /// A config that was read and checked.

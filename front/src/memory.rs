@@ -195,6 +195,12 @@ impl TenantMemory {
         held_bytes(self.held.load(Relaxed))
     }
 
+    /// What is guaranteed, and what it may hold at most, bytes.
+    pub fn limits(&self) -> (u64, u64) {
+        // Relaxed, both: counts, see "Orderings".
+        ((self.held.load(Relaxed) >> HELD_BITS) * GRAIN_BYTES, self.bytes_max.load(Relaxed))
+    }
+
     /// So much is guaranteed from now on, rounded down to grains.
     fn guarantee(&self, bytes: u64) {
         let grains = bytes.min(GUARANTEE_BYTES_MAX) / GRAIN_BYTES;

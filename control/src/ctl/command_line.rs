@@ -79,6 +79,8 @@ pub struct Options {
     pub revision: Option<u64>,
     /// Write it to the config file as well.
     pub save: bool,
+    /// Also if it loses bytes.
+    pub yes: bool,
 }
 
 /// Form of the answers on stdout.
@@ -183,6 +185,7 @@ fn of_kind(kind: Kind, known: Vec<&'static str>) -> Command {
     let add = options(sub("add", format!("Add {a} {section}")).arg(new_name).args(flags.clone()));
     let set = options(sub("set", format!("Change keys of {a} {section}")).arg(name()).args(flags));
     let set = set.arg(unset.help("Take the key away: its default holds"));
+    let set = if kind == Kind::Export { set.arg(yes()) } else { set };
     let mut commands = vec![
         sub("list", format!("List all {}", kind.plural())).visible_alias("ls").arg(watch()),
         sub("show", format!("Print {a} {section}: configured, in force, who set it"))
@@ -193,11 +196,12 @@ fn of_kind(kind: Kind, known: Vec<&'static str>) -> Command {
         options(sub("rm", format!("Remove {a} {section}")).visible_alias("delete").arg(name())),
     ];
     if kind == Kind::Export {
-        let size = Arg::new("new-size")
-            .value_name("SIZE")
-            .required(true)
-            .help("Its new size, such as 512MiB: 1 B to what the device has");
-        commands.push(options(sub("resize", "Change the size of an export".to_owned()).arg(name()).arg(size)));
+        let size = Arg::new("new-size").value_name("SIZE").required(true);
+        let size = size.help("Its new size, such as 512MiB: 1 B to what the device has");
+        let keep = Arg::new("keep").long("keep-data").action(ArgAction::SetTrue);
+        let keep = keep.help("Show what is there in bytes that it gets, instead of zeroes");
+        let about = "Change the size of an export: it grows by zeroes, and what it loses is lost";
+        commands.push(options(sub("resize", about.to_owned()).args([name(), size, yes(), keep])));
     }
     if kind == Kind::Device {
         let about = "Disconnect its clients, close it and open it anew, such as one that has failed";
@@ -205,6 +209,10 @@ fn of_kind(kind: Kind, known: Vec<&'static str>) -> Command {
     }
     let about = format!("List, print, add, change and remove {}", kind.plural());
     Command::new(section).about(about).subcommands(commands).subcommand_required(true).arg_required_else_help(true)
+}
+
+fn yes() -> Arg {
+    Arg::new("yes").long("yes").action(ArgAction::SetTrue).help("Also if it shrinks and loses bytes")
 }
 
 fn options(command: Command) -> Command {
@@ -296,8 +304,11 @@ fn of_kind_asked(kind: Kind, matches: &ArgMatches, keys: Keys) -> Result<Asked, 
         "rm" => Asked::Remove(kind, thing(), read_options(inner)),
         "reopen" => Asked::Reopen(thing()),
         "resize" => {
-            let size = [("size".to_owned(), value(&text(inner, "new-size"))?)];
-            Asked::Set(kind, thing(), size.into_iter().collect(), read_options(inner))
+            let mut keys = Map::from_iter([("size".to_owned(), value(&text(inner, "new-size"))?)]);
+            if inner.get_flag("keep") {
+                keys.insert("keep-data".to_owned(), true.into());
+            }
+            Asked::Set(kind, thing(), keys, read_options(inner))
         }
         _ => {
             let mut values = values(inner, keys(kind))?;
@@ -320,7 +331,8 @@ fn text(matches: &ArgMatches, name: &str) -> String {
 
 fn read_options(matches: &ArgMatches) -> Options {
     let (dry_run, save) = (matches.get_flag("dry-run"), matches.get_flag("save"));
-    Options { dry_run, revision: matches.get_one("revision").copied(), save }
+    let yes = matches.try_get_one("yes").ok().flatten().copied().unwrap_or(false);
+    Options { dry_run, revision: matches.get_one("revision").copied(), save, yes }
 }
 
 /// The keys that are given; one that is given several times is a list.
@@ -380,7 +392,7 @@ mod tests {
         let add = ["export", "add", "x", "--device", "7up", "--size", "1GiB", "--nbd", "unix:/a", "--nbd", "unix:/b"];
         assert_eq!(asked(&add), Asked::Add(Kind::Export, "x".into(), keys, none));
         let keys = map(json!({ "size": 4096 }));
-        let options = Options { dry_run: true, revision: Some(7), save: false };
+        let options = Options { dry_run: true, revision: Some(7), save: false, yes: false };
         let resize = asked(&["export", "resize", "x", "4096", "--dry-run", "--revision", "7"]);
         assert_eq!(resize, Asked::Set(Kind::Export, "x".into(), keys, options));
         for (text, wanted) in [

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`command_line`] | which commands are there, and what does one ask for? |
 //! | `show` | how does an answer look? |
+//! | `room` | where on a device is room for an export? |
 //! | `file` | in what do the config file and what runs differ, and how is the file made to say what runs? |
 //! | [`keys`] | what does a flag say of its key? |
 //! | [`shell`] | what does a shell complete, and what do the man pages say? |
@@ -13,6 +14,7 @@
 pub mod command_line;
 mod file;
 pub mod keys;
+mod room;
 pub mod shell;
 mod show;
 
@@ -128,13 +130,23 @@ fn answer(client: &Client, asked: &Asked, form: Form) -> Result<(), String> {
         }
         Asked::Show(kind, name) => print(get(&path(*kind, name)?)?, form, |thing: Thing| {
             let configured = if *kind == Kind::Export { Document::default() } else { file::configured(client)? };
-            Ok(show::thing(&thing, &configured.users(*kind, name)))
+            let free = match kind {
+                Kind::Device => room::of_device(client, &thing)?.show(),
+                _ => String::new(),
+            };
+            Ok(show::thing(&thing, &configured.users(*kind, name)) + &free)
         }),
         Asked::Add(kind, name, keys, options) => {
             let ask = Ask::new(Method::PUT, path(*kind, name)? + query(options)).header(header::IF_NONE_MATCH, "*");
-            change(client, ask, Some(keys), options, form)
+            match kind {
+                Kind::Export => change(client, ask, Some(&room::find(client, keys)?), options, form),
+                _ => change(client, ask, Some(keys), options, form),
+            }
         }
         Asked::Set(kind, name, keys, options) => {
+            if let Some(size) = keys.get("size").filter(|_| *kind == Kind::Export) {
+                room::check_resize(client, name, size, options.yes || options.dry_run)?;
+            }
             let ask = only_if(Ask::new(Method::PATCH, path(*kind, name)? + query(options)), options);
             change(client, ask, Some(keys), options, form)
         }

@@ -162,6 +162,13 @@ impl WatchedCaps {
         *self.all() = caps.0.iter().filter_map(watched).collect();
     }
 
+    /// What each allows, with the name of its flow or tenant.
+    pub fn limits(&self) -> BTreeMap<Whose, (String, CapLimits)> {
+        let of =
+            |(whose, watched): (&Whose, &WatchedCap)| (whose.clone(), (watched.tenant.clone(), watched.cap.limits()));
+        self.all().iter().map(of).collect()
+    }
+
     /// How long they have held tenants back until now, of each that has.
     pub fn waited(&self, now_ns: u64) -> Vec<Limited> {
         let of = |(whose, WatchedCap { tenant, cap }): (&Whose, &WatchedCap)| {

@@ -108,6 +108,10 @@ pub struct ExportPlan {
     pub size_bytes: u64,
     /// Clients may not write.
     pub read_only: bool,
+    /// Exports that say so too may have the same bytes.
+    pub is_shared: bool,
+    /// Whether bytes that it gets are shown as they are; `None`: as [`crate::ownership`] says.
+    pub keep_data: Option<bool>,
     /// Shown to clients that ask.
     pub description: Option<String>,
     /// Largest read or write, bytes, if less than what the device takes.
@@ -279,6 +283,8 @@ impl Config {
                 offset_bytes: range.start,
                 size_bytes: range.end - range.start,
                 read_only: export.read_only,
+                is_shared: export.shared,
+                keep_data: export.keep_data,
                 description: export.description,
                 payload_bytes_max: export.payload_bytes_max,
                 caps: export.caps,

@@ -276,6 +276,9 @@ pub struct ExportConfig {
     pub read_only: bool,
     /// `shared`: may overlap other exports that say so. Default false.
     pub shared: bool,
+    /// `keep-data`: bytes that another tenant had, or that the export gets by growing, are shown as they are, or always
+    /// erased. Default: erased, and asked for where a mistake would lose data (`ownership.rs`).
+    pub keep_data: Option<bool>,
     /// `description`: shown to clients that ask. At most 4096 bytes.
     pub description: Option<String>,
     /// `payload-max`: largest read or write, bytes, 64 KiB to 32 MiB. Default: the device's, at most 32 MiB.
@@ -362,7 +365,7 @@ static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let before = ["device", "tenant", "weight", "offset", "size"].into_iter();
     before
         .chain(front_ends)
-        .chain(["read-only", "shared", "description", "payload-max"])
+        .chain(["read-only", "shared", "keep-data", "description", "payload-max"])
         .chain(caps::KEYS)
         .chain(trust::EXPORT_KEYS)
         .collect()
@@ -659,6 +662,7 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         clients,
         read_only: section.get("read-only").map_or(Ok(false), |flag| flag.flag())?,
         shared: section.get("shared").map_or(Ok(false), |flag| flag.flag())?,
+        keep_data: section.get("keep-data").map(|flag| flag.flag()).transpose()?,
         description: description.transpose()?,
         payload_bytes_max: section
             .get("payload-max")

@@ -172,6 +172,8 @@ fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&
         offset_bytes: _,
         size_bytes,
         read_only,
+        is_shared: _,
+        keep_data,
         description,
         payload_bytes_max,
         caps: _,
@@ -186,6 +188,10 @@ fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&
     }
     if *read_only != new.read_only {
         differs("read-only", read_only.to_string(), new.read_only.to_string());
+    }
+    if *keep_data != new.keep_data {
+        let words = |keeps: Option<bool>| keeps.map_or("not set".to_owned(), |keeps| keeps.to_string());
+        differs("keep-data", words(*keep_data), words(new.keep_data));
     }
     if *description != new.description {
         let words = |text: &Option<String>| format!("\"{}\"", text.as_deref().unwrap_or_default());

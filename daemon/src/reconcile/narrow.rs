@@ -49,7 +49,7 @@ impl Reconciler {
 
     /// Calls `of` with the names, which it keeps.
     fn with_names<T>(&mut self, of: impl FnOnce(&mut Reconciler, &mut Names) -> Option<T>) -> Option<T> {
-        self.look_again();
+        self.look_again(true);
         self.follow_closed();
         if !self.unended.is_empty() || !self.waiting.is_empty() || !self.closed.is_empty() {
             return None;
@@ -177,6 +177,9 @@ impl Reconciler {
         };
         let slot = self.plan.exports.next()?;
         let export = ExportPlan { device, flow: flow_slot, ..(*export).clone() };
+        if !self.is_ready(&export, 0, tenant) {
+            return None;
+        }
         let changes = {
             let (mut old, mut new) = (self.nothing(), self.nothing());
             let [before, after] = [&mut old, &mut new].map(|plan| put_device(plan, &self.plan.devices[device]));
@@ -232,8 +235,15 @@ impl Reconciler {
         debug_assert_eq!(given, Ok(slot));
         self.things.exports.insert(slot, made);
         self.plan.trust.modes.extend(coming.trust.modes.clone());
+        self.claim_planned(vec![(slot, 0)]);
         self.offer_at(names, slot, &addresses, bound);
         Some(Ok(changes))
+    }
+
+    /// The rest of an export that `had` so many bytes can be offered as it is.
+    fn is_ready(&self, export: &ExportPlan, had: u64, tenant: &str) -> bool {
+        let claim = withheld::claim_of(export, &self.plan.devices[export.device], self.things.key_of, had, tenant);
+        self.ownership().verdict(&claim) == Verdict::Ready
     }
 
     /// An export as clients have it.
@@ -274,6 +284,9 @@ impl Reconciler {
             let place = slots.partition_point(|other| name(other) < name(&slot));
             if slots.get(place) != Some(&slot) {
                 slots.insert(place, slot);
+            }
+            if is_nowhere(&self.waiting, slot) {
+                continue;
             }
             listener.table.put(place, self.things.exports[&slot].clone()).expect("an export that was looked at before");
             if let Some(places) = &listener.places {
@@ -349,6 +362,9 @@ impl Reconciler {
         if !front_end::drain_export(&self.engine, &live, grace) {
             self.tell_late(slot, &live, grace);
         }
+        self.release(slot, export.size_bytes);
+        let committed = self.ownership().commit();
+        self.told(committed);
         let is_last = names.flows[tenant].len() == 1 && of.exports == 1;
         let whose = Whose::Export(export.name.clone());
         self.things.caps.go(&whose);
@@ -384,6 +400,10 @@ impl Reconciler {
             return None;
         }
         let tenant = flow.tenant.clone();
+        let is_grown = before.size_bytes < export.size_bytes;
+        if before.keep_data != export.keep_data || is_grown && !self.is_ready(&export, before.size_bytes, &tenant) {
+            return None;
+        }
         let changes = {
             let (mut old, mut new) = (self.nothing(), self.nothing());
             for (plan, export) in [(&mut old, &before), (&mut new, &export)] {
@@ -403,12 +423,13 @@ impl Reconciler {
         self.close_at(names, slot, &gone);
         self.plan.trust.modes.extend(coming.trust.modes.clone());
         self.shrink(Some(before.read_only), before.size_bytes, &export, &made.door, grace);
-        self.grow(slot, before.size_bytes, &export, &made.door);
         self.things.caps.set(&self.engine, &Whose::Export(export.name.clone()), export.caps);
         self.withdraw_at(names, slot, &gone);
         let addresses = export.addresses.clone();
         self.plan.exports[slot] = export;
         self.things.exports.insert(slot, made);
+        // With it what a shrink gave up is recorded.
+        self.claim_planned(if is_grown { vec![(slot, before.size_bytes)] } else { Vec::new() });
         self.offer_at(names, slot, &addresses, bound);
         self.follow_closed();
         Some(Ok(changes))
@@ -421,7 +442,7 @@ impl Reconciler {
     }
 
     /// A plan of nothing yet, to be compared with another one.
-    fn nothing(&self) -> Plan {
+    pub(super) fn nothing(&self) -> Plan {
         Plan {
             server: self.plan.server.clone(),
             devices: Slots::new(self.plan.devices.max()),
@@ -439,6 +460,9 @@ impl Reconciler {
     /// What runs is what the plan says.
     #[cfg(debug_assertions)]
     fn assert_whole(&self) {
+        if !self.waiting.is_empty() {
+            return;
+        }
         let names = |slots: &[Slot]| slots.iter().map(|slot| self.plan.exports[*slot].name.clone()).collect::<Vec<_>>();
         for (address, slots) in &self.plan.listeners {
             let offered = self.things.listeners.of(address).expect("bound").table.all();

@@ -1,5 +1,7 @@
 //! Changes while a device hangs.
 
+mod erase;
+
 use super::*;
 use crate::config::{Config, RealFiles};
 use crate::control::{Origin, Running};
@@ -11,7 +13,7 @@ use mqfq_blk::client::{Client, Context, DeviceIndex, Label, Whose};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::EngineOptions;
-use mqfq_blk::request::{Completion, Op, Submission};
+use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_control::{By, Edit, Kind, Proposal, Server, Via};
 use mqfq_front::export::ExportId;
 use mqfq_front::front_end::ListenOptions;
@@ -21,14 +23,32 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Ends no command while it holds.
+#[derive(Clone)]
 struct Held {
-    inner: MemoryDevice,
+    inner: Arc<MemoryDevice>,
     holds: Arc<AtomicBool>,
+    /// It ends no write of zeroes well.
+    fails: Arc<AtomicBool>,
+    /// Makes options of a queue like the last that a worker opened.
+    opened: Arc<Mutex<Option<MakeOptions>>>,
+}
+
+type MakeOptions = Box<dyn Fn() -> QueueOptions + Send>;
+
+impl Held {
+    fn new(holds: &Arc<AtomicBool>) -> Held {
+        Held {
+            inner: Arc::new(MemoryDevice::new(1 << 20)),
+            holds: holds.clone(),
+            fails: Arc::default(),
+            opened: Arc::default(),
+        }
+    }
 }
 
 struct HeldQueue {
     inner: Box<dyn DeviceQueue>,
-    holds: Arc<AtomicBool>,
+    held: Held,
 }
 
 impl Device for Held {
@@ -37,7 +57,10 @@ impl Device for Held {
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        Ok(Box::new(HeldQueue { inner: self.inner.open_queue(options)?, holds: self.holds.clone() }))
+        let (hctx, depth, interrupt) = (options.hctx, options.depth, options.interrupt.clone());
+        let same = move || QueueOptions { hctx, depth, ring: None, interrupt: interrupt.clone() };
+        *self.opened.lock().unwrap() = Some(Box::new(same));
+        Ok(Box::new(HeldQueue { inner: self.inner.open_queue(options)?, held: self.clone() }))
     }
 }
 
@@ -51,13 +74,15 @@ impl DeviceQueue for HeldQueue {
     }
 
     fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
-        if !self.holds.load(Ordering::Relaxed) {
+        if !self.held.holds.load(Ordering::Relaxed) {
             self.inner.reap(now_ns, out);
         }
+        let fails = self.held.fails.load(Ordering::Relaxed);
+        out.iter_mut().filter(|reaped| fails && reaped.buffer.is_none()).for_each(|it| it.status = Status::Io);
     }
 
     fn next_event_ns(&self) -> Option<u64> {
-        self.inner.next_event_ns().filter(|_| !self.holds.load(Ordering::Relaxed))
+        self.inner.next_event_ns().filter(|_| !self.held.holds.load(Ordering::Relaxed))
     }
 
     fn in_flight(&self) -> usize {
@@ -128,10 +153,23 @@ fn plan_at(front_end: &str, folder: &Folder, exports: &[(&str, &str, &str, &str)
 
 /// A server of `plan`, whose devices end nothing while `holds`.
 fn running(plan: Plan, holds: &Arc<AtomicBool>) -> Reconciler {
-    let held = |_: (Slot, &DevicePlan)| -> Arc<dyn Device> {
-        Arc::new(Held { inner: MemoryDevice::new(1 << 20), holds: holds.clone() })
+    let server = running_on(plan, &|_| Held::new(holds), Ownership::default(), crate::ownership::key_of);
+    for (slot, export) in &server.things.exports {
+        let (id, device, flow) = (ExportId(*slot).number(), export.device, export.flow);
+        let writer =
+            Writer { id, device, flow, offset_bytes: export.offset_bytes, is_draining: false, is_written: false };
+        server.engine.attach(Box::new(move || Box::new(writer)));
+    }
+    server
+}
+
+/// A server of `plan` on these devices, which hold what `ownership` says.
+fn running_on(plan: Plan, held: &dyn Fn(&str) -> Held, mut ownership: Ownership, key_of: KeyOf) -> Reconciler {
+    let held = |(slot, plan): (Slot, &DevicePlan)| {
+        let device: Arc<dyn Device> = Arc::new(held(&plan.config.name));
+        (slot, device)
     };
-    let devices: BTreeMap<Slot, Arc<dyn Device>> = plan.devices.iter().map(|device| (device.0, held(device))).collect();
+    let devices: BTreeMap<Slot, Arc<dyn Device>> = plan.devices.iter().map(held).collect();
     let (tenants, caps) = (Tenants::new(&plan).unwrap(), LiveCaps::new(&plan));
     let exports = live::exports(&plan, &tenants, &caps, |slot| devices[&slot].clone(), &Exports::new()).unwrap();
     let options = |(slot, plan): (Slot, &DevicePlan)| live::device_options(plan, devices[&slot].clone(), 2);
@@ -139,20 +177,16 @@ fn running(plan: Plan, holds: &Arc<AtomicBool>) -> Reconciler {
         EngineOptions { workers: 2, pin: false, spin_ns: 0, devices: plan.devices.iter().map(options).collect() };
     let engine = Arc::new(Engine::start(options).unwrap());
     let mut listeners = Listeners::new(Arc::new(|_| ListenOptions::default()), Arc::default());
-    for (address, slots) in &plan.listeners {
-        let table = Arc::new(ExportTable::new(live::offered(slots, &exports)).unwrap());
+    let table = |slots: &_| Arc::new(ExportTable::new(live::offered(slots, &exports)).unwrap());
+    let tables: Vec<_> = plan.listeners.iter().map(|(address, slots)| (address.clone(), table(slots))).collect();
+    let withheld = withhold(&mut ownership, key_of, (&plan, &exports), &tables);
+    for (address, table) in &tables {
         let listener = listeners.listen(address, table.clone()).unwrap();
-        listeners.add(address.clone(), table, &*listener);
+        listeners.add(address.clone(), table.clone(), &*listener);
         listener.into_clients().into_iter().for_each(|client| engine.attach(client));
     }
-    for (slot, export) in &exports {
-        let plan = &plan.exports[*slot];
-        let (device, flow) = (plan.device.into(), plan.flow.into());
-        let (id, offset_bytes) = (ExportId(*slot).number(), export.offset_bytes);
-        let writer = Writer { id, device, flow, offset_bytes, is_draining: false, is_written: false };
-        engine.attach(Box::new(move || Box::new(writer)));
-    }
     let trust = Trust::new(&plan.trust);
+    let ownership = Arc::new(Mutex::new(ownership));
     let things = Things {
         open_device: crate::devices::open,
         trust,
@@ -165,10 +199,17 @@ fn running(plan: Plan, holds: &Arc<AtomicBool>) -> Reconciler {
         listeners,
         trouble: Arc::new(TroubleCounts::new(Vec::new())),
         watch: watch::start(&[], |_, _| ()).unwrap(),
-        serving: Arc::new(Serving { devices: Mutex::default(), listeners: Mutex::default(), sockets: Vec::new() }),
+        serving: Arc::new(Serving {
+            devices: Mutex::default(),
+            listeners: Mutex::default(),
+            sockets: Vec::new(),
+            ownership: ownership.clone(),
+        }),
+        ownership,
+        key_of,
         output: Output::of_server(false, LogFormat::Text).unwrap(),
     };
-    Reconciler::new(plan, engine, things)
+    Reconciler::new(plan, engine, things, withheld)
 }
 
 fn offers(reconciler: &Reconciler, name: &str) -> bool {
@@ -203,7 +244,7 @@ fn a_device_that_hangs_keeps_its_index_and_its_bytes_and_holds_nothing_else_up()
     while server.propose(&plan(&folder, &all), false).is_err() || !offers(&server, "heir") {}
     assert!(offers(&server, "taker"));
     while !server.unended.places().is_empty() {
-        server.look_again();
+        server.look_again(false);
     }
     let again = [stay, after[1], device, taker, ("again", "g", "0", "1MiB")];
     server.propose(&plan(&folder, &again), false).unwrap();

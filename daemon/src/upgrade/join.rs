@@ -76,8 +76,8 @@ impl Arrival {
         self.inherited.as_ref().is_some_and(|inherited| inherited.listens_at(&key(address)))
     }
 
-    /// Lets the other process hold still and brings everything to its place, as [`board`] does; from here on clients
-    /// wait.
+    /// Lets the other process hold still, calls `before` with what comes, and brings everything to its place, as
+    /// [`board`] does; from here on clients wait.
     ///
     /// # Errors
     /// One sentence: the other process cannot hold still; or as [`board`]. The other process serves on.
@@ -85,10 +85,12 @@ impl Arrival {
         &mut self,
         devices: &[(String, Arc<dyn Device>)],
         tables: &[Table],
+        before: impl FnOnce(Option<&Luggage>) -> Result<(), String>,
         listen: impl Fn(&ExportAddress) -> ListenOptions,
     ) -> Result<Boarded, String> {
-        let Some(inherited) = self.inherited.take() else { return Ok(Boarded::default()) };
+        let Some(inherited) = self.inherited.take() else { return before(None).map(|()| Boarded::default()) };
         let taking = self.taking.insert(inherited.take()?);
+        before(Some(&taking.luggage))?;
         board(std::mem::take(&mut taking.luggage), taking.version, self.is_last, devices, tables, listen)
     }
 

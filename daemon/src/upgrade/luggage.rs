@@ -17,6 +17,9 @@ use std::os::fd::OwnedFd;
 /// What begins each [`Luggage`].
 const MAGIC: u64 = u64::from_be_bytes(*b"mqfq-bag");
 
+/// The version from which on it travels whose data devices hold.
+pub const OWNERSHIP_SINCE: u16 = 3;
+
 /// What an address is called in both: its front end and where it is. How clients are served there may change.
 pub fn key(address: &ExportAddress) -> String {
     let at = address.address().claim().unwrap_or_else(|| address.to_string());
@@ -95,6 +98,8 @@ pub struct Passenger {
 pub struct Luggage {
     /// When it held still, ns of CLOCK_MONOTONIC: for the length of the pause.
     pub since_ns: u64,
+    /// Whose data devices hold, as [`crate::ownership::Ownership::pack`] writes it; empty: it was not kept.
+    pub ownership: Vec<u8>,
     /// By the name of the device.
     pub devices: Vec<(String, Packed)>,
     /// Listeners and connections.
@@ -114,6 +119,7 @@ impl Luggage {
         writer.u64(MAGIC);
         writer.u16(version);
         writer.u64(self.since_ns);
+        writer.since(OWNERSHIP_SINCE, |writer| writer.bytes(&self.ownership));
         writer.u32(self.devices.len() as u32);
         for (name, packed) in self.devices {
             writer.bytes(name.as_bytes());
@@ -146,7 +152,8 @@ impl Luggage {
             Ok::<Packed, StateFault>(Packed { state, descriptors })
         };
         let since_ns = reader.u64()?;
-        let mut luggage = Luggage { since_ns, ..Luggage::default() };
+        let ownership = if version >= OWNERSHIP_SINCE { reader.bytes()?.to_vec() } else { Vec::new() };
+        let mut luggage = Luggage { since_ns, ownership, ..Luggage::default() };
         for _ in 0..reader.u32()? {
             let name = reader.text()?.to_owned();
             luggage.devices.push((name, unpack(&mut reader)?));
@@ -191,6 +198,7 @@ mod tests {
         let client = |is_listener, packed| Passenger { address: "nbd unix:/a".to_owned(), is_listener, packed };
         Luggage {
             since_ns: 5,
+            ownership: b"whose".to_vec(),
             devices: vec![("d".to_owned(), packed(b"device", 1))],
             clients: vec![client(true, packed(b"", 3)), client(false, packed(b"half a request", 1))],
         }
@@ -198,7 +206,7 @@ mod tests {
 
     fn told(luggage: &Luggage) -> String {
         let of = |packed: &Packed| format!("{:?} and {}", packed.state, packed.descriptors.len());
-        let mut text = format!("{} ", luggage.since_ns);
+        let mut text = format!("{} {:?} ", luggage.since_ns, luggage.ownership);
         luggage.devices.iter().for_each(|(name, packed)| text += &format!("{name} {}, ", of(packed)));
         let clients = luggage.clients.iter();
         clients.for_each(|it| text += &format!("{} {} {}, ", it.address, it.is_listener, of(&it.packed)));

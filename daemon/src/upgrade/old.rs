@@ -12,6 +12,7 @@ use super::luggage::{Luggage, Opened, Passenger};
 use super::wire::{DESCRIPTORS_MAX, Hello, Kind, Link};
 use super::{memory_file, monotonic_ns};
 use crate::output::Output;
+use crate::ownership::Ownership;
 use crate::signals;
 use mqfq_blk::client::PackedClient;
 use mqfq_blk::device::Device;
@@ -45,6 +46,8 @@ pub struct Serving {
     pub listeners: Mutex<BTreeMap<u64, String>>,
     /// Listening sockets that are no front end's, by address.
     pub sockets: Vec<(String, OwnedFd)>,
+    /// Whose data devices hold.
+    pub ownership: Arc<Mutex<Ownership>>,
 }
 
 impl Serving {
@@ -126,7 +129,8 @@ impl Serving {
             Err(why) => Err(format!("device {name} {why}")),
         };
         let devices = self.devices().iter().map(device).collect::<Result<_, _>>()?;
-        Ok(Luggage { since_ns, devices, clients })
+        let ownership = self.ownership.lock().unwrap_or_else(PoisonError::into_inner).pack();
+        Ok(Luggage { since_ns, ownership, devices, clients })
     }
 }
 

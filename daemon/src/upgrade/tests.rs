@@ -126,7 +126,11 @@ impl Old {
         let client = Traveller { is_paused: false, goes_on, fails };
         engine.attach(Box::new(move || Box::new(client)));
         let listeners = Mutex::new([(1, "nbd unix:/a".to_owned())].into());
-        Old { engine, serving: Serving { devices: Mutex::default(), listeners, sockets: Vec::new() }, has_gone_on }
+        Old {
+            engine,
+            serving: Serving { devices: Mutex::default(), listeners, sockets: Vec::new(), ownership: Arc::default() },
+            has_gone_on,
+        }
     }
 
     fn hands_over(&self, link: Link, patience: Duration) -> Outcome {
@@ -312,7 +316,8 @@ fn each_of_many_descriptors_arrives_where_it_belongs() {
             packed: Packed { state: Vec::new(), descriptors: vec![descriptor] },
         };
         let clients = numbered(COUNT..2 * COUNT).into_iter().map(client).collect();
-        let (file, descriptors) = packed(Luggage { since_ns: 0, devices: Vec::new(), clients }, version).unwrap();
+        let (file, descriptors) =
+            packed(Luggage { since_ns: 0, ownership: Vec::new(), devices: Vec::new(), clients }, version).unwrap();
         send(&mut link, &file, descriptors).unwrap();
         link.expect(Kind::Taken, PATIENCE).map(drop)
     });

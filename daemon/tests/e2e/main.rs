@@ -25,6 +25,7 @@ mod live;
 mod memory;
 mod negotiation;
 mod output;
+mod ownership;
 mod page;
 mod pages;
 mod reconnect;

@@ -33,7 +33,13 @@ const UNTOLD: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Written {
     value: u64,
+    asked_at: u64,
     told_at: u64,
+}
+
+impl Written {
+    /// What was there before anything.
+    const ZERO: Written = Written { value: 0, asked_at: 0, told_at: 0 };
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +52,10 @@ struct Sector {
     /// A cut may have lost the bytes of the write under way.
     is_cut: bool,
     readers: u32,
+    /// It was erased while a write was under way that the client has not heard of yet.
+    is_erased: bool,
+    /// An erase was given up before its end: it holds zeroes or what it held before.
+    is_doubtful: bool,
 }
 
 impl Default for Sector {
@@ -53,10 +63,12 @@ impl Default for Sector {
         Sector {
             now: vec![0],
             last: Some(0),
-            cut: vec![Written { value: 0, told_at: 0 }],
+            cut: vec![Written::ZERO],
             is_writing: false,
             is_cut: false,
             readers: 0,
+            is_erased: false,
+            is_doubtful: false,
         }
     }
 }
@@ -74,6 +86,8 @@ pub struct Oracle {
     ghosts: Vec<u32>,
     /// Sectors that the export has, and since when.
     limit: (usize, u64),
+    /// Since when it has been shorter than before.
+    shrunk_at: u64,
     /// Since when it may not be written to.
     read_only_since: Option<u64>,
 }
@@ -104,13 +118,49 @@ impl Oracle {
             unsettled: Vec::new(),
             ghosts: Vec::new(),
             limit: (sectors, 0),
+            shrunk_at: 0,
             read_only_since: None,
         }
     }
 
     /// The export has so many sectors from now on: what is asked for later does not end well beyond.
     pub fn limit(&mut self, sectors: usize) {
-        self.limit = (sectors, self.tick());
+        let now = self.tick();
+        if sectors < self.limit.0 {
+            self.shrunk_at = now;
+        }
+        self.limit = (sectors, now);
+    }
+
+    /// These sectors were erased. `is_alive`: its client stays, and what it asked for since the export was longer came
+    /// after that, if at all. Else nothing that was asked for before may still come there.
+    pub fn erase(&mut self, from: usize, count: usize, is_alive: bool) {
+        let since = if is_alive { self.shrunk_at } else { u64::MAX };
+        for at in from..from + count {
+            let is_ghost = self.ghosts.contains(&(at as u32));
+            let sector = &mut self.sectors[at];
+            // The client is going to hear of a write from before it.
+            sector.is_doubtful = false;
+            sector.is_erased =
+                sector.is_writing && !is_ghost && sector.cut.last().is_some_and(|it| it.asked_at <= since);
+            let is_erased = sector.is_erased;
+            sector.cut.retain(|it| it.asked_at > since || is_erased && it.told_at == UNTOLD);
+            sector.cut.insert(0, Written::ZERO);
+            if sector.readers == 0 {
+                sector.now.clear();
+            }
+            sector.now.extend(sector.cut.iter().map(|written| written.value));
+            let told = sector.cut.iter().filter(|written| written.told_at != UNTOLD);
+            sector.last = match sector.cut.len() {
+                1 => Some(0),
+                _ => told.max_by_key(|written| written.told_at).filter(|it| it.told_at > 0).map(|it| it.value),
+            };
+        }
+    }
+
+    /// These sectors were to be erased, and nobody knows how far that came.
+    pub fn doubt(&mut self, from: usize, count: usize) {
+        self.sectors[from..from + count].iter_mut().for_each(|sector| sector.is_doubtful = true);
     }
 
     /// Sectors that the export has.
@@ -170,7 +220,7 @@ impl Oracle {
             if !sector.now.contains(&value) {
                 sector.now.push(value);
             }
-            sector.cut.push(Written { value, told_at: UNTOLD });
+            sector.cut.push(Written { value, asked_at: self.clock, told_at: UNTOLD });
             self.unsettled.push(at as u32);
             if !zeroes {
                 bytes.extend(bytes_of(value));
@@ -185,11 +235,17 @@ impl Oracle {
         let told_at = self.tick();
         for (sector, &value) in self.sectors[from..].iter_mut().zip(values) {
             sector.is_writing = false;
+            if std::mem::take(&mut sector.is_erased) {
+                sector.now.push(value);
+                sector.last = None;
+                continue;
+            }
             if !is_good || (sector.is_cut && !fua) {
                 sector.last = None;
                 continue;
             }
             sector.last = Some(value);
+            sector.is_doubtful = false;
             if sector.readers == 0 {
                 sector.now.clear();
                 sector.now.push(value);
@@ -260,7 +316,7 @@ impl Oracle {
             return Err(format!("isolation (I11): sector {at} of tenant {tenant} holds {value:#x}, another tenant's"));
         }
         let sector = &self.sectors[at];
-        if sector.now.contains(&value) {
+        if sector.now.contains(&value) || sector.is_doubtful {
             return Ok(());
         }
         Err(format!("sector {at} of tenant {tenant} holds {value:#x}, which is none of {:x?}", sector.now))
@@ -391,6 +447,19 @@ mod tests {
             let next = write(&mut oracle, 0, true, false);
             assert!(read(&mut oracle, 0, &next).is_ok() && read(&mut oracle, 0, &old[0]).is_err());
         }
+    }
+
+    #[test]
+    fn what_was_erased_reads_as_zero_also_after_a_cut_and_a_write_after_it_is_there() {
+        let mut oracle = Oracle::new(1, 4);
+        let old = write(&mut oracle, 0, true, false);
+        oracle.erase(0, 4, false);
+        let zeroes = [0; SECTOR_BYTES];
+        assert!(read(&mut oracle, 0, &zeroes).is_ok() && read(&mut oracle, 0, &old).is_err());
+        oracle.cut(|_, _| false);
+        assert!(read(&mut oracle, 0, &zeroes).is_ok() && read(&mut oracle, 0, &old).is_err());
+        let new = write(&mut oracle, 0, true, true);
+        assert!(read(&mut oracle, 0, &new).is_ok() && read(&mut oracle, 0, &zeroes).is_err());
     }
 
     #[test]

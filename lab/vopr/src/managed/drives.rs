@@ -1,6 +1,6 @@
 //! Drives that outlive servers, behind the door by which the reconciler opens devices.
 
-use super::wish::{DEVICES, EXPORTS};
+use super::wish::{DEVICES, PLACES};
 use crate::script::Config;
 use crate::server::{EXPORT_BYTES, plan};
 use mqfq_blk::client::Packed;
@@ -8,9 +8,10 @@ use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
 use mqfq_daemon::config::{ConfigError, DevicePlan};
+use mqfq_daemon::ownership::Key;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What is wrong with a drive that comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,8 @@ pub enum Fault {
 pub struct Drives {
     drives: [Arc<FaultDevice>; DEVICES],
     fault: Cell<Fault>,
+    /// What stands for each in the server that opened it last.
+    opened: RefCell<[Option<Weak<Drive>>; DEVICES]>,
 }
 
 thread_local! {
@@ -37,11 +40,15 @@ impl Drives {
     /// Drives of zeroes, which this thread's reconcilers open from now on.
     pub fn begin(config: &Config) -> Rc<Drives> {
         let drive = |number: usize| {
-            let size_bytes = EXPORTS.div_ceil(DEVICES) as u64 * EXPORT_BYTES;
+            let size_bytes = PLACES.div_ceil(DEVICES) as u64 * EXPORT_BYTES;
             let plan = FaultPlan { seed: config.get("seed") ^ number as u64, ..plan(config) };
             Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(size_bytes)), plan))
         };
-        let drives = Rc::new(Drives { drives: std::array::from_fn(drive), fault: Cell::new(Fault::No) });
+        let drives = Rc::new(Drives {
+            drives: std::array::from_fn(drive),
+            fault: Cell::new(Fault::No),
+            opened: RefCell::default(),
+        });
         DRIVES.set(Some(drives.clone()));
         drives
     }
@@ -57,18 +64,40 @@ impl Drives {
     }
 }
 
-/// See `mqfq_daemon::reconcile::OpenDevice`.
+/// See `mqfq_daemon::reconcile::OpenDevice`. A drive that the server has not closed is locked, as a file is.
 ///
 /// # Errors
-/// As [`Fault::Drive`] says.
+/// As [`Fault::Drive`] says; or it is open.
 pub fn open(device: &DevicePlan, _warnings: &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError> {
     let drives = DRIVES.with_borrow(Clone::clone).expect("drives were begun on this thread");
-    let fault = drives.fault.get();
-    if fault == Fault::Drive {
+    if drives.fault.get() == Fault::Drive {
         return Err(device.config.place.error("the drive is not there"));
     }
-    let number: usize = device.config.name[1..].parse().expect("d and a number");
-    Ok(Arc::new(Drive { inner: drives.drives[number].clone(), fault }))
+    let is_open = drives.opened.borrow()[number(device)].as_ref().is_some_and(|drive| drive.strong_count() > 0);
+    match is_open {
+        true => Err(device.config.place.error(IN_USE)),
+        false => Ok(adopt(device)),
+    }
+}
+
+/// Why a drive that the server has not closed cannot be opened.
+pub const IN_USE: &str = "the drive is in use";
+
+fn number(device: &DevicePlan) -> usize {
+    device.config.name[1..].parse().expect("d and a number")
+}
+
+/// Opens a drive that the server before may have open.
+pub fn adopt(device: &DevicePlan) -> Arc<dyn Device> {
+    let drives = DRIVES.with_borrow(Clone::clone).expect("drives were begun on this thread");
+    let drive = Arc::new(Drive { inner: drives.drives[number(device)].clone(), fault: drives.fault.get() });
+    drives.opened.borrow_mut()[number(device)] = Some(Arc::downgrade(&drive));
+    drive
+}
+
+/// A drive is known by its name, and lasts.
+pub fn key_of(device: &DevicePlan) -> Option<Key> {
+    Some(Key { name: device.config.name.clone(), lasts: true })
 }
 
 struct Drive {

@@ -1,6 +1,7 @@
 //! What somebody wants of a server, drawn from a seed: a config as a value, as text, and as what must then be there.
 //!
-//! Each export has its own bytes of its own drive whatever becomes of it, so that what was written there is known.
+//! Each export lies at one of its drive's places, which it has alone. Another one may have the place after it, of the
+//! same tenant or another one, so that it is known whose bytes were there ([`super::places`]).
 
 use crate::script::{Config, policies};
 use crate::server::EXPORT_BYTES;
@@ -22,11 +23,14 @@ pub const TENANTS: usize = 3;
 /// Exports that there may be. Export E lies on drive E modulo [`DEVICES`].
 pub const EXPORTS: usize = 6;
 
+/// Places where exports may lie. Place P is on drive P modulo [`DEVICES`].
+pub const PLACES: usize = 6;
+
 /// Addresses where exports may be offered.
 pub const SOCKETS: usize = 2;
 
 /// Steps of an export's size.
-const QUARTERS: u64 = 4;
+pub const QUARTERS: u64 = 4;
 
 /// Sectors of a quarter of an export.
 pub const QUARTER_SECTORS: usize = (EXPORT_BYTES / QUARTERS / 512) as usize;
@@ -114,16 +118,28 @@ struct Tenant {
     max_iops: Option<u64>,
     /// Of its exports that have none of their own.
     names: u8,
+    /// `memory`, MiB.
+    memory_mib: u64,
 }
+
+/// `memory` of the server.
+const MEMORY_BYTES: u64 = 256 << 20;
 
 /// An export that is wanted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Export {
-    tenant: usize,
+    /// Whose it is.
+    pub tenant: usize,
+    /// Below [`PLACES`], on the export's drive.
+    pub place: usize,
+    /// `keep-data`.
+    pub keeps: Option<bool>,
     /// 1 to [`QUARTERS`].
-    quarters: u64,
+    pub quarters: u64,
     /// It may not be written to.
     pub read_only: bool,
+    /// `max-bytes-per-s`, in MiB.
+    max_mib_per_s: Option<u64>,
     /// A bit for each address.
     pub sockets: u8,
     door: Door,
@@ -183,24 +199,38 @@ pub struct Picture {
     pub devices: BTreeMap<String, (&'static str, BTreeMap<String, u64>)>,
     /// By address: name, first byte, bytes and whether it may not be written to, of each export.
     pub offered: BTreeMap<usize, BTreeSet<(String, u64, u64, bool)>>,
-    /// Requests per second, of each tenant with an export.
-    pub caps: BTreeMap<String, Option<u64>>,
     /// By address and export: which of [`peers`] it lets in.
     pub doors: BTreeMap<(usize, String), Vec<bool>>,
+    /// Requests and bytes per second, of each tenant with an export, and of each export.
+    pub caps: BTreeMap<String, (Option<u64>, Option<u64>)>,
+    /// The same, of those whom watchers see.
+    pub watched: BTreeMap<String, (Option<u64>, Option<u64>)>,
+    /// Of each tenant with an export: payload that is guaranteed to it, and that it may hold at most, bytes.
+    pub memory: BTreeMap<String, (u64, u64)>,
+    /// Whose each export is, for lines about its clients.
+    pub owners: BTreeMap<String, String>,
+    /// Addresses that another process would take over.
+    pub handed_over: BTreeSet<usize>,
 }
 
 impl Wish {
     /// What a server begins with.
     pub fn first(config: &Config) -> Wish {
         let device = Device { policy: config.get("policy"), depth: config.get("depth") };
-        let export = |number: usize| {
-            let door = Door::default();
-            Export { tenant: number % TENANTS, quarters: 4, read_only: false, sockets: 1, door }
+        let export = |number: usize| Export {
+            tenant: number % TENANTS,
+            place: number,
+            keeps: None,
+            quarters: 4,
+            read_only: false,
+            max_mib_per_s: None,
+            sockets: 1,
+            door: Door::default(),
         };
         Wish {
             workers: config.get("workers"),
             devices: [device.clone(), device],
-            tenants: [100, 200, 300].map(|weight| Tenant { weight, max_iops: None, names: 0 }),
+            tenants: [100, 200, 300].map(|weight| Tenant { weight, max_iops: None, names: 0, memory_mib: 64 }),
             exports: std::array::from_fn(|number| (number < config.count("tenants")).then(|| export(number))),
         }
     }
@@ -217,19 +247,29 @@ impl Wish {
     fn change(&mut self, random: &mut Random) {
         let number = random.below(EXPORTS as u64) as usize;
         let is_last = self.exports.iter().flatten().count() == 1;
-        match (random.below(10), &mut self.exports[number]) {
+        let is_free = |place: &usize| !self.exports.iter().flatten().any(|export| export.place == *place);
+        let free: Vec<usize> = (number % DEVICES..PLACES).step_by(DEVICES).filter(is_free).collect();
+        let keeps = [None, None, Some(true), Some(false)][random.below(4) as usize];
+        match (random.below(12), &mut self.exports[number]) {
             (0..3, Some(_)) if !is_last => self.exports[number] = None,
             (0..3, Some(_)) => {}
             (0..5, here @ None) => {
                 let (tenant, quarters) = (random.below(TENANTS as u64) as usize, 1 + random.below(QUARTERS));
                 let sockets = 1 + random.below((1 << SOCKETS) - 1) as u8;
+                let place = free[random.below(free.len() as u64) as usize];
                 let (read_only, door) = (random.chance(8192), Door::default());
-                *here = Some(Export { tenant, quarters, read_only, sockets, door });
+                let max_mib_per_s = random.chance(16384).then_some(200);
+                *here = Some(Export { tenant, place, keeps, quarters, read_only, max_mib_per_s, sockets, door });
             }
             (3, Some(export)) => export.quarters = 1 + random.below(QUARTERS),
             (4, Some(export)) => export.read_only = !export.read_only,
             (5, Some(export)) => export.sockets = 1 + random.below((1 << SOCKETS) - 1) as u8,
-            (6, Some(export)) => export.tenant = random.below(TENANTS as u64) as usize,
+            (6, Some(export)) => {
+                export.tenant = random.below(TENANTS as u64) as usize;
+                export.keeps = keeps;
+            }
+            (10, Some(export)) => export.max_mib_per_s = [None, Some(100), Some(200)][random.below(3) as usize],
+            (11, _) => self.tenants[number % TENANTS].memory_mib = 1 << random.below(8),
             (7, _) => self.tenants[number % TENANTS].weight = 1 + random.below(1000),
             (8, _) => self.tenants[number % TENANTS].max_iops = [None, Some(5_000)][random.below(2) as usize],
             _ => {
@@ -278,7 +318,9 @@ impl Wish {
     /// As the config file has it. `folder`: where its sockets are.
     pub fn text(&self, folder: &Path, spoilt: Spoilt) -> String {
         let workers = self.workers + u64::from(spoilt == Spoilt::Restart);
-        let mut text = format!("[server]\nworkers = {workers}\npin = false\ndrain-s = 1\n\n");
+        let memory_mib = MEMORY_BYTES >> 20;
+        let mut text =
+            format!("[server]\nworkers = {workers}\npin = false\ndrain-s = 1\nmemory = \"{memory_mib}MiB\"\n\n");
         // Changes of one thing are read alone where somebody may ask for them.
         let _ = write!(text, "[control]\nlisten = \"unix:{}\"\n\n", folder.join("control").display());
         let path = |name: &str| folder.join(name).display().to_string();
@@ -286,7 +328,7 @@ impl Wish {
         let _ = write!(text, "[tls]\ncertificate = {certificate:?}\nkey = {key:?}\nclient-ca = {ca:?}\n\n");
         for (number, Device { policy, depth }) in self.devices.iter().enumerate() {
             let kind = Config::policy(*policy);
-            let size_bytes = EXPORTS.div_ceil(DEVICES) as u64 * EXPORT_BYTES;
+            let size_bytes = PLACES.div_ceil(DEVICES) as u64 * EXPORT_BYTES;
             let _ = write!(
                 text,
                 "[device.d{number}]\nkind = \"memory\"\nsize = {size_bytes}\npolicy = \"{}\"\n",
@@ -297,33 +339,42 @@ impl Wish {
             }
             text.push_str("queue-depth = 32\n\n");
         }
-        for (number, Tenant { weight, max_iops, names }) in self.tenants.iter().enumerate() {
-            let _ = write!(text, "[tenant.t{number}]\nweight = {weight}\n{}", names_text(*names));
+        for (number, Tenant { weight, max_iops, names, memory_mib }) in self.tenants.iter().enumerate() {
+            let names = names_text(*names);
+            let _ = write!(text, "[tenant.t{number}]\nweight = {weight}\nmemory = \"{memory_mib}MiB\"\n{names}");
             if let Some(max_iops) = max_iops {
                 let _ = writeln!(text, "max-iops = {max_iops}");
             }
             text.push('\n');
         }
         for (number, export) in self.exports.iter().enumerate() {
-            let Some(Export { tenant, quarters, read_only, sockets, door }) = export else { continue };
-            let (device, offset_bytes) = place(number);
+            let Some(export) = export else { continue };
+            let Export { tenant, place, keeps, quarters, read_only, max_mib_per_s, sockets, door } = export;
+            let (device, offset_bytes) = at(*place);
             let is_last = self.exports[number + 1..].iter().all(Option::is_none);
             let beyond_bytes = if spoilt == Spoilt::Beyond && is_last { 1 << 40 } else { 0 };
             let size_bytes = quarters * EXPORT_BYTES / QUARTERS + beyond_bytes;
-            let mut at: Vec<String> = (0..SOCKETS)
+            let mut addresses: Vec<String> = (0..SOCKETS)
                 .filter(|socket| sockets >> socket & 1 > 0)
                 .map(|socket| format!("\"unix:{}\"", folder.join(socket.to_string()).display()))
                 .collect();
             if spoilt == Spoilt::Address && is_last {
-                at.push(format!("\"unix:{}\"", folder.join("nowhere/s").display()));
+                addresses.push(format!("\"unix:{}\"", folder.join("nowhere/s").display()));
             }
             let _ = write!(
                 text,
                 "[export.e{number}]\ndevice = \"d{device}\"\ntenant = \"t{tenant}\"\noffset = {offset_bytes}\n\
-                 size = {size_bytes}\nread-only = {read_only}\nnbd = [{}]\n{}\n",
-                at.join(", "),
+                 size = {size_bytes}\nread-only = {read_only}\nnbd = [{}]\n{}",
+                addresses.join(", "),
                 door.text()
             );
+            if let Some(keeps) = keeps {
+                let _ = writeln!(text, "keep-data = {keeps}");
+            }
+            if let Some(mib) = max_mib_per_s {
+                let _ = writeln!(text, "max-bytes-per-s = \"{mib}MiB\"");
+            }
+            text.push('\n');
         }
         text
     }
@@ -333,10 +384,15 @@ impl Wish {
         let mut picture = Picture::default();
         for (number, export) in self.exports.iter().enumerate() {
             let Some(export) = export else { continue };
-            let (device, offset_bytes) = place(number);
+            let (device, offset_bytes) = at(export.place);
             let tenant = &self.tenants[export.tenant];
             let name = format!("t{}", export.tenant);
-            picture.caps.insert(name.clone(), tenant.max_iops);
+            let export_name = format!("e{number}");
+            picture.caps.insert(name.clone(), (tenant.max_iops, None));
+            picture.caps.insert(export_name.clone(), (None, export.max_mib_per_s.map(|mib| mib << 20)));
+            picture.memory.insert(name.clone(), (0, tenant.memory_mib << 20));
+            picture.owners.insert(export_name, name.clone());
+            picture.handed_over.extend((0..SOCKETS).filter(|socket| export.sockets >> socket & 1 > 0));
             let policy = Config::policy(self.devices[device].policy).name();
             let flows = &mut picture.devices.entry(format!("d{device}")).or_insert((policy, BTreeMap::new())).1;
             flows.insert(name, tenant.weight);
@@ -349,7 +405,24 @@ impl Wish {
                 picture.doors.insert((socket, format!("e{number}")), lets_in);
             }
         }
+        // Half of the server's memory is guaranteed, in equal parts of whole 16 KiB.
+        let part = MEMORY_BYTES / 2 / picture.memory.len().max(1) as u64 >> 14 << 14;
+        picture.memory.values_mut().for_each(|(guaranteed, most)| *guaranteed = part.min(*most));
+        picture.watched = picture.caps.clone();
         picture
+    }
+
+    /// An export of it is another one than in `before`, whose clients go: other bytes, or another tenant's.
+    pub fn is_another(&self, before: &Wish, number: usize) -> bool {
+        let of = |wish: &Wish| wish.exports[number].as_ref().map(|export| (export.tenant, export.place));
+        of(self) != of(before)
+    }
+
+    /// It says of an export that it is another tenant's now, and not what becomes of the bytes.
+    pub fn must_say(&self, before: &Wish) -> bool {
+        let both = self.exports.iter().zip(&before.exports);
+        both.filter_map(|(new, old)| new.as_ref().zip(old.as_ref()))
+            .any(|(new, old)| new.tenant != old.tenant && new.place == old.place && new.keeps.is_none())
     }
 
     /// A drive is used in it that is not in `before`.
@@ -360,7 +433,7 @@ impl Wish {
     }
 }
 
-/// Where an export lies: its drive, and its first byte there.
-pub fn place(export: usize) -> (usize, u64) {
-    (export % DEVICES, (export / DEVICES) as u64 * EXPORT_BYTES)
+/// Where a place is: its drive, and its first byte there.
+pub fn at(place: usize) -> (usize, u64) {
+    (place % DEVICES, (place / DEVICES) as u64 * EXPORT_BYTES)
 }

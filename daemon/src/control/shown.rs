@@ -1,0 +1,124 @@
+//! What holds of the config now, by its keys, for those who ask the control plane.
+
+use super::*;
+
+/// Configured and in force, of everything; of nothing where no control plane listens, since nobody looks at it there.
+pub(super) fn state_of(origin: &Origin, ledger: &Ledger, reconciler: &Reconciler, engine: &Engine) -> State {
+    if origin.control.is_none() {
+        return State { revision: ledger.revision(), things: BTreeMap::new() };
+    }
+    let in_force = in_force(reconciler, engine);
+    ledger.state(|kind, name| in_force.get(&(kind, name.to_owned())).cloned().unwrap_or_default())
+}
+
+/// Name of the tenant of an export of this name, as it runs.
+pub(super) fn owners(reconciler: &mut Reconciler, kind: Kind, name: &str) -> Option<String> {
+    let slot = reconciler.names().filter(|_| kind == Kind::Export)?.exports.get(name).copied()?;
+    let plan = reconciler.plan();
+    let export = &plan.exports[slot];
+    Some(plan.devices[export.device].flows[export.flow].tenant.clone())
+}
+
+/// What holds of a tenant or an export, as [`in_force`] says it, where no groups compete.
+pub(super) fn one_in_force(reconciler: &mut Reconciler, kind: Kind, name: &str) -> Map<String, Value> {
+    let Some(names) = reconciler.names() else { return Map::new() };
+    let mut keys = Map::new();
+    match kind {
+        Kind::Tenant => {
+            let flows: Vec<(Slot, Slot)> =
+                names.flows.get(name).into_iter().flatten().map(|(device, of)| (*device, of.flow)).collect();
+            let devices = &reconciler.plan().devices;
+            flows.into_iter().for_each(|(device, flow)| flow_in_force(&devices[device], flow, &mut keys));
+        }
+        _ => {
+            let slot = names.exports.get(name).copied();
+            slot.into_iter().for_each(|slot| export_in_force(reconciler, slot, &mut keys));
+        }
+    }
+    keys
+}
+
+/// What holds of everything that an export uses, by the config's keys; sizes in bytes.
+pub(super) fn in_force(reconciler: &Reconciler, engine: &Engine) -> BTreeMap<(Kind, String), Map<String, Value>> {
+    let plan = reconciler.plan();
+    let mut all: BTreeMap<(Kind, String), Map<String, Value>> = BTreeMap::new();
+    for (slot, device) in plan.devices.iter() {
+        let policy = engine.policy(slot.place());
+        let keys = all.entry((Kind::Device, device.config.name.clone())).or_default();
+        keys.insert("policy".into(), policy.kind.name().into());
+        keys.insert("size".into(), device.size_bytes.into());
+        keys.insert("queue-depth".into(), device.config.queue_depth.into());
+        groups_in_force(device, &mut all);
+        for (slot, flow) in device.flows.iter() {
+            flow_in_force(device, slot, all.entry((Kind::Tenant, flow.tenant.clone())).or_default());
+        }
+    }
+    for (slot, export) in plan.exports.iter() {
+        export_in_force(reconciler, slot, all.entry((Kind::Export, export.name.clone())).or_default());
+    }
+    all
+}
+
+/// The same of a tenant on a device.
+pub(super) fn flow_in_force(device: &DevicePlan, slot: Slot, keys: &mut Map<String, Value>) {
+    let flow = &device.flows[slot];
+    if flow.export.is_none() {
+        keys.insert("weight".into(), flow.weight.get().into());
+        if let Some(group) = flow.group {
+            keys.insert("group".into(), device.groups[group.0 as usize].name.clone().into());
+        }
+    }
+    keys.insert("class".into(), flow.class.name().into());
+    keys.insert("staged-requests".into(), flow.staged.requests_max.into());
+    keys.insert("staged-bytes".into(), flow.staged.bytes_max.into());
+    keys.insert("memory".into(), flow.memory_bytes.into());
+    keys.extend(caps::in_force(flow.caps));
+}
+
+/// The same of an export.
+pub(super) fn export_in_force(reconciler: &Reconciler, slot: Slot, keys: &mut Map<String, Value>) {
+    let plan = reconciler.plan();
+    let export = &plan.exports[slot];
+    let device = &plan.devices[export.device];
+    let flow = &device.flows[export.flow];
+    keys.insert("device".into(), device.config.name.clone().into());
+    keys.insert("tenant".into(), flow.tenant.clone().into());
+    keys.insert("offset".into(), export.offset_bytes.into());
+    keys.insert("size".into(), export.size_bytes.into());
+    keys.insert("read-only".into(), export.read_only.into());
+    keys.extend(caps::in_force(export.caps));
+    if flow.export.is_some() {
+        keys.insert("weight".into(), flow.weight.get().into());
+    }
+    for (key, value) in lack_in_force(reconciler, slot) {
+        keys.insert(key.into(), value);
+    }
+    for address in &export.addresses {
+        let addresses = keys.entry(address.front_end().name()).or_insert_with(|| json!([]));
+        addresses.as_array_mut().expect("made as one").push(address.to_string().into());
+    }
+}
+
+/// Keys about an export that lacks bytes, for now.
+pub(super) const WITHHELD: &str = "withheld";
+pub(super) const ERASED: &str = "erased-bytes";
+pub(super) const TO_ERASE: &str = "to-erase-bytes";
+
+/// The same of an export that lacks bytes, for now.
+pub(super) fn lack_in_force(reconciler: &Reconciler, slot: Slot) -> Vec<(&'static str, Value)> {
+    let Some(Lack { sentence, erased }) = reconciler.lack(slot) else { return Vec::new() };
+    let numbers = erased.map(|(done, all)| [(ERASED, done.into()), (TO_ERASE, all.into())]);
+    std::iter::once((WITHHELD, sentence.into())).chain(numbers.into_iter().flatten()).collect()
+}
+
+/// The same of groups, and of tenants whose exports are flows.
+pub(super) fn groups_in_force(device: &DevicePlan, all: &mut BTreeMap<(Kind, String), Map<String, Value>>) {
+    for group in &device.groups {
+        let kind = if group.is_tenant { Kind::Tenant } else { Kind::Group };
+        let keys = all.entry((kind, group.name.clone())).or_default();
+        keys.insert("weight".into(), group.weight.get().into());
+        if let Some(parent) = group.parent {
+            keys.insert("group".into(), device.groups[parent.0 as usize].name.clone().into());
+        }
+    }
+}

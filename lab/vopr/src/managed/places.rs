@@ -1,0 +1,68 @@
+//! What is at each place of a drive, and whose: what a tenant may read there.
+//!
+//! | an export gets | and its tenant reads |
+//! |---|---|
+//! | bytes that its tenant wrote, there or in another export | them |
+//! | bytes that another tenant had, or that a shrink gave up | zeroes |
+//! | the same, with `keep-data = true` | what is there |
+
+use super::wish::{Export, PLACES, QUARTER_SECTORS, QUARTERS, Wish};
+use crate::oracle::Oracle;
+use crate::server::SECTORS;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// One place.
+pub struct Place {
+    /// What it holds.
+    pub oracle: Rc<RefCell<Oracle>>,
+    /// Of each quarter, the tenant that may read it.
+    owners: [Option<usize>; QUARTERS as usize],
+    /// It is to be erased, and may not have been yet.
+    is_due: [bool; QUARTERS as usize],
+}
+
+/// All of them, of zeroes.
+pub fn all() -> Vec<Place> {
+    let oracle = |number: usize| Rc::new(RefCell::new(Oracle::new(number as u8 + 1, SECTORS)));
+    (0..PLACES)
+        .map(|number| Place { oracle: oracle(number), owners: [None; QUARTERS as usize], is_due: Default::default() })
+        .collect()
+}
+
+/// One wish becomes another, and what is at each place follows.
+pub fn follow(places: &mut [Place], before: &Wish, after: &Wish) {
+    for (number, (old, new)) in before.exports.iter().zip(&after.exports).enumerate() {
+        let Some(new) = new else { continue };
+        let stays = !after.is_another(before, number);
+        if let Some(old) = old.as_ref().filter(|_| stays) {
+            // What a shrink cuts off is given up.
+            places[old.place].owners[new.quarters.min(old.quarters) as usize..old.quarters as usize].fill(None);
+        }
+        places[new.place].have(new, stays);
+    }
+}
+
+impl Place {
+    /// An export has it. `stays`: it had some of it, and its client may have asked for the rest.
+    pub fn have(&mut self, export: &Export, stays: bool) {
+        for quarter in 0..export.quarters as usize {
+            let from = quarter * QUARTER_SECTORS;
+            match (self.owners[quarter] == Some(export.tenant), export.keeps == Some(true)) {
+                (false, false) => {
+                    self.oracle.borrow_mut().erase(from, QUARTER_SECTORS, stays);
+                    self.is_due[quarter] = true;
+                }
+                // What is there is shown.
+                (_, true) if self.is_due[quarter] => self.oracle.borrow_mut().doubt(from, QUARTER_SECTORS),
+                _ => {}
+            }
+            self.owners[quarter] = Some(export.tenant);
+        }
+    }
+
+    /// An export has all of it that it is to have.
+    pub fn is_whole(&mut self, export: &Export) {
+        self.is_due[..export.quarters as usize].fill(false);
+    }
+}
