@@ -133,7 +133,7 @@ fn ctl_shows_sizes_in_units_and_what_uses_a_thing() {
     for (words, wanted) in [
         (["group", "show", "acme"], "\ntenants: web\nrevision 1\n"),
         (["tenant", "show", "web"], "\nexports: web\nrevision 1\n"),
-        (["device", "show", "d"], "\nexports: db, web\nrevision 1\n"),
+        (["device", "show", "d"], "\nexports: db, web\nrevision 1\nfree in all: 0 of 8MiB\n"),
     ] {
         let shown = said(&ctl(&server, &words));
         assert!(shown.ends_with(wanted), "{shown}");
@@ -149,7 +149,7 @@ fn ctl_shows_sizes_in_units_and_what_uses_a_thing() {
             "tenant.web.weight: the string \"abc\" does not fit here, allowed is a whole number, 1 to 10000",
         ),
         (
-            &["export", "add", "x", "--device", "d", "--tenant", "web", "--size", "4096"],
+            &["export", "add", "x", "--device", "d", "--tenant", "web", "--size", "4096", "--offset", "0"],
             "export.x: no address says where it is served, allowed is at least one of nbd, ublk, vhost-user",
         ),
         (

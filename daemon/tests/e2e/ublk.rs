@@ -12,17 +12,17 @@ fn without_the_driver_a_block_device_is_refused_in_one_sentence() {
     let folder = Folder::new();
     let path = folder.join("config.toml");
     std::fs::write(&path, CONFIG).unwrap();
-    let check = mqfq(&["check", path.to_str().unwrap()]);
-    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
     if Path::new("/dev/ublk-control").exists() {
-        eprintln!("left out: this machine has the driver, and nobody's devices are touched");
+        eprintln!("left out: this machine has the driver, and its devices may be in use");
         return;
     }
-    let serve = mqfq(&["serve", path.to_str().unwrap()]);
-    assert_eq!(
-        String::from_utf8_lossy(&serve.stderr),
-        "mqfq: cannot serve ublk 0 (recovery reissue): /dev/ublk-control is missing: this kernel has no ublk driver, \
-         or `modprobe ublk_drv` was not run\n"
-    );
-    assert_eq!(serve.status.code(), Some(1));
+    for command in ["check", "serve"] {
+        let refused = mqfq(&[command, path.to_str().unwrap()]);
+        assert_eq!(
+            String::from_utf8_lossy(&refused.stderr),
+            "mqfq: cannot serve ublk 0 (recovery reissue): /dev/ublk-control is missing: this kernel has no ublk \
+             driver, or `modprobe ublk_drv` was not run\n"
+        );
+        assert_eq!(refused.status.code(), Some(1));
+    }
 }

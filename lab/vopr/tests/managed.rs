@@ -29,26 +29,3 @@ fn what_is_proposed_is_there_as_a_whole_or_not_at_all_in_every_run_of_fixed_seed
     assert!(refused > 20 && proposals - refused > 60, "{refused} of {proposals} were refused");
     assert!(upgrades > 5, "{upgrades} upgrades");
 }
-
-/// The client of an export that is withdrawn from the address by which it came, and offered at another, stays: another
-/// server took it for one of an export that is gone, and refused to take over.
-const WITHDRAWN: &str = "\
-config seed 8714952604014271925 workers 2 policy 4 depth 4 tenants 2 guests 0 merge 2 split 0 sq 0 cache 1 reorder 0 \
-error 363 torn 0 stall 10 lose 0 slow 3403 abort 3 staged 256 memory 67108864 managed 1
-propose 3129298296 0
-propose 324360752 4
-propose 242477528 3
-propose 4206949742 0
-propose 3297851594 3
-connect 1
-propose 1281448620 0
-propose 2335339748 0
-upgrade
-";
-
-#[test]
-fn an_upgrade_takes_clients_to_where_their_export_is_offered_now() {
-    let script = Script::parse(WITHDRAWN).expect("a script that was printed");
-    let outcome = run(&script).unwrap_or_else(|failure| panic!("{failure:?}"));
-    assert_eq!((outcome.upgrades, outcome.counts.sessions), (1, 1), "{outcome:?}");
-}

@@ -725,7 +725,7 @@ mod tests {
         let mut wish = Wish::first(&config);
         for (number, export) in wish.exports.iter_mut().enumerate().take(2) {
             let mut one = Wish::first(&config).exports[0].clone().expect("there is one");
-            one.sockets = 1 << number;
+            (one.sockets, one.place) = (1 << number, number);
             *export = Some(one);
         }
         let run = Run::begin(&config, wish);
@@ -747,5 +747,26 @@ mod tests {
         let (beside, accepted) = turns(CROWD);
         assert!(beside <= alone + 2, "{beside} turns beside a crowd, {alone} alone");
         assert!(accepted as u64 <= beside && accepted < CROWD / 2, "{accepted} of the crowd in {beside} turns");
+    }
+
+    /// Another server once took such a client for one of an export that is gone, and refused to take over.
+    #[test]
+    fn an_upgrade_takes_clients_to_where_their_export_is_offered_now() {
+        let config = Script::draw_managed(1, 0).config;
+        let mut run = Run::begin(&config, Wish::first(&config));
+        run.connect(0);
+        assert_eq!(run.counts().sessions, 1);
+        // The first seed that moves the export to other addresses and leaves it the same otherwise; of those that
+        // change no door.
+        let came_by = 1 << run.wish.exports[0].as_ref().expect("it is there").socket();
+        let is_withdrawn = |after: &Wish| {
+            let sockets = after.exports[0].as_ref().map_or(came_by, |export| export.sockets);
+            !after.is_another(&run.wish, 0) && sockets & came_by == 0
+        };
+        let seed = (0..1000).step_by(4).find(|&seed| is_withdrawn(&run.wish.changed(&mut Random::new(seed))));
+        run.propose(seed.expect("one in a few dozen does"), Spoilt::No);
+        run.upgrade();
+        let outcome = run.end();
+        assert_eq!((outcome.upgrades, outcome.counts.sessions, outcome.refused), (1, 1, 0), "{outcome:?}");
     }
 }
