@@ -313,7 +313,10 @@ fn start_and_serve(
     let lasts = prepared.plan.devices.values().filter_map(ownership::key_of).any(|key| key.lasts);
     if lasts {
         store.open().or_else(|fault| match fault {
-            Fault::Closed(sentence) => Ok(output.note(&format!("{sentence}: exports that come to files wait"))),
+            Fault::Closed(sentence) => {
+                output.note(&format!("{sentence}: exports that come to files wait"));
+                Ok(())
+            }
             Fault::Damaged(sentence) => Err(sentence),
         })?;
     }

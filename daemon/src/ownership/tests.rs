@@ -1,3 +1,5 @@
+#![expect(clippy::single_range_in_vec_init, reason = "lists of ranges that happen to have one")]
+
 use super::record::{path_for, paths};
 use super::*;
 use mqfq_testing::{Folder, Random};
