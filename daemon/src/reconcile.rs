@@ -43,6 +43,7 @@ use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants, Trust
 use crate::log_format::{About, Level};
 use crate::output::Output;
 use crate::ownership::{KeyOf, Ownership, Verdict};
+use crate::privilege;
 use crate::trouble::TroubleCounts;
 use crate::upgrade::{self, Serving};
 use crate::watch::Watch;
@@ -244,12 +245,14 @@ impl Reconciler {
     /// Others are served on. A device that a failed attempt has left closed is opened.
     ///
     /// # Errors
-    /// [`Refusals`]: the device holds requests that it has not ended, or it cannot be opened. Then it is closed.
+    /// [`Refusals`]: the sandbox would refuse a step, and nothing has changed; or the device holds requests that it has
+    /// not ended, or it cannot be opened, and it is closed.
     pub fn reopen(&mut self, name: &str, plan: &Plan) -> Result<(), Refusals> {
         let slot = self.plan.devices.iter().find(|(_, device)| device.config.name == name).map(|(slot, _)| slot);
         if let Some(slot) = slot {
             let old = Arc::downgrade(&self.things.devices[&slot]);
             let without = self.plan.without_device(slot);
+            self.refuse_to_unbind(name, &without)?;
             self.propose(&without, false)?;
             // Its lock goes with the last who has it, such as the thread that asks how it is.
             let end = Instant::now() + self.patience();
@@ -261,6 +264,27 @@ impl Reconciler {
             }
         }
         self.propose(plan, false).map(drop)
+    }
+
+    /// Sockets that go in `without`, which has everything but the device `name`, would have to be bound again.
+    ///
+    /// # Errors
+    /// One sentence: the sandbox lets no socket be bound.
+    fn refuse_to_unbind(&self, name: &str, without: &Plan) -> Result<(), String> {
+        if self.plan.server.privilege.sandbox != privilege::Level::Strict {
+            return Ok(());
+        }
+        let stays = |address: &ExportAddress| without.listeners.iter().any(|(other, _)| other == address);
+        // An address with folders is a device of the kernel, which is opened and not bound.
+        let is_socket = |address: &ExportAddress| address.address().folders().is_empty();
+        let mut addresses = self.plan.listeners.iter().map(|(address, _)| address);
+        match addresses.find(|address| is_socket(address) && !stays(address)) {
+            None => Ok(()),
+            Some(address) => Err(format!(
+                "device {name} cannot be reopened with sandbox = \"strict\": {address} has exports of this device \
+                 alone and could not be bound again; allowed is an address that another device serves too, or a restart"
+            )),
+        }
     }
 
     /// Closes the devices that have no request left, once their exports are drained. For a server that ends although

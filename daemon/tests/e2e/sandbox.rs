@@ -1,6 +1,7 @@
 //! A server in its sandbox does what a server does: serves, reports, traces, changes, is replaced, ends.
 
 use crate::client::Client;
+use crate::control::{ask, refused};
 use crate::server::{Folder, Server, arg, pattern};
 use mqfq_testing::authority::Authority;
 use mqfq_testing::tools::{need, run_ok, uri};
@@ -66,6 +67,33 @@ fn a_server_serves_reports_changes_and_is_replaced_in_its_sandbox() {
         assert_eq!(reload(&mut server, &heavier)["reloaded"], true);
         server.terminate();
     }
+}
+
+#[test]
+fn a_strict_sandbox_refuses_a_reopen_that_would_close_a_socket_and_makes_one_that_keeps_it() {
+    let folder = Folder::new();
+    folder.file("disk", 16 * MIB);
+    folder.file("other", MIB);
+    let other = "[device.o]\nkind = \"file\"\npath = \"@/other\"\n[export.o]\ndevice = \"o\"\ntenant = \"t\"\n\
+                 nbd = \"unix:@/a.sock\"\n";
+    let server = Server::start_in(folder, &config("strict", other));
+    let reopen = |device: &str| refused(ask(&server, "POST", &format!("/v1/devices/{device}/reopen"), &[], None));
+    let [mut a, mut o] = ["a", "o"].map(|export| Client::connect(&server.socket("a"), export));
+    // The TCP address has an export of this device alone.
+    let (status, sentence) = reopen("d");
+    assert_eq!(status, 409, "{sentence}");
+    let expected = "device d cannot be reopened with sandbox = \"strict\": tcp:localhost:0 has exports of this device \
+                    alone and could not be bound again; allowed is";
+    assert!(sentence.starts_with(expected), "{sentence}");
+    a.write(0, &pattern(4096, 3)).unwrap();
+    let (status, applied) = ask(&server, "POST", "/v1/devices/o/reopen", &[], None);
+    assert_eq!((status, &applied["changed"]), (200, &true.into()), "{applied}");
+    assert!(o.is_closed(), "its client was disconnected");
+    let mut o = Client::connect(&server.socket("a"), "o");
+    assert_eq!(o.read(0, 4096).unwrap(), [0; 4096]);
+    assert_eq!(a.read(0, 4096).unwrap(), pattern(4096, 3));
+    drop((a, o));
+    server.terminate();
 }
 
 /// User and group nobody, and no others.
