@@ -3,12 +3,13 @@
 //! A unix socket is a file. It is made with its permissions before anybody can connect, one that nobody listens on any
 //! more is replaced, and the own one is removed at the end.
 
+mod lock;
+
 use crate::front_end::AddressFault;
 use rustix::fs::{Access, FileType, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fmt;
-use std::fs::File;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -277,15 +278,11 @@ fn folder_of(path: &Path) -> &Path {
 /// Binds, sets the permissions, and listens, in this order: until the last step nobody can connect.
 ///
 /// Two servers that start at once on one path must not take each other's socket for a stale one, so the steps are done
-/// under a lock of the directory. (Where the directory cannot be opened they are done without: then only such a race
-/// goes unnoticed.)
+/// under a lock. (Where it cannot be had they are done without: then only such a race goes unnoticed.)
 fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<(OwnedFd, SocketFile), String> {
     let address = SocketAddrUnix::new(path)
         .map_err(|_| "a socket's path has at most 107 bytes and no NUL; use a shorter one".to_owned())?;
-    let lock = File::open(folder_of(path)).ok();
-    if let Some(lock) = &lock {
-        let _ = lock.lock();
-    }
+    let _lock = lock::Lock::take(folder_of(path), lock::WITHIN)?;
     let open = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let socket = open().map_err(|errno| errno.to_string())?;
     match rustix::net::bind(&socket, &address) {
