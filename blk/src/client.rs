@@ -100,7 +100,7 @@ impl Part {
 }
 
 /// Most descriptors that one message brings or takes: as many as the kernel sends at once. With less room the kernel
-/// would close the rest on the worker that receives, and such a close may wait ([`crate::passed`]).
+/// would close the rest on the worker that receives, and such a close may wait (`passed.rs`).
 ///
 /// Source: Linux' SCM_MAX_FD.
 pub const DESCRIPTORS_MAX: usize = 253;

@@ -175,6 +175,8 @@ pub(super) fn check_resize(client: &Client, name: &str, to: &Value, is_meant: bo
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::single_range_in_vec_init, reason = "lists of ranges that happen to have one")]
+
     use super::*;
     use serde_json::json;
     use std::collections::BTreeMap;

@@ -337,7 +337,7 @@ pub(in crate::vhost_user_blk) mod tests {
         }
         let (pipe, _) = std::io::pipe().unwrap();
         assert_eq!(memory.add(&text(0, 0x1000, 0, 0), pipe), Err(Rule::UnfitMemory));
-        memory.add(&text(0, 0x1000, 0, 0), &file(0x1000)).unwrap();
+        memory.add(&text(0, 0x1000, 0, 0), file(0x1000)).unwrap();
         // What memory-backend-file has.
         let path = format!("/dev/shm/mqfq-guest-{}", std::process::id());
         let shared = File::options().read(true).write(true).create_new(true).open(&path).unwrap();

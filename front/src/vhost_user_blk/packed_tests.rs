@@ -29,7 +29,7 @@ pub(in crate::vhost_user_blk) struct Driver {
 impl Driver {
     pub fn new() -> Driver {
         let mut memory = GuestMemory::default();
-        memory.add(&text(0, 1 << 20, 0, 0), &file(1 << 20)).unwrap();
+        memory.add(&text(0, 1 << 20, 0, 0), file(1 << 20)).unwrap();
         let start = Place { slot: 0, wrap: true };
         Driver { memory, next_avail: start, next_used: start, free_slots: SIZE, offered: BTreeMap::new() }
     }

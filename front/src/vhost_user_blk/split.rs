@@ -216,7 +216,7 @@ pub(in crate::vhost_user_blk) mod tests {
     /// A queue of `size` in a memory of its own: the table at 0, available at 0x5000, used at 0x6000; buffers behind.
     pub(in crate::vhost_user_blk) fn queue(size: u16, has_events: bool) -> (GuestMemory, Split) {
         let mut memory = GuestMemory::default();
-        memory.add(&text(0, 1 << 20, 0, 0), &file(1 << 20)).unwrap();
+        memory.add(&text(0, 1 << 20, 0, 0), file(1 << 20)).unwrap();
         let ring = Split::new(&memory, &ADDRESSES, size, 0, has_events).unwrap();
         (memory, ring)
     }

@@ -283,7 +283,8 @@ fn what_is_wrong_is_said_at_its_line() {
     };
     assert_eq!(
         refusal("kind = \"bars\"", "knid = \"bars\""),
-        "f.toml:6: figure.knid: unknown key, allowed are title, source, note, kind, x-label, y-label, log-x, log-y, ideal"
+        "f.toml:6: figure.knid: unknown key, allowed are title, source, note, kind, x-label, y-label, log-x, log-y, \
+         ideal; did you mean kind?"
     );
     // Of the scenario: where the figure's file set it, not where it stands in the text that was made of it.
     assert_eq!(

@@ -406,7 +406,7 @@ impl Wish {
             }
         }
         // Half of the server's memory is guaranteed, in equal parts of whole 16 KiB.
-        let part = MEMORY_BYTES / 2 / picture.memory.len().max(1) as u64 >> 14 << 14;
+        let part = (MEMORY_BYTES / 2 / picture.memory.len().max(1) as u64) >> 14 << 14;
         picture.memory.values_mut().for_each(|(guaranteed, most)| *guaranteed = part.min(*most));
         picture.watched = picture.caps.clone();
         picture
