@@ -80,15 +80,15 @@ fuzz_target!(|said: Vec<Said>| {
         if let Said::Bytes { at, bytes } = said {
             let _ = rustix::io::pwrite(&shared, bytes, (*at).into());
         }
-        let files = (0..descriptors).map(|_| shared.try_clone().unwrap()).collect();
+        let files = (0..descriptors).map(|_| shared.try_clone().unwrap().into()).collect();
         if let Ok(answer) = session.take(message, &payload, files) {
             assert!(answer.descriptor.is_none() || answer.payload.is_some());
         }
         if let Said::Features { queue, .. } = said {
             let queue = u64::from(queue % 2);
-            let kick = shared.try_clone().unwrap();
+            let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
             let _ = session.take(Message::SetVringNum, &words_of(&[queue | 8 << 32]), Vec::new());
-            let _ = session.take(Message::SetVringKick, &words_of(&[queue]), vec![kick]);
+            let _ = session.take(Message::SetVringKick, &words_of(&[queue]), vec![kick.into()]);
         }
         for queue in [0, 1, 63] {
             if let Ok(Some(mut start)) = session.ready(queue) {
