@@ -342,7 +342,7 @@ impl Caps {
         Caps::new(Cap::new(CapLimits::NONE), Cap::new(CapLimits::NONE))
     }
 
-    /// What the export may do, and what its tenant may.
+    /// Caps of the export and of its tenant.
     pub fn limits(&self) -> [CapLimits; 2] {
         let [export, tenant] = &self.0;
         [export.limits(), tenant.limits()]

@@ -201,7 +201,7 @@ pub struct DeviceStats {
     pub hctxs: Vec<HctxStats>,
 }
 
-/// What a worker takes of the machine.
+/// Time of a core that a worker asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// For how long it wanted a core, since its start, ns: its thread ran, or waited for a core. Time in which it spun

@@ -140,15 +140,15 @@ impl Areas {
 /// An export wants bytes that it has not yet.
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
-    /// Of which device; `None`: it stores nothing.
+    /// Device that holds the bytes; `None`: it stores nothing.
     pub device: Option<Key>,
-    /// Which.
+    /// Bytes of the device that the export lacks.
     pub range: Range<u64>,
-    /// Whose export it is.
+    /// Tenant of the export.
     pub tenant: &'a str,
-    /// `shared`.
+    /// The key `shared` of the export.
     pub is_shared: bool,
-    /// `keep-data`.
+    /// The key `keep-data` of the export, if it is set.
     pub keep_data: Option<bool>,
     /// The export has bytes already, and grows.
     pub is_grown: bool,
@@ -157,9 +157,9 @@ pub struct Claim<'a> {
 /// What a claim needs before it is offered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing.
+    /// The bytes can be offered as they are.
     Ready,
-    /// These bytes are erased first, which this tenant had, if one had.
+    /// These bytes are erased first; the tenant that had them, if one had.
     Erase(Vec<Range<u64>>, Option<String>),
     /// `keep-data` must say first what becomes of these bytes, which are this tenant's.
     Ask(Vec<Range<u64>>, String),

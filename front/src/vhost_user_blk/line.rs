@@ -59,7 +59,7 @@ pub struct Line {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is under it is whole after each statement.
+    // The state behind the lock is whole after each statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
