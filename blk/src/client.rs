@@ -410,6 +410,10 @@ pub trait Client {
     /// done. May come more than once.
     fn drain(&mut self, context: &mut dyn Context);
 
+    /// The time to drain is over: end without the requests that are still under way. The host has shut down the sockets
+    /// of operations in flight; a client that has none in flight hears of the end by this call alone.
+    fn abort(&mut self, _context: &mut dyn Context) {}
+
     /// Nothing is left to do. The worker drops the client once this is true and nothing that keeps it is under way (the
     /// file's text has a table).
     fn is_done(&self) -> bool;

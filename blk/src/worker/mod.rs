@@ -507,13 +507,17 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 Mail::Attach(_) if self.draining => {}
                 Mail::Attach(make) => self.adopt(make()),
                 Mail::Drain(done) => self.drain(done),
-                Mail::Abort => self.core.host.abort(None),
+                Mail::Abort => {
+                    self.core.host.abort(None);
+                    self.abort(0..self.clients.len() as u32);
+                }
                 Mail::DrainSome { whose, gone } => self.drain_some(whose, gone),
                 // Those that were asked to drain, whatever they are called now.
                 Mail::AbortSome(whose) => {
                     let meant = self.leaving.iter().filter(|leaving| leaving.whose == whose);
-                    let clients = meant.flat_map(|leaving| &leaving.clients);
-                    clients.for_each(|client| self.core.host.abort(Some(*client)));
+                    let clients: Vec<u32> = meant.flat_map(|leaving| &leaving.clients).copied().collect();
+                    clients.iter().for_each(|client| self.core.host.abort(Some(*client)));
+                    self.abort(clients);
                 }
                 // Whoever asked before waits no longer.
                 Mail::Sweep(sweep) => self.sweeping = Some(sweep),
@@ -611,6 +615,12 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.call(*client, |client, context| client.drain(context));
         }
         self.leaving.push(Leaving { whose, clients, gone });
+    }
+
+    fn abort(&mut self, clients: impl IntoIterator<Item = u32>) {
+        for client in clients {
+            self.call(client, |client, context| client.abort(context));
+        }
     }
 
     /// Reports the drains of which no client is left.

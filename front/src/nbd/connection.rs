@@ -26,7 +26,7 @@
 //! |---|---|---|
 //! | `Open` | client left, disconnected, broke a rule, or would be received from while draining | to `Ending` |
 //! | `Ending` | every request is answered and every reply has left | to `Closed`: the socket is shut down |
-//! | any | the socket is broken | to `Closed` at once; completions are dropped |
+//! | any | the socket is broken, or the time to drain is over | to `Closed` at once; completions are dropped |
 //! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
 //! | any, after it | the client takes nothing, or stops in the middle of a request (`connection/stall.rs`) | the same |
 //!
@@ -704,6 +704,13 @@ impl Client for Connection {
         let reads_now = self.receiving || matches!(self.phase, Phase::Negotiating(_));
         if self.life == Life::Open && reads_now {
             self.read_no_more();
+        }
+    }
+
+    fn abort(&mut self, context: &mut dyn Context) {
+        // A draining connection whose requests are with the device has nothing in flight that would tell it.
+        if self.draining && self.life != Life::Closed {
+            self.close(context);
         }
     }
 

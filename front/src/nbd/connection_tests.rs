@@ -509,6 +509,24 @@ fn a_drain_executes_the_request_that_a_full_tenant_held_back() {
 }
 
 #[test]
+fn a_drain_whose_time_is_over_closes_although_the_device_has_not_ended_its_requests() {
+    let mut peer = structured();
+    peer.executes = false;
+    peer.say(&write(1, 0, b"a"));
+    peer.client.abort(&mut peer.fake);
+    assert!(!peer.client.is_done(), "nothing was to be drained");
+    peer.drain();
+    peer.say(&write(2, 1, b"b"));
+    assert!(peer.fake.receive.is_none() && !peer.client.is_done(), "one is under way, and nothing is in flight");
+    peer.client.abort(&mut peer.fake);
+    assert!(peer.client.is_done() && peer.fake.shut_down);
+    // The reply of a request that ends later has no connection to go to.
+    peer.executes = true;
+    peer.run();
+    assert!(peer.gone() && peer.read.is_empty());
+}
+
+#[test]
 fn a_drain_closes_idle_connections_and_handshakes_at_once() {
     for mut peer in [structured(), simple(), connect()] {
         peer.drain();
