@@ -4,7 +4,7 @@ use mqfq_blk::FlowId;
 use mqfq_blk::cap::Caps;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::slots::Slot;
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, TenantId};
+use mqfq_front::export::{BlockSizes, Export, ExportId, ExportState, TenantId};
 use mqfq_front::memory::TenantMemory;
 
 /// An export of the first device, flow and tenant, without caps, whose name is `a`.
@@ -16,7 +16,7 @@ pub fn export(offset_bytes: u64, size_bytes: u64, read_only: bool, block: BlockS
         device: DeviceIndex(0),
         flow: FlowId(0),
         tenant: TenantId(Slot::first(0)),
-        door: Door::default(),
+        state: ExportState::default(),
         offset_bytes,
         size_bytes,
         read_only,

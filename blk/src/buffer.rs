@@ -1,5 +1,5 @@
-//! Payload memory: owned, page-aligned, recycled per thread; or somebody else's ([`crate::foreign`]); or a part of
-//! another buffer (`Cut`); or pages that stay in the kernel ([`crate::pages`]).
+//! Payload memory: owned, page-aligned, recycled per thread; or foreign ([`crate::foreign`]); or a part of another
+//! buffer (`Cut`); or pages that stay in the kernel ([`crate::pages`]).
 //!
 //! A thread keeps at most [`KEPT_BYTES_MAX`] for its next buffers.
 //!
@@ -12,9 +12,9 @@
 //! capacity is asked for, where its bytes are, and where it is dropped. A part is foreign if its whole is.
 //!
 //! A buffer travels: socket to client to device and back, or device to client to socket. It is owned at each step, so
-//! memory that the kernel works on cannot be freed under it. Recycled memory still holds a former tenant's bytes:
-//! whoever hands a buffer to a client must have written every byte of the length it states (the conformance suite
-//! checks each device for that).
+//! memory that the kernel works on cannot be freed under it. Recycled memory still holds a former tenant's bytes: code
+//! that hands a buffer to a client must have written every byte of the length it states (the conformance suite checks
+//! each device for that).
 
 use crate::foreign::{ForeignMemory, Room};
 use crate::pages::{self, Pages, PagesAt};
@@ -37,22 +37,22 @@ pub const KEPT_BYTES_MAX: usize = 16 << 20;
 /// Most [`Lent`] that a thread keeps for its next foreign buffers.
 const LENT_MAX: usize = 4096;
 
-/// Bytes of a payload: owned and page-aligned, or a part of somebody else's memory.
+/// Bytes of a payload: owned and page-aligned, or a part of foreign memory.
 pub struct Buffer {
     start: NonNull<u8>,
     /// Owned: the capacity, bytes, which is even. Lent: the address of its [`Lent`] plus one.
     word: *mut Lent,
 }
 
-/// What a foreign buffer or a part needs besides its address. Used again, so that a request takes no memory.
+/// Length and lender of a foreign buffer or a part. Reused, so that a request takes no memory.
 struct Lent {
     length_bytes: usize,
     lender: Lender,
 }
 
-/// Whose the bytes of a lent buffer are. Holding it keeps them.
+/// Owner of the bytes of a lent buffer. Holding it keeps them.
 enum Lender {
-    /// Kept for the next buffer.
+    /// No owner: kept for the next buffer.
     Nobody,
     Foreign(#[expect(dead_code, reason = "it is held, not looked at")] Arc<ForeignMemory>),
     Whole(Arc<Whole>),
@@ -64,7 +64,6 @@ enum Lender {
 }
 
 impl Lent {
-    /// The place of its pages, if they are in the kernel.
     fn place(&self) -> Option<u16> {
         match &self.lender {
             Lender::Pages { place, .. } => Some(*place),
@@ -74,7 +73,7 @@ impl Lent {
     }
 }
 
-/// A buffer whose bytes were lent to parts: nobody reaches them through it until all parts are gone.
+/// A buffer whose bytes were lent to parts: no code reaches them through it until all parts are gone.
 #[derive(Debug, Default)]
 pub(crate) struct Whole(Option<Buffer>);
 
@@ -116,7 +115,7 @@ impl Cut {
     /// The whole buffer again, once every part of it is gone; and the memory for the next cut. `None`: a part is not,
     /// and the last one will free the bytes.
     pub(crate) fn mend(mut self) -> Option<(Buffer, Arc<Whole>)> {
-        // Nobody else has it, so no part is left, and none can come.
+        // This is the only reference, so no part is left, and none can come.
         let buffer = Arc::get_mut(&mut self.whole)?.0.take()?;
         Some((buffer, self.whole))
     }
@@ -126,7 +125,7 @@ impl Cut {
 // Send and Sync); nothing about them is tied to the thread that made it.
 unsafe impl Send for Buffer {}
 
-/// What a thread keeps for its next buffers, by class.
+/// Memory that a thread keeps for its next buffers, by class.
 struct Kept {
     classes: [Vec<Buffer>; CLASSES],
     bytes: usize,
@@ -182,7 +181,7 @@ impl Buffer {
         Buffer::lent(start, length_bytes, Lender::Pages { pages: pages.clone(), place: pages.number(at) })
     }
 
-    /// `length_bytes` that begin at `start` and that `lender` keeps.
+    /// A buffer of `length_bytes` that begin at `start` and that `lender` keeps.
     fn lent(start: NonNull<u8>, length_bytes: usize, lender: Lender) -> Buffer {
         let kept = KEPT.try_with(|kept| kept.borrow_mut().lent.pop()).ok().flatten();
         let mut lent = kept.unwrap_or_else(|| Box::new(Lent { length_bytes, lender: Lender::Nobody }));
@@ -207,14 +206,14 @@ impl Buffer {
         Buffer { start, word: std::ptr::without_provenance_mut(capacity_bytes) }
     }
 
-    /// Its bytes are another's: [`Lent`] says whose.
+    /// The lender, if the bytes have another owner.
     #[inline]
     fn lender(&self) -> Option<&Lent> {
         // SAFETY: the address of the Lent that `lent` put there, which this buffer alone has.
         (self.word.addr() & 1 != 0).then(|| unsafe { &*self.word.wrapping_byte_sub(1) })
     }
 
-    /// It is a part of somebody else's memory: there is no slice of it, only its [`Buffer::room`].
+    /// True for a part of foreign memory: there is no slice of it, only its [`Buffer::room`].
     #[inline]
     pub fn is_foreign(&self) -> bool {
         self.lender().is_some_and(|lent| match &lent.lender {
@@ -223,7 +222,7 @@ impl Buffer {
         })
     }
 
-    /// Where its pages are, if they are not here: then nobody reaches its bytes by its address.
+    /// Place of the pages that stay in the kernel; their bytes cannot be reached by the buffer's address.
     #[inline]
     pub fn pages(&self) -> Option<PagesAt> {
         let place = self.lender()?.place()?;
@@ -233,11 +232,11 @@ impl Buffer {
     /// All bytes of a buffer that is not foreign.
     ///
     /// # Panics
-    /// If it is foreign; so does [`Buffer::as_mut_slice`]. Whoever may meet foreign ones uses [`Buffer::room`].
+    /// If it is foreign; so does [`Buffer::as_mut_slice`]. Code that may meet foreign buffers uses [`Buffer::room`].
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `start` is valid for its capacity, initialised at allocation, and owned by self; of a part nobody
-        // else reaches the bytes (`Cut`).
+        // SAFETY: `start` is valid for its capacity, initialised at allocation, and owned by self; no other code
+        // reaches the bytes of a part (`Cut`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.owned_bytes()) }
     }
 
@@ -255,7 +254,7 @@ impl Buffer {
         self.capacity_bytes()
     }
 
-    /// Its first `length_bytes`, for a device.
+    /// Room of the first `length_bytes`, for a device.
     ///
     /// # Panics
     /// If it has fewer, or they are not here ([`Buffer::pages`]).
@@ -264,7 +263,7 @@ impl Buffer {
         let capacity_bytes = self.capacity_bytes();
         assert!(length_bytes <= capacity_bytes, "{length_bytes} bytes of a buffer of {capacity_bytes}");
         assert!(self.pages().is_none(), "the bytes of {self:?} are in the kernel");
-        // SAFETY: inside, checked above; owned bytes are borrowed with self, and to foreign ones there is no reference.
+        // SAFETY: inside, checked above; owned bytes are borrowed with self, and foreign ones have no reference.
         unsafe { Room::new(self.start, length_bytes, self.is_foreign()) }
     }
 
@@ -287,12 +286,12 @@ impl Buffer {
         self.lender().map_or(self.word.addr(), |lent| lent.length_bytes)
     }
 
-    /// The end of a lent buffer: what it was a part of may go now.
+    /// The end of a lent buffer: its lender may go now.
     #[cold]
     fn give_back(&mut self) {
         // SAFETY: as in capacity_bytes; this is called once, by drop.
         let mut lent = unsafe { Box::from_raw(self.word.wrapping_byte_sub(1)) };
-        // Not while what the thread keeps is borrowed: it may run any code.
+        // Not while the thread's memory is borrowed: it may run any code.
         drop(std::mem::replace(&mut lent.lender, Lender::Nobody));
         // A thread that ends keeps nothing.
         let _ = KEPT.try_with(|kept| {
@@ -320,7 +319,7 @@ impl Drop for Buffer {
         }
         let capacity_bytes = self.word.addr();
         let class = class_of(capacity_bytes);
-        // Whoever keeps it or does not: this drop is not run again for it.
+        // Kept or not, this drop does not run again for it.
         let mut own = Some(ManuallyDrop::new(Buffer { start: self.start, word: self.word }));
         if class < CLASSES {
             let kept = KEPT.try_with(|kept| {

@@ -1,8 +1,8 @@
-//! What if the owner of foreign memory takes its pages away while we read them?
+//! The handler of SIGBUS, for an owner of foreign memory that takes pages away while we read them.
 //!
 //! A guest's memory is a file that its hypervisor may cut. An access behind the end raises SIGBUS, which ends the
 //! process and with it every other tenant. So mappings are watched: a SIGBUS inside one replaces the whole mapping by
-//! zeroes of our own, notes that it is lost, and the access is done again. Whoever uses the mapping looks at the note
+//! zeroes of our own, notes that it is lost, and the access is done again. The user of the mapping looks at the note
 //! and closes its client. System calls are not concerned: they end with EFAULT.
 //!
 //! # What the handler may do
@@ -31,12 +31,12 @@ struct Node {
 /// The node that was made last.
 static LAST: AtomicPtr<Node> = AtomicPtr::new(null_mut());
 
-/// For those who take a node; the handler needs none.
+/// Held to take a node; the handler needs none.
 static TAKING: Mutex<()> = Mutex::new(());
 
 static INSTALL: Once = Once::new();
 
-/// What was to happen at a SIGBUS before us.
+/// The action for SIGBUS before ours.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A mapping that is watched.
@@ -73,10 +73,10 @@ impl Watched {
         &self.0.lost
     }
 
-    /// The mapping is about to go, and nobody accesses it any more.
+    /// Ends the watch. The mapping is about to go, and no thread accesses it any more.
     pub(crate) fn end(&self) {
-        // Release: pairs with the Acquire of whoever takes the node next, under the lock; a handler that still sees the
-        // start is another thread's, at another address.
+        // Release: pairs with the Acquire of the thread that takes the node next, under the lock; a handler that still
+        // sees the start is another thread's, at another address.
         self.0.start.store(0, Ordering::Release);
     }
 }
@@ -104,7 +104,7 @@ fn install() {
         (libc::sigaction(libc::SIGBUS, &raw const action, &raw mut former) == 0).then_some(former)
     };
     if let Some(former) = former {
-        // Nobody else sets it.
+        // No other code sets it.
         let _ = FORMER.set(former);
     }
 }

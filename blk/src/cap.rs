@@ -1,21 +1,21 @@
 //! How often, and how much, may a tenant or an export ask at most?
 //!
-//! A share is relative and has no end: who is alone gets the whole device. A cap is an end: so many requests per
-//! second, so many bytes per second, whatever is free. One [`Cap`] is shared by all workers; each takes from it before
-//! a request is staged (`worker/turnstile.rs`), so what waits for a cap waits in its socket, is not backlogged to the
-//! policy, and leaves its part of the device to others.
+//! A share is relative and has no end: a tenant that is alone gets the whole device. A cap is an end: so many requests
+//! per second, so many bytes per second, whatever is free. One [`Cap`] is shared by all workers; each takes from it
+//! before a request is staged (`worker/turnstile.rs`), so a request that waits for a cap waits in its socket, is not
+//! backlogged to the policy, and leaves its part of the device to others.
 //!
 //! # The rule
 //! The generic cell rate algorithm in its form of virtual scheduling (ITU-T I.371, annex A): a [`Budget`] is one word,
-//! the time at which what was taken until now is paid for. Who takes an amount
+//! the time at which what was taken until now is paid for. A take of an amount
 //!
 //! 1. raises the word to [`BURST_NS`] before now, if it is lower: rest earns no more than that;
 //! 2. adds what the amount costs, amount over rate, and may go when the time comes that the word had before.
 //!
-//! Both steps always succeed, whoever else is taking: nobody retries, and nobody is refused for ever. Who comes later
-//! gets a later time, so workers have their turns in the order in which they came, and the times of two takes are apart
-//! by the whole cost of the first. That makes the rate exact, and lets a request that costs more than the burst pass
-//! and owe: the next one waits until it is paid.
+//! Both steps always succeed, whatever other workers take: no take is retried or refused. A later take gets a later
+//! time, so workers have their turns in the order in which they came, and the times of two takes are apart by the whole
+//! cost of the first. That makes the rate exact, and lets a request that costs more than the burst pass and owe: the
+//! next one waits until it is paid.
 //!
 //! # Example
 //! 100 requests per second: each costs 10 ms. The word stands at 1000 ms, and it is 1003 ms. A first take may go at
@@ -24,16 +24,16 @@
 //!
 //! # Exactness
 //! Over any time t no more than rate x (t + [`BURST_NS`]) and one request more go. Over one second that is 0.8% and one
-//! request. Who always has something waiting loses nothing unless all its workers stay away for longer than the burst.
-//! A cost is rounded to 1/16 ns: at most 0.85% for 512 bytes at 128 GiB/s, and 0.3% at 100 million requests per second.
-//! Times are counted from the engine's start and do not wrap within 36 years.
+//! request. A tenant that always has something waiting loses nothing unless all its workers stay away for longer than
+//! the burst. A cost is rounded to 1/16 ns: at most 0.85% for 512 bytes at 128 GiB/s, and 0.3% at 100 million requests
+//! per second. Times are counted from the engine's start and do not wrap within 36 years.
 
 use mqfq_sched::sync::{AtomicU64, Ordering, Setting};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// How much of a cap can be saved up while nobody asks, ns of its rate. Also how late a worker may come for what it
-/// waited for without losing any of it: timers and busy cores are late by less.
+/// Most of a cap that can be saved up while no request comes, ns of its rate. A worker that comes this late for its
+/// turn loses nothing: timers and busy cores are late by less.
 pub const BURST_NS: u64 = 8_000_000;
 
 /// Times of budgets are finer than the clock.
@@ -47,7 +47,7 @@ const OWED_UNITS_MAX: u64 = 366 * 86_400 * UNITS_PER_S;
 /// Largest amount that one request counts as, bytes: what fits the arithmetic. No client may ask for so much.
 const AMOUNT_MAX: u64 = 1 << 30;
 
-/// What a cap allows; `None`: all.
+/// Limits of a cap; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CapLimits {
     /// Requests of any kind, per second, within [`CapLimits::IOPS`].
@@ -57,7 +57,7 @@ pub struct CapLimits {
 }
 
 impl CapLimits {
-    /// Nothing is capped.
+    /// No limits.
     pub const NONE: CapLimits = CapLimits { iops: None, bytes_per_s: None };
 
     /// Requests per second that can be set.
@@ -67,7 +67,7 @@ impl CapLimits {
     pub const BYTES_PER_S: RangeInclusive<u64> = 4096..=128 << 30;
 }
 
-/// What a cap counts.
+/// Quantity that a cap limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capped {
     /// Requests.
@@ -76,7 +76,7 @@ pub enum Capped {
     Bytes,
 }
 
-/// What has waited for one limit of a cap, since it was made.
+/// Waits for one limit of a cap, since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CapWaits {
     /// Requests that were the first of their worker to wait. Those behind them are not counted: they lie in sockets.
@@ -85,21 +85,21 @@ pub struct CapWaits {
     pub wait_ns: u64,
 }
 
-/// One limit: when is what was taken until now paid for?
+/// One limit, with the time at which all takes until now are paid for.
 ///
 /// 128 bytes, not 64: x86-64 prefetches the other line of a pair.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Budget {
-    /// In 1/16 ns since the engine's start.
+    /// Time at which all takes until now are paid for, in 1/16 ns since the engine's start.
     paid_units: AtomicU64,
     /// 0: no limit.
     per_s: Setting,
     requests: AtomicU64,
     wait_ns: AtomicU64,
-    /// How many workers have somebody wait now, and since when any has ([`Held`]).
+    /// Number of workers with a waiting request, and since when there is one ([`Held`]).
     held: AtomicU64,
-    /// Time during which any had, until the last time that none had, ns.
+    /// Time during which any worker had one, until the last time that none had, ns.
     held_ns: AtomicU64,
 }
 
@@ -141,7 +141,7 @@ impl Budget {
         }
     }
 
-    /// A worker has somebody wait for it from now on, or no more.
+    /// Notes that a worker begins to have a waiting request, or has none any more.
     fn hold(&self, begins: bool, now_ns: u64) {
         // Relaxed, all: sums for reports, as in `waited`; the word changes as a whole.
         let change = |held: Held| if begins { held.begun(now_ns) } else { held.ended() };
@@ -183,7 +183,7 @@ impl Budget {
                 Err(other) => paid_units = other,
             }
         }
-        // Relaxed: see above. Between the two steps others only add, or give back what they had added since.
+        // Relaxed: see above. Between the two steps other threads only add, or give back what they added since.
         self.paid_units.fetch_add(cost_units(amount, per_s), Ordering::Relaxed).div_ceil(UNITS_PER_NS)
     }
 
@@ -205,7 +205,7 @@ impl Budget {
         }
     }
 
-    /// From now on so much per second. What is owed stays owed, in requests or bytes: it is paid at the new rate.
+    /// Sets the rate. Debts stay, in requests or bytes: they are paid at the new rate.
     fn set(&self, limit: Option<u64>, now_ns: u64) {
         let (old, new, now_units) = (self.per_s.get(), limit.unwrap_or(0), now_ns * UNITS_PER_NS);
         self.per_s.set(new);
@@ -236,12 +236,12 @@ impl Budget {
     }
 }
 
-/// What `amount` costs at `per_s`, which is not 0, rounded to the nearest.
+/// Cost of `amount` at `per_s`, which is not 0, rounded to the nearest.
 fn cost_units(amount: u64, per_s: u64) -> u64 {
     (amount.min(AMOUNT_MAX) * UNITS_PER_S + per_s / 2) / per_s
 }
 
-/// When something may go, and for the sake of which limit not before.
+/// Time at which a request may go, and the limit that sets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Due {
     pub(crate) at_ns: u64,
@@ -257,28 +257,28 @@ pub struct Cap {
 }
 
 impl Cap {
-    /// One with these limits, none of it used.
+    /// A cap with these limits, none of it used.
     pub fn new(limits: CapLimits) -> Arc<Cap> {
         Arc::new(Cap { requests: Budget::new(limits.iops), bytes: Budget::new(limits.bytes_per_s) })
     }
 
-    /// What it allows now.
+    /// Limits in force now.
     pub fn limits(&self) -> CapLimits {
         CapLimits { iops: self.requests.limit(), bytes_per_s: self.bytes.limit() }
     }
 
-    /// What has waited for the limit on requests, or on bytes.
+    /// Waits until now for the limit on requests, or on bytes.
     pub fn waits(&self, limit: Capped) -> CapWaits {
         self.budget(limit).waits()
     }
 
-    /// Time during which somebody has waited for the limit until now, on whichever worker, ns: two who wait at the same
-    /// time count once, and who still waits counts.
+    /// Time during which a request has waited for the limit until now, on any worker, ns: waits at the same time count
+    /// once, and a wait under way counts.
     pub fn held_ns(&self, limit: Capped, now_ns: u64) -> u64 {
         self.budget(limit).held_ns(now_ns)
     }
 
-    /// Somebody waits for a limit on one worker from now on, or no more.
+    /// Notes that one worker begins to have a request that waits for a limit, or has none any more.
     pub(crate) fn hold(&self, why: Capped, begins: bool, now_ns: u64) {
         self.budget(why).hold(begins, now_ns);
     }
@@ -290,9 +290,8 @@ impl Cap {
         }
     }
 
-    /// From now on allows `limits`. Changes come one after another, and workers that let somebody wait for the cap must
-    /// be told ([`Mail::CapsChanged`](crate::host::Mail::CapsChanged)):
-    /// `Engine::set_cap` sees to both.
+    /// Puts `limits` in force. Changes come one after another, and workers with requests that wait for the cap must be
+    /// told ([`Mail::CapsChanged`](crate::host::Mail::CapsChanged)): `Engine::set_cap` sees to both.
     pub fn set(&self, limits: CapLimits, now_ns: u64) {
         self.requests.set(limits.iops, now_ns);
         self.bytes.set(limits.bytes_per_s, now_ns);
@@ -337,7 +336,7 @@ impl Caps {
         Arc::new(Caps([export, tenant]))
     }
 
-    /// Neither has a limit.
+    /// Caps without limits.
     pub fn none() -> Arc<Caps> {
         Caps::new(Cap::new(CapLimits::NONE), Cap::new(CapLimits::NONE))
     }
@@ -348,12 +347,12 @@ impl Caps {
         [export.limits(), tenant.limits()]
     }
 
-    /// One of them has a limit now.
+    /// Whether one of them has a limit now.
     pub(crate) fn is_limited(&self) -> bool {
         self.0.iter().any(|cap| cap.limits() != CapLimits::NONE)
     }
 
-    /// In the order in which a request passes them.
+    /// The caps in the order in which a request passes them.
     pub(crate) fn in_order(&self) -> &[Arc<Cap>; 2] {
         &self.0
     }

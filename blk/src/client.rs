@@ -22,9 +22,9 @@
 //! |---|---|
 //! | `submit`, `accept`, `receive`, `send`, `signal` | the worker keeps a client that is done |
 //! | `timer`, `poll`, `count` | a client that is done is dropped, and they are cancelled with it |
-//! | `command` | a client that is done is dropped, and nobody hears of its end; the ring keeps what the driver may touch |
+//! | `command` | a client that is done is dropped, and its end is not reported; the ring keeps what the driver may touch |
 //!
-//! A descriptor must stay open until what was asked of it ended, was taken back, or went with the client.
+//! A descriptor must stay open until the operations on it ended, were taken back, or went with the client.
 
 use crate::buffer::Buffer;
 use crate::cap::Caps;
@@ -54,17 +54,17 @@ impl From<Slot> for DeviceIndex {
 pub enum Part {
     /// Protocol bytes.
     Bytes(Vec<u8>),
-    /// `length_bytes` of a request's buffer, from its start.
+    /// The first `length_bytes` of a request's buffer.
     Payload {
         /// The bytes.
         buffer: Buffer,
-        /// How many of them.
+        /// Number of bytes to send.
         length_bytes: usize,
     },
 }
 
 impl Part {
-    /// How many bytes it sends.
+    /// Number of bytes that it sends.
     pub fn length_bytes(&self) -> usize {
         match self {
             Part::Bytes(bytes) => bytes.len(),
@@ -105,7 +105,7 @@ impl Part {
 /// Source: Linux' SCM_MAX_FD.
 pub const DESCRIPTORS_MAX: usize = 253;
 
-/// Descriptors that came with a message (SCM_RIGHTS). Those that nobody takes are closed.
+/// Descriptors that came with a message (SCM_RIGHTS). Those not taken are closed.
 #[derive(Debug, Default)]
 pub struct Descriptors(Option<Box<Passed>>);
 
@@ -116,21 +116,21 @@ struct Passed {
 }
 
 impl Descriptors {
-    /// None came.
+    /// No descriptors.
     pub const NONE: Descriptors = Descriptors(None);
 
-    /// `descriptors`, of which the kernel closed some if `is_cut`.
+    /// Holds `descriptors`, of which the kernel closed some if `is_cut`.
     pub fn new(descriptors: Vec<OwnedFd>, is_cut: bool) -> Descriptors {
         let is_none = descriptors.is_empty() && !is_cut;
         Descriptors((!is_none).then(|| Box::new(Passed { descriptors, is_cut })))
     }
 
-    /// How many, at most [`DESCRIPTORS_MAX`].
+    /// Number of descriptors, at most [`DESCRIPTORS_MAX`].
     pub fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |passed| passed.descriptors.len())
     }
 
-    /// None came.
+    /// True without descriptors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -140,13 +140,14 @@ impl Descriptors {
         self.0.as_ref().is_some_and(|passed| passed.is_cut)
     }
 
-    /// Them, in the order in which they were sent.
+    /// The descriptors, in the order in which they were sent.
     pub fn into_vec(self) -> Vec<OwnedFd> {
         self.0.map_or(Vec::new(), |passed| passed.descriptors)
     }
 }
 
-/// What a front end calls a client, so that it can be drained without the others: numbers of the front end's choice.
+/// Names that a front end gives a client, so that it can be drained without the others: numbers of the front end's
+/// choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Label {
     /// This client, or it and its siblings (a guest's queues).
@@ -158,9 +159,9 @@ pub struct Label {
 /// Which clients are meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
-    /// All with this [`Label::client`].
+    /// All clients with this [`Label::client`].
     Client(u64),
-    /// All with this [`Label::export`].
+    /// All clients with this [`Label::export`].
     Export(u64),
 }
 
@@ -174,11 +175,11 @@ impl Whose {
     }
 }
 
-/// What goes from one process to the one that takes its place: bytes that the giver's code wrote and the taker's code
-/// of the same kind reads, and copies of descriptors.
+/// State that goes from one process to the one that takes its place: bytes that the giver's code wrote and the taker's
+/// code of the same kind reads, and copies of descriptors.
 #[derive(Debug, Default)]
 pub struct Packed {
-    /// As its kind says.
+    /// In the format that its kind says.
     pub state: Vec<u8>,
     /// In the order that its kind says.
     pub descriptors: Vec<OwnedFd>,
@@ -189,25 +190,25 @@ pub struct Packed {
 pub struct PackedClient {
     /// The front end's number of the listener that it is, or that it came by.
     pub listener: u64,
-    /// It is that listener, and no connection.
+    /// True: the listener itself; false: a connection.
     pub is_listener: bool,
-    /// What travels.
+    /// State of the client.
     pub packed: Packed,
 }
 
-/// Requests that are to be gone before something of theirs is somebody else's.
+/// Requests that must be gone before their flow or their bytes get another owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remains {
-    /// Those of a flow.
+    /// Requests of a flow.
     Flow(FlowId),
-    /// All of the device.
+    /// All requests of the device.
     All,
-    /// Those that touch these bytes of the device: the first, and the one after the last.
+    /// Requests that touch these bytes of the device: the first, and the one after the last.
     Bytes(u64, u64),
 }
 
 impl Remains {
-    /// This request is one of them. A flush touches no bytes.
+    /// True for a request that is one of them. A flush touches no bytes.
     pub fn includes(self, submission: &Submission) -> bool {
         let &Submission { flow, offset_bytes, length_bytes, .. } = submission;
         match self {
@@ -221,7 +222,7 @@ impl Remains {
 /// Makes a client on the worker where it will live.
 pub type MakeClient = Box<dyn FnOnce() -> Box<dyn Client> + Send>;
 
-/// Something that was asked for ended.
+/// End of an operation.
 #[derive(Debug)]
 pub enum Event {
     /// A [`Context::accept`] ended.
@@ -239,7 +240,7 @@ pub enum Event {
         buffer: Buffer,
         /// Bytes received from `start` on (0: the peer closed), or the errno.
         result: Result<usize, i32>,
-        /// What came with the first of the bytes, if that was asked for.
+        /// Descriptors that came with the first of the bytes, if they were asked for.
         descriptors: Descriptors,
     },
     /// A [`Context::send`] or [`Context::send_with_descriptors`] ended: everything was sent, or the connection is
@@ -258,7 +259,7 @@ pub enum Event {
         user: u32,
         /// The parts given.
         parts: Vec<Part>,
-        /// How many of their bytes have left, fewer than there are.
+        /// Number of their bytes that have left, fewer than there are.
         sent_bytes: usize,
     },
     /// The time of a [`Context::timer`] has come: [`Context::now_ns`] is not before it.
@@ -277,21 +278,21 @@ pub enum Event {
     Counted {
         /// As given.
         user: u32,
-        /// What the eventfd held, which is 0 now, or the errno; ECANCELED as above, EINVAL: it is no eventfd.
+        /// Value of the eventfd, which is 0 now, or the errno; ECANCELED as above, EINVAL: it is not an eventfd.
         result: Result<u64, i32>,
     },
     /// A [`Context::command`] ended.
     Commanded {
         /// As given.
         user: u32,
-        /// As the driver says it; below 0: an errno.
+        /// Result as the driver states it; below 0: an errno.
         result: i32,
     },
     /// A [`Context::signal`] ended.
     Signalled {
         /// As given.
         user: u32,
-        /// The errno. EAGAIN: the eventfd is full, which its reader notices as well, or it is one that blocks.
+        /// The errno. EAGAIN: the eventfd is full, which its reader notices as well, or it blocks.
         result: Result<(), i32>,
     },
 }
@@ -304,7 +305,7 @@ pub enum Refused {
     TenantFull(Submission),
 }
 
-/// What a worker offers to the client it is calling.
+/// Services that a worker offers to the client it is calling.
 pub trait Context {
     /// Nanoseconds since the engine started, read when a turn of the loop begins, and now and then in it: when a timer
     /// has ended, and for each round of the devices.
@@ -348,11 +349,11 @@ pub trait Context {
     fn count(&mut self, event: RawFd, user: u32);
 
     /// Adds 1 to the eventfd `event`, which must be one that does not block (O_NONBLOCK: set it where the descriptor is
-    /// taken); ends with [`Event::Signalled`], always at once: whoever shares the eventfd may keep it full.
+    /// taken); ends with [`Event::Signalled`], always at once: a process that shares the eventfd may keep it full.
     fn signal(&mut self, event: RawFd, user: u32);
 
     /// Gives a driver a command, which ends with [`Event::Commanded`] when the driver wants, perhaps never. It cannot
-    /// be taken back. As it stands here: a context without drivers, which nobody may ask.
+    /// be taken back. The default is for a context without drivers and must not be called.
     fn command(&mut self, command: Command, user: u32) {
         let _ = (command, user);
         unreachable!("this context has no drivers")
@@ -394,16 +395,16 @@ pub trait Client {
     /// First call, on the worker's thread: start receiving.
     fn start(&mut self, context: &mut dyn Context);
 
-    /// Something that was asked for ended.
+    /// An operation ended.
     fn event(&mut self, context: &mut dyn Context, event: Event);
 
     /// A request completed.
     fn completed(&mut self, context: &mut dyn Context, completion: Completion);
 
-    /// End of a turn of the loop in which this client was called: send or post what has gathered, in one batch.
+    /// End of a turn of the loop in which this client was called: send or post all that has gathered, in one batch.
     fn turn_end(&mut self, context: &mut dyn Context);
 
-    /// There is room again for the flow whose submission was refused.
+    /// The flow whose submission was refused has room again.
     fn room(&mut self, context: &mut dyn Context);
 
     /// The engine shuts down, or this client alone shall go: read no more requests, answer those admitted, then be
@@ -436,8 +437,8 @@ pub trait Client {
         self.is_done()
     }
 
-    /// What another process needs to go on with it, while it is paused; it keeps what it has. `None`: nothing of it
-    /// travels. `version`: of the state ([`crate::state`]).
+    /// State that another process needs to go on with this client, while it is paused; it keeps its own. `None`:
+    /// nothing of it travels. `version`: of the state ([`crate::state`]).
     ///
     /// # Errors
     /// No descriptor is left for a copy of one.
@@ -446,12 +447,12 @@ pub trait Client {
         Ok(None)
     }
 
-    /// Nobody takes its place: go on as if it had not been paused.
+    /// Goes on as if it had not been paused: no other process takes its place.
     fn resume(&mut self, context: &mut dyn Context) {
         let _ = context;
     }
 
-    /// What it is called now. Asked for when some clients are to drain.
+    /// Its label now. Asked for when some clients are to drain.
     fn label(&self) -> Label {
         Label::default()
     }

@@ -8,9 +8,9 @@ pub struct Clock(Source);
 
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// The machine's.
+    /// The machine's time.
     Since(Instant),
-    /// Of an engine whose workers are stepped (`engine/steps.rs`).
+    /// Time of an engine whose workers are stepped (`engine/steps.rs`).
     MadeUp(fn() -> u64),
 }
 

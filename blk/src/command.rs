@@ -12,8 +12,8 @@
 //! Source: io_uring_enter(2), IORING_OP_URING_CMD; the layout of the 16 bytes is that of `struct ublksrv_io_cmd`, that
 //! of the place beside them of `struct ublk_auto_buf_reg`.
 //!
-//! Invariant: a room stays mapped until the last command that named one has ended, whoever has gone by then: the ring
-//! holds the file with each command.
+//! Invariant: a room stays mapped until the last command that named one has ended, even if its client has gone: the
+//! ring holds the file with each command.
 
 use crate::buffer::Buffer;
 use crate::foreign::ForeignMemory;
@@ -29,10 +29,10 @@ pub struct CommandFile {
     room_bytes: usize,
 }
 
-/// Where the bytes of requests are.
+/// Place of the bytes of requests.
 #[derive(Debug)]
 enum Bytes {
-    /// In rooms of this memory, which the driver may touch.
+    /// Rooms of this memory, which the driver may touch.
     Here(Arc<ForeignMemory>),
     /// In the kernel: the room of a number is the place `first` + number.
     Kernel { pages: Arc<Pages>, first: u16 },
@@ -80,7 +80,7 @@ impl CommandFile {
         }
     }
 
-    /// How large a room is, bytes.
+    /// Size of a room, bytes.
     pub fn room_bytes(&self) -> usize {
         self.room_bytes
     }
@@ -103,7 +103,7 @@ impl CommandFile {
         }
     }
 
-    /// Its number, for the ring.
+    /// Number of the descriptor, for the ring.
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -129,9 +129,9 @@ impl CommandFile {
 /// One command, as [`crate::client::Context::command`] takes it.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// Where to.
+    /// File that the command goes to.
     pub file: Arc<CommandFile>,
-    /// What is asked of the driver, in its numbers.
+    /// The driver's number of the operation.
     pub operation: u32,
     /// The driver's own 8 bytes.
     pub head: [u8; 8],
@@ -140,7 +140,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// As the driver reads it.
+    /// The command's bytes as the driver reads them.
     ///
     /// # Panics
     /// If its file has no such room.
@@ -148,7 +148,7 @@ impl Command {
         self.parts().0
     }
 
-    /// The same, and the number of the place that stands beside it.
+    /// Bytes of the command, and the number of the place that stands beside them.
     ///
     /// # Panics
     /// As [`Command::bytes`].

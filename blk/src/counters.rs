@@ -1,4 +1,4 @@
-//! Counters that one worker writes and anybody reads, without either of them waiting.
+//! Counters that one worker writes and any thread reads, without either of them waiting.
 //!
 //! Answers: how does a scrape learn what a worker has counted, if it must cost that worker nothing? Each context has a
 //! [`Board`]: words of its own, and words of each flow. Its worker changes a word by a load and a store, which is one
@@ -53,7 +53,7 @@ const FIRST_FLOWS: usize = 8;
 pub struct Word(AtomicU64);
 
 impl Word {
-    /// As anybody finds it.
+    /// The word as a reader on any thread finds it.
     #[inline(always)]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -70,7 +70,7 @@ impl Word {
     }
 }
 
-/// What one flow has done on one context.
+/// Counters of one flow on one context.
 // Not aligned to lines: its neighbours are written by the same worker, and memory that is aligned to more than 16 bytes
 // is zeroed by writing, page after page.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub struct FlowCounters {
     active_until_ns: Word,
     /// Odd while the run goes into the counters.
     version: Word,
-    /// Cost of what completed, bytes-equivalent.
+    /// Cost of completed requests, bytes-equivalent.
     cost: Word,
     completed: [Word; Op::COUNT],
     total_ns_sum: [Word; Op::COUNT],
@@ -124,7 +124,7 @@ impl Buckets {
     }
 }
 
-/// What is the same of all requests of a run: operation, how it ended, length. Never 0.
+/// Operation, end and length of a run's requests in one word. Never 0.
 #[inline(always)]
 fn kind_of(op: Op, status: Status, length_bytes: u32) -> u64 {
     u64::from(length_bytes) << 32 | (op.index() as u64) << 8 | (status as u64) << 1 | 1
@@ -160,7 +160,7 @@ impl FlowCounters {
     fn begin_run(&self, kind: u64, queued_ns: u64, device_ns: u64) {
         let version = self.version.get();
         self.version.set(version + 1);
-        // Release: pairs with the Acquire fence of `read`. Whoever sees a word of what follows sees the odd version.
+        // Release: pairs with the Acquire fence of `read`. A reader that sees a later word sees the odd version.
         fence(Ordering::Release);
         self.end_run();
         self.run_kind.set(kind);
@@ -193,8 +193,8 @@ impl FlowCounters {
         self.total_ns.record_n(queued_ns + device_ns, count);
     }
 
-    /// Adds what was counted to `into`, with the run if none begins or ends meanwhile.
-    /// `with_latencies`: and not the sums alone, which are a tenth of the memory.
+    /// Adds the counts to `into`, with the run if none begins or ends meanwhile. `with_latencies`: and not the sums
+    /// alone, which are a tenth of the memory.
     pub fn read(&self, into: &mut FlowStats, with_latencies: bool) {
         for _ in 0..READS_MAX {
             // Acquire: pairs with the Release store in `begin_run`.
@@ -241,12 +241,12 @@ impl FlowCounters {
         self.total_ns.read(&mut into.total_ns);
     }
 
-    /// When a request of the flow last completed here; 0: none has.
+    /// Time of the flow's last completion here; 0: there was none.
     pub fn last_ns(&self) -> u64 {
         self.active_until_ns.get()
     }
 
-    /// Nothing of the flow has completed here.
+    /// Whether no request of the flow has completed here.
     fn is_untouched(&self) -> bool {
         self.run_kind.get() == 0
     }
@@ -262,17 +262,17 @@ fn is_recalled(kind: u64) -> bool {
     kind >> 1 & 0x7f == Status::Recalled as u64
 }
 
-/// What one context and its flows have done, for its worker to write and anybody to read.
+/// Counters of one context and its flows: its worker writes them, any thread reads them.
 #[derive(Debug)]
 pub struct Board {
     pub(crate) stats: HctxCounters,
     first: Box<[FlowCounters]>,
-    /// Of the flows behind the first ones.
+    /// Counters of the flows behind the first ones.
     more: [OnceLock<Box<[FlowCounters]>>; PIECES],
 }
 
 impl Board {
-    /// Zeros for so many flows.
+    /// A board of zeros for so many flows.
     pub fn new(flows: usize) -> Board {
         let first = if flows == 0 { 0 } else { flows.next_power_of_two().max(FIRST_FLOWS) };
         Board { stats: HctxCounters::default(), first: zeroed(first), more: Default::default() }
@@ -331,24 +331,24 @@ impl Board {
         counters.version.0.store(version + 2, Ordering::Release);
     }
 
-    /// What a flow has done here. `None`: nothing, or it is not counted.
+    /// Statistics of a flow here. `None`: it has done nothing, or is not counted.
     pub fn read_flow(&self, flow: FlowId) -> Option<Box<FlowStats>> {
         let mut stats = Box::<FlowStats>::default();
         self.add_flow(flow, &mut stats, true).then_some(stats)
     }
 
-    /// Adds what a flow has done here ([`FlowCounters::read`]); false: nothing, or it is not counted.
+    /// Adds the counts of a flow here ([`FlowCounters::read`]); false: there are none, or it is not counted.
     pub fn add_flow(&self, flow: FlowId, into: &mut FlowStats, with_latencies: bool) -> bool {
         let counters = self.flow(flow).filter(|counters| !counters.is_untouched());
         counters.inspect(|counters| counters.read(into, with_latencies)).is_some()
     }
 
-    /// What the context has done.
+    /// Statistics of the context.
     pub fn read(&self) -> HctxStats {
         self.stats.read()
     }
 
-    /// Flows that it has words for.
+    /// Number of flows that it has words for.
     pub fn flows(&self) -> usize {
         let more = self.more.iter().map_while(OnceLock::get).map(|piece| piece.len());
         self.first.len() + more.sum::<usize>()

@@ -10,7 +10,7 @@ mod flows;
 mod pause;
 mod pulse;
 
-pub use classes::Settled;
+pub use classes::{Finding, FirstPolicy, Settled};
 
 use crate::client::{MakeClient, Whose};
 use crate::clock::Clock;
@@ -62,7 +62,7 @@ pub struct FlowOptions {
 /// Groups of flows on one device.
 #[derive(Clone, Debug, Default)]
 pub struct Grouping {
-    /// The groups and who is in them; empty, or the policy has groups.
+    /// The groups and their flows; empty, or the policy has groups.
     pub tree: Tree,
     /// The groups' names, for reports, by `GroupId`.
     pub names: Vec<String>,
@@ -87,35 +87,34 @@ pub struct DeviceOptions {
     pub name: String,
     /// The device itself, opened.
     pub device: Arc<dyn Device>,
-    /// Who shares it how.
+    /// Policy that shares it out.
     pub policy: PolicyOptions,
-    /// In its place if the device has not the class queues that it needs, or if they have no effect; `None`: then the
-    /// engine does not start.
-    pub fallback: Option<PolicyOptions>,
+    /// Chooses the policy that it begins with; `None`: the one above.
+    pub first_policy: Option<FirstPolicy>,
     /// Commands on each hardware queue at once, 1..=65535, in a set of class queues on each of the three up to
     /// [`TagSet::CLASS_DEPTH_MAX`](crate::tag::TagSet::CLASS_DEPTH_MAX). Policies with a depth D never use more than D.
     pub queue_depth: u16,
     /// The flows, by `FlowId`.
     pub flows: Vec<FlowOptions>,
-    /// Which of them belong together. Default: none.
+    /// Groups of the flows. Default: none.
     pub grouping: Grouping,
-    /// What requests cost.
+    /// Cost of each request.
     pub cost: CostModel,
-    /// What is done to requests besides scheduling them.
+    /// Treatment of requests besides scheduling.
     pub path: PathOptions,
-    /// Which queues the workers share; [`QueueLayout::default`]: none.
+    /// Queues that the workers share; [`QueueLayout::default`]: none.
     pub queues: QueueLayout,
 }
 
 impl DeviceOptions {
-    /// A device with nothing to fall back to: 64 commands on each hardware queue, costs of [`CostModel::FLAT`], the
+    /// A device that begins with this policy: 64 commands on each hardware queue, costs of [`CostModel::FLAT`], the
     /// path as shipped, and no queue shared.
     pub fn new(name: &str, device: Arc<dyn Device>, policy: PolicyOptions, flows: Vec<FlowOptions>) -> DeviceOptions {
         DeviceOptions {
             name: name.to_owned(),
             device,
             policy,
-            fallback: None,
+            first_policy: None,
             queue_depth: 64,
             flows,
             grouping: Grouping::default(),
@@ -147,11 +146,11 @@ pub struct NamedFlowStats {
     pub name: String,
     /// Counters of the tenant on this device.
     pub stats: FlowStats,
-    /// By worker: when it last completed something of the tenant, ns since the engine started; 0: never. Empty in
+    /// By worker: time of its last completion for the tenant, ns since the engine started; 0: never. Empty in
     /// [`Engine::sums`].
     pub last_ns: Vec<u64>,
-    /// What it has submitted to the high, medium and low queues since the policy was made, bytes of cost, of a policy
-    /// that names them.
+    /// Bytes of cost submitted to the high, medium and low queues since the policy was made, of a policy with class
+    /// queues.
     pub class_bytes: Option<[u64; 3]>,
     /// Its weight, as last set.
     pub weight: Weight,
@@ -181,38 +180,38 @@ pub struct DeviceStats {
     pub name: String,
     /// The policy's name.
     pub policy: &'static str,
-    /// What it was made with.
+    /// Options it was made with.
     pub options: PolicyOptions,
     /// The weights of the device's class queues, of a policy that sets them.
     pub class_weights: Option<ClassWeights>,
-    /// What is in force of what is found while the policy runs, and why; `None` if its figures are numbers.
+    /// Parameters found while the policy runs, and why they are these; `None` if its figures are numbers.
     pub in_force: Option<InForce>,
-    /// What a write costs, in 256ths of what the cost model says, if that is followed.
+    /// Cost of a write in 256ths of the cost model's, if it is followed.
     pub write_cost_256ths: Option<u32>,
-    /// What large requests are cut into now, and why.
+    /// Size of the parts of large requests now, and why.
     pub split: SplitState,
-    /// What the device still does.
+    /// Operations that still work.
     pub health: Health,
     /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
     /// The groups that they are in.
     pub groups: Vec<GroupStats>,
-    /// By hctx, which is by worker.
+    /// Counters by hctx, which is by worker.
     pub hctxs: Vec<HctxStats>,
 }
 
 /// Time of a core that a worker asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
-    /// For how long it wanted a core, since its start, ns: its thread ran, or waited for a core. Time in which it spun
-    /// for another worker or a device is not in it. `None`: the kernel does not say.
+    /// Time that it wanted a core, since its start, ns: its thread ran, or waited for a core. Time in which it spun for
+    /// another worker or a device does not count. `None`: the kernel does not say.
     pub wanted_ns: Option<u64>,
 }
 
 /// Counters of an engine, one moment per worker.
 #[derive(Clone, Debug)]
 pub struct EngineStats {
-    /// When they were asked for, ns since the engine started.
+    /// Time of the question, ns since the engine started.
     pub at_ns: u64,
     /// Counters of the devices, in the order of [`EngineOptions`].
     pub devices: Vec<DeviceStats>,
@@ -220,13 +219,13 @@ pub struct EngineStats {
     pub workers: Vec<WorkerStats>,
 }
 
-/// What a device runs with, as last changed.
+/// A device's configuration, as last changed.
 struct Current {
     name: String,
     queues: QueueLayout,
     settled: Settled,
     policy: PolicyOptions,
-    /// By `FlowId`; `None`: nobody has the place. Behind them the policy has places for more.
+    /// By `FlowId`; `None`: an empty place. Behind them the policy has places for more.
     flows: Vec<Option<FlowOptions>>,
     grouping: Grouping,
     room: Room,
@@ -237,39 +236,26 @@ struct Current {
 pub struct Engine {
     shared: Arc<Shared>,
     topology: Topology,
-    /// By device; `None`: nobody has the index. Held for moments.
+    /// By device; `None`: the index is free. Held for moments.
     current: Mutex<Vec<Option<Current>>>,
-    /// Held by whoever changes something, so that changes come one after another.
+    /// Held during a change, so that changes come one after another.
     changing: Mutex<()>,
-    /// Held by whoever waits for what is under way.
+    /// Held during a sweep.
     sweeping: Mutex<()>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A device whose counters are read: what is known of it, its flows, and where the counters are.
+/// A device whose counters are read: its sums, its flows, and where the counters are.
 type DeviceRead = (DeviceStats, Vec<FlowId>, Arc<SharedDevice>);
 
 impl Engine {
     /// Starts the workers.
     ///
     /// # Errors
-    /// One sentence: a number out of range, a policy's options, a device that has not what its policy needs, a device
-    /// queue or ring that could not be opened.
+    /// One sentence: a number out of range, a policy's options, a device without what its policy needs, a device queue
+    /// or ring that could not be opened.
     pub fn start(options: EngineOptions) -> Result<Engine, String> {
         let clock = Clock::start();
-        Engine::start_with(options, clock, Some(clock))
-    }
-
-    /// The same, but a device that says that it has class queues is believed. For measurements of the path on a device
-    /// that completes at once, where no weight can have an effect.
-    ///
-    /// # Errors
-    /// As [`Engine::start`].
-    pub fn start_without_probe(options: EngineOptions) -> Result<Engine, String> {
-        Engine::start_with(options, Clock::start(), None)
-    }
-
-    fn start_with(options: EngineOptions, clock: Clock, probe: Option<Clock>) -> Result<Engine, String> {
         check(&options)?;
         thread::check_ring()?;
         start_closers().map_err(|error| format!("cannot start the thread that closes descriptors: {error}"))?;
@@ -278,7 +264,7 @@ impl Engine {
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
         let EngineOptions { workers, pin, .. } = options;
-        let mut engine = Engine::over(&options, topology, clock, None, probe, bells)?;
+        let mut engine = Engine::over(&options, topology, clock, None, bells)?;
         let (sender, started) = mpsc::channel();
         for index in 0..workers {
             let pinned = pin && workers <= cpus.len();
@@ -293,9 +279,9 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The same without a thread: the caller makes each worker of its [`Desk`], on a host of its own, and steps it
-    /// ([`Worker::step`](crate::worker::Worker::step)) as `steps` says. A device that says that it has class queues is
-    /// believed. The workers stop, when the engine is dropped, at their next step.
+    /// Starts an engine without threads: the caller makes each worker of its [`Desk`], on a host of its own, and steps
+    /// it ([`Worker::step`](crate::worker::Worker::step)) as `steps` says. Devices begin with the configured policies.
+    /// The workers stop, when the engine is dropped, at their next step.
     ///
     /// # Errors
     /// As [`Engine::start`], but for queues that a worker opens.
@@ -304,13 +290,13 @@ impl Engine {
         let topology = Topology::flat(options.workers);
         let bells = (0..options.workers).map(|_| Arc::new(Bell::silent())).collect();
         let clock = Clock::made_up(steps.now_ns);
-        let engine = Engine::over(&options, topology, clock, Some(steps), None, bells)?;
+        let engine = Engine::over(&options, topology, clock, Some(steps), bells)?;
         let desk = |index| Desk { shared: engine.shared.clone(), index };
         let desks = (0..options.workers).map(desk).collect();
         Ok((engine, desks))
     }
 
-    /// Its workers are turned by whoever waits for them ([`Engine::start_stepped`]), on one thread.
+    /// Whether a caller steps its workers on one thread ([`Engine::start_stepped`]).
     pub fn is_stepped(&self) -> bool {
         self.shared.steps.is_some()
     }
@@ -321,9 +307,9 @@ impl Engine {
         topology: Topology,
         clock: Clock,
         steps: Option<Steps>,
-        probe: Option<Clock>,
         bells: Vec<Arc<Bell>>,
     ) -> Result<Engine, String> {
+        let probe = steps.is_none().then_some(clock);
         let assembled = options.devices.iter().zip(prepare(options, &topology, probe)?);
         let assembled = assembled.map(|(device, prepared)| prepared.assemble(device, options.workers, &bells));
         let current: Vec<Current> = assembled.collect::<Result<_, String>>()?;
@@ -339,7 +325,7 @@ impl Engine {
         })
     }
 
-    /// All that [`Engine::start`] refuses without opening a queue to stay; what each device would start with.
+    /// Checks all that [`Engine::start`] refuses without opening a queue to stay; returns each device's policy.
     ///
     /// # Errors
     /// As [`Engine::start`].
@@ -366,21 +352,21 @@ impl Engine {
     /// Has `action` called, once, when a worker panics (or now, if one has): on that worker's thread, with its index,
     /// after the panic hook. If `action` panics in turn, the process is aborted.
     ///
-    /// A worker that panics takes its clients along, and what it held of the devices stays held: tokens are lost, and
-    /// virtual time waits for its requests. The other workers go on, more and more of their tenants stand still, and
-    /// nothing of that can be repaired from outside. Ending the process is the right action of a server.
+    /// A worker that panics takes its clients along, and keeps its part of the devices: tokens are lost, and virtual
+    /// time waits for its requests. The other workers go on, more and more of their tenants stand still, and no call
+    /// repairs it. Ending the process is the right action of a server.
     pub fn on_worker_panic(&self, action: impl FnOnce(usize) + Send + 'static) {
         self.shared.on_panic(Box::new(action));
     }
 
     /// Has `action` called whenever a worker finds that commands of a device take too long: on that worker's thread,
-    /// with the device's index and what has happened since. The worker's tenants wait meanwhile, so it hands over and
-    /// does no more: it neither blocks nor allocates nor says anything. The first action stays.
+    /// with the device's index and the trouble since. The worker's tenants wait meanwhile, so it hands over and does no
+    /// more: it neither blocks nor allocates nor says anything. The first action stays.
     pub fn on_trouble(&self, action: impl Fn(usize, Trouble) + Send + Sync + 'static) {
         self.shared.on_trouble(Box::new(action));
     }
 
-    /// What a device is, by its index.
+    /// Size, units and features of a device, by its index.
     ///
     /// # Panics
     /// If there is no such device.
@@ -399,15 +385,15 @@ impl Engine {
     }
 
     /// Asks every client to drain and waits until all are done. Clients still there after `grace` have their sockets
-    /// shut down, and what they wait for on a device is waited for as long again, 5 s at least: a device that never
-    /// ends a request holds nobody up for ever. Returns whether all were done within `grace`. New clients are not taken
-    /// any more.
+    /// shut down, and their requests on a device are waited for as long again, 5 s at least: a device that never ends a
+    /// request does not hold up the drain for ever. Returns whether all were done within `grace`. New clients are not
+    /// taken any more.
     pub fn drain(&self, grace: Duration) -> bool {
         self.drain_by(Mail::Drain, || Mail::Abort, grace)
     }
 
-    /// As [`Engine::drain`], for some clients. Others go on, and new ones are taken: who wants none of the same kind to
-    /// come refuses them before.
+    /// As [`Engine::drain`], for some clients. Others go on, and new ones are taken, unless the caller has them refused
+    /// before.
     pub fn drain_some(&self, whose: Whose, grace: Duration) -> bool {
         self.drain_by(|gone| Mail::DrainSome { whose, gone }, || Mail::AbortSome(whose), grace)
     }
@@ -428,7 +414,7 @@ impl Engine {
                 Err(mpsc::RecvTimeoutError::Timeout) if in_time => {
                     in_time = false;
                     (0..self.workers()).for_each(|worker| self.shared.send(worker, abort()));
-                    // A shut-down socket ends at once; what remains is requests on the device.
+                    // A shut-down socket ends at once; requests on the device remain.
                     until_ns = clock.now_ns().saturating_add(nanoseconds(grace.max(LAST_REQUESTS_LEAST)));
                 }
                 Err(_) => return false,
@@ -438,12 +424,12 @@ impl Engine {
     }
 
     /// Has every worker record the requests that complete on every device from now on: the last `capacity` of each. See
-    /// [`crate::trace`]. What was recorded before is dropped.
+    /// [`crate::trace`]. Earlier records are dropped.
     pub fn start_trace(&self, capacity: usize) {
         (0..self.workers()).for_each(|worker| self.shared.send(worker, Mail::StartTrace { capacity }));
     }
 
-    /// Stops recording. What was recorded, by worker, then by device; nothing of a worker that has ended.
+    /// Stops recording, and returns the records by worker, then by device; none for a worker that has ended.
     pub fn take_trace(&self) -> Vec<Vec<Trace>> {
         let ask = |worker| {
             let (sender, reply) = mpsc::channel();
@@ -454,7 +440,7 @@ impl Engine {
         replies.into_iter().map(|reply| self.shared.answer(&reply, Duration::MAX).unwrap_or_default()).collect()
     }
 
-    /// What is under way on each worker, by worker, then by device. Each looks at its table in pieces between requests.
+    /// Requests under way, by worker, then by device. Each worker looks at its table in pieces between requests.
     fn sweep(&self) -> Vec<Result<Vec<Swept>, Missing>> {
         // One after another: a worker makes one sweep at a time.
         let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -482,18 +468,18 @@ impl Engine {
         replies.into_iter().map(swept).collect()
     }
 
-    /// Counters so far. The workers' are read where they are; what is under way they say themselves, and of one that
-    /// does not within a second it is not known.
+    /// Counters so far. The workers' are read in place; each reports its requests under way, and if one does not within
+    /// a second they are missing.
     pub fn stats(&self) -> EngineStats {
         self.read(self.sweep(), true)
     }
 
-    /// The same without latencies and without what is under way: no worker is asked for anything.
+    /// Counters without latencies and requests under way: no worker is asked.
     pub fn sums(&self) -> EngineStats {
         self.read((0..self.workers()).map(|_| Err(Missing::Late)).collect(), false)
     }
 
-    /// What each device still does, by name. Asks no worker.
+    /// Health of each device, by name. Asks no worker.
     pub fn health(&self) -> Vec<(String, Health)> {
         let current = self.current();
         current.iter().flatten().map(|device| (device.name.clone(), device.shared.device.health())).collect()
@@ -553,15 +539,15 @@ impl Drop for Engine {
 /// Least wait for the last requests of clients that were shut down.
 const LAST_REQUESTS_LEAST: Duration = Duration::from_secs(5);
 
-/// As the engine's clock counts; a wait of centuries is one without end.
+/// A duration as the engine's clock counts; centuries are without end.
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How long the workers together may take for what is under way.
+/// Time in which all workers must report their requests under way.
 const SWEEP_PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Why a worker did not say what is under way.
+/// Why a worker did not report its requests under way.
 enum Missing {
     /// It is busy with something else.
     Late,
@@ -569,7 +555,7 @@ enum Missing {
     Gone,
 }
 
-/// What is known of a device without its workers, and the places of its flows.
+/// Counters of a device that need no worker, and the places of its flows.
 fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<SharedDevice>) {
     let Running { policy, tuning } = current.shared.running();
     let flows = || current.flows.iter().enumerate().filter_map(|(place, flow)| Some((place, flow.as_ref()?)));
@@ -621,7 +607,7 @@ impl Prepared {
     fn new(device: &DeviceOptions, topology: &Topology, probe: Option<Clock>) -> Result<Prepared, String> {
         let named = |error: String| format!("device {}: {error}", device.name);
         if device.policy.kind.is_direct() && device.device.has_class_queues() {
-            // What is wrong with the numbers comes before what is measured.
+            // Errors in the numbers are reported before measuring.
             QueueMap::of_sets(&device.queues, topology, &*device.device, device.queue_depth).map_err(named)?;
         }
         let settled = device.settle(probe)?;
@@ -634,7 +620,7 @@ impl Prepared {
         Ok(Prepared { settled, policy, room, map })
     }
 
-    /// With the queues that workers share, each worker's own is opened by itself.
+    /// Opens the queues that workers share; each worker opens its own.
     fn assemble(self, device: &DeviceOptions, workers: usize, bells: &[Arc<Bell>]) -> Result<Current, String> {
         let Prepared { settled, policy, room, map } = self;
         let split = Arc::new(SplitControl::new(device.path.split, workers));

@@ -1,14 +1,14 @@
-//! Memory that belongs to somebody else: a guest's pages, a device's buffer.
+//! Memory of another owner: a guest's pages, a device's buffer.
 //!
 //! A front end maps it once ([`ForeignMemory`]) and makes a [`Buffer`] of a part of it for each request. Such a buffer
 //! goes to the device and back like any other, and nothing is copied because of it. The part stays mapped until the
 //! buffer is dropped, which is on the worker that was given the request.
 //!
 //! # Why there is no slice of it
-//! Its owner may write to it at any time, and no check holds once it was made. A `&[u8]` promises the compiler that
-//! nobody does. So safe code gets a [`Room`] or copies: read once, check the copy, use the copy. Copies are made of
-//! volatile accesses, each word of 8 bytes once. Several workers may copy to the same bytes at once if the owner asks
-//! for that; which bytes win is the owner's affair.
+//! Its owner may write to it at any time, and no check holds once it was made. A `&[u8]` promises the compiler that its
+//! bytes do not change. So safe code gets a [`Room`] or copies: read once, check the copy, use the copy. Copies are
+//! made of volatile accesses, each word of 8 bytes once. Several workers may copy to the same bytes at once if the
+//! owner asks for that; which bytes win is the owner's affair.
 //!
 //! # What devices need
 //! | device | of a buffer |
@@ -25,7 +25,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
 
-/// A mapping of somebody else's memory, and what keeps it mapped.
+/// A mapping of foreign memory, and the guard that keeps it mapped.
 pub struct ForeignMemory {
     start: NonNull<u8>,
     length_bytes: usize,
@@ -35,13 +35,13 @@ pub struct ForeignMemory {
     _guard: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: it is an address range that anybody may access by volatile accesses, from any thread; the guard is Send.
+// SAFETY: it is an address range that any thread may access by volatile accesses; the guard is Send.
 unsafe impl Send for ForeignMemory {}
 // SAFETY: as above; no method gives out a reference to its bytes, and the guard is Sync.
 unsafe impl Sync for ForeignMemory {}
 
 impl ForeignMemory {
-    /// `length_bytes` from `start` on.
+    /// Memory of `length_bytes` from `start` on.
     ///
     /// # Safety
     /// The range is mapped, readable and writable until `guard` is dropped. No Rust reference to any of its bytes
@@ -54,15 +54,15 @@ impl ForeignMemory {
         Arc::new(ForeignMemory { start, length_bytes, lost: None, _guard: guard })
     }
 
-    /// The same memory with a count of holders of its own. A worker that makes buffers of its own view does not share a
-    /// cache line with those that make buffers of theirs.
+    /// Returns this memory with a count of holders of its own. A worker that makes buffers of its own view does not
+    /// share a cache line with those that make buffers of theirs.
     #[must_use]
     pub fn view(self: &Arc<Self>) -> Arc<ForeignMemory> {
         let ForeignMemory { start, length_bytes, lost, .. } = **self;
         Arc::new(ForeignMemory { start, length_bytes, lost, _guard: self.clone() })
     }
 
-    /// Maps `length_bytes` of `file` from `offset_bytes` (a multiple of the page) on, shared with whoever else maps it.
+    /// Maps `length_bytes` of `file` from `offset_bytes` (a multiple of the page) on, shared with its other mappings.
     /// Unmapped with the last buffer of it.
     ///
     /// If the file is cut while it is mapped, the first access behind its end replaces the whole mapping by zeroes of
@@ -111,7 +111,7 @@ impl ForeignMemory {
         Ok(Arc::new(ForeignMemory { start, length_bytes, lost, _guard: guard }))
     }
 
-    /// Its owner took pages of it away while it was mapped here: what it holds now is nobody's.
+    /// True if its owner took pages of it away while it was mapped here: its content means nothing now.
     pub fn is_lost(&self) -> bool {
         // Relaxed: a sign that is looked at again and again; no memory is published through it.
         self.lost.is_some_and(|lost| lost.load(Ordering::Relaxed))
@@ -232,7 +232,7 @@ impl<T> Drop for Mapping<T> {
     }
 }
 
-/// The bytes of a buffer, as a device moves them: owned or somebody else's.
+/// The bytes of a buffer, as a device moves them: owned or foreign.
 pub struct Room<'a> {
     start: NonNull<u8>,
     length_bytes: usize,
@@ -263,7 +263,7 @@ impl<'a> Room<'a> {
         self.length_bytes
     }
 
-    /// It has no bytes.
+    /// Whether it has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.length_bytes == 0
@@ -306,7 +306,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Copies `bytes` into it.
+    /// Copies `bytes` into the room.
     ///
     /// # Panics
     /// If the lengths differ; so does [`Room::copy_to`].
@@ -322,7 +322,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Copies it into `bytes`.
+    /// Copies the room into `bytes`.
     #[inline]
     pub fn copy_to(&mut self, bytes: &mut [u8]) {
         match self.as_mut_slice() {
@@ -369,7 +369,7 @@ const STRING_WORDS: usize = 32;
 unsafe fn copy_string(from: *const u8, to: *mut u8, words: usize) -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: as whoever calls this says; the direction flag is clear wherever Rust runs.
+        // SAFETY: as this function's caller promises; the direction flag is clear wherever Rust runs.
         unsafe {
             std::arch::asm!(
                 "rep movsq",
@@ -478,7 +478,7 @@ unsafe fn fill(to: *mut u8, length_bytes: usize, value: u8) {
 pub(crate) mod tests {
     use super::*;
 
-    /// Zeroed pages of the test's own that play somebody else's.
+    /// Zeroed pages of the test's own that play foreign memory.
     pub(crate) struct Pages {
         words: Box<[std::cell::UnsafeCell<u64>]>,
     }
@@ -492,7 +492,7 @@ pub(crate) mod tests {
     pub(crate) fn memory(length_bytes: usize) -> (Arc<ForeignMemory>, Arc<Pages>) {
         let pages = Arc::new(Pages { words: (0..length_bytes / 8).map(|_| 0.into()).collect() });
         let start = NonNull::new(pages.words.as_ptr().cast_mut().cast::<u8>()).unwrap();
-        // SAFETY: `pages` holds the bytes, and nobody else makes a reference to one: cells give out pointers only.
+        // SAFETY: `pages` holds the bytes, and no other code makes a reference to one: cells give out pointers only.
         (unsafe { ForeignMemory::new(start, length_bytes, pages.clone()) }, pages)
     }
 
@@ -616,8 +616,8 @@ pub(crate) mod tests {
             let _watched = ForeignMemory::map(file.as_fd(), 0, 4096).unwrap();
             let other = tempfile::tempfile().unwrap();
             other.set_len(4096).unwrap();
-            // SAFETY: a mapping that nobody watches, of a file that is cut before it is read; the read ends the
-            // process. raise takes no pointer.
+            // SAFETY: an unwatched mapping of a file that is cut before it is read; the read ends the process. raise
+            // takes no pointer.
             unsafe {
                 if how == "raise" {
                     libc::raise(libc::SIGBUS);

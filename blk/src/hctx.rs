@@ -7,7 +7,7 @@
 //! | `DirectPath` | a policy that names class queues | dispatches | rings | completes |
 //! | `RawPath` | no block layer | dispatches | rings | completes, and counts nothing |
 //!
-//! Each has what it alone needs; the rest is `Shared`. A context chooses its path when it is made, and again when it
+//! Each path holds its own state; the rest is `Shared`. A context chooses its path when it is made, and again when it
 //! gets another policy ([`HwCtx::thaw`]). The path is matched once per call and not per request.
 //!
 //! No clock, thread or ring: the real worker and the simulator both call these three with their own `now_ns`. A worker
@@ -19,9 +19,8 @@
 //! | `hctx/staged.rs`, `hctx/direct.rs`, `hctx/raw.rs` | when does a request go to the device |
 //! | `hctx/shared.rs` | how is a request admitted, dispatched, completed |
 //! | `hctx/hand_over.rs` | how does a command get to the device queue, and again |
-//! | `hctx/recall.rs` | how does what waits for the device get back to its client |
+//! | `hctx/recall.rs` | how does a request that waits for the device get back to its client |
 //! | `hctx/in_flight.rs` | what is a tag used for, and is this end that of its present use |
-//! | `hctx/merge.rs` | which requests share a command, and what becomes of them if it ends badly |
 //! | `hctx/split.rs` | what is a part of a request, and when has the whole ended |
 //! | `hctx/turn.rs` | when does a turn of the loop end for the sake of fairness |
 //! | `hctx/timeout.rs` | what becomes of a command that the device does not end |
@@ -35,7 +34,6 @@ mod follow;
 mod hand_over;
 mod in_flight;
 mod live;
-mod merge;
 mod raw;
 mod recall;
 mod shared;
@@ -76,9 +74,9 @@ use std::sync::Arc;
 /// depth D of the paper's drive (MQFQ section 4), so one batch can fill it.
 const BATCH_MAX: usize = 64;
 
-/// What a context is made of.
+/// Parts of a context.
 pub struct HwCtxOptions<P: Policy> {
-    /// Which it is.
+    /// Number of the context.
     pub id: HctxId,
     /// The device's policy, shared with the other workers.
     pub policy: Arc<P>,
@@ -88,13 +86,13 @@ pub struct HwCtxOptions<P: Policy> {
     pub queue_depth: u16,
     /// How much each flow may stage here, by [`FlowId`].
     pub limits: Vec<StageLimits>,
-    /// What requests cost.
+    /// Costs of requests.
     pub cost: CostModel,
-    /// What is done to requests besides scheduling them.
+    /// Options of the path besides scheduling.
     pub path: PathOptions,
 }
 
-/// How a [`HwCtx::run`] ended.
+/// Result of a [`HwCtx::run`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// Requests handed to the device.
@@ -103,7 +101,7 @@ pub struct Run {
     pub again: bool,
 }
 
-/// Why a submission came back.
+/// The submission that was refused.
 #[derive(Debug)]
 pub struct Full(pub Submission);
 
@@ -115,11 +113,11 @@ pub struct HwCtx<P: Policy> {
     /// A submission of so many bytes does not simply go to its path: 0 while the context is frozen, one more than a
     /// part where large requests are cut.
     detour_from_bytes: u32,
-    /// While the policy takes nothing in: what was admitted since, in order.
+    /// Requests admitted while the policy takes none, in order.
     frozen: Option<VecDeque<Entry>>,
 }
 
-/// Which way requests go.
+/// Path of requests.
 // Looked at by every call: a byte, and not what the compiler finds free in one of the paths.
 #[repr(u8)]
 enum Path {
@@ -129,7 +127,7 @@ enum Path {
 }
 
 impl Path {
-    /// That of a policy, with room for so many requests.
+    /// Path for a policy, with room for so many requests.
     fn of(policy: &impl Policy, staged_max: usize) -> Path {
         match policy.is_direct() {
             true => Path::Direct(DirectPath::new(staged_max)),
@@ -147,15 +145,15 @@ impl<P: Policy> HwCtx<P> {
         HwCtx { path, plug, detour_from_bytes: shared.cut_from_bytes(), shared, frozen: None }
     }
 
-    /// The same without counters per flow ([`HwCtx::flow_stats`] is empty): 5.8 KB for each flow that completes
-    /// something here, which the simulator's 100,000 tenants do not have.
+    /// Returns this context without counters per flow ([`HwCtx::flow_stats`] is empty): 5.8 KB for each flow that
+    /// completes something here, which the simulator's 100,000 tenants do not have.
     #[must_use]
     pub fn without_flow_stats(mut self) -> HwCtx<P> {
         self.shared.counters = Counters::new(0);
         self
     }
 
-    /// The same, charging writes by what they cost the device now: `cost` is that of all its contexts. Without a block
+    /// Returns this context with write costs taken from `cost`, which all contexts of the device share. Without a block
     /// layer nothing is counted, and nothing followed.
     #[must_use]
     pub fn following(mut self, cost: Arc<WriteCost>) -> HwCtx<P> {
@@ -163,8 +161,8 @@ impl<P: Policy> HwCtx<P> {
         self
     }
 
-    /// The same without a block layer: requests go straight to the device queue, and the policy is never asked
-    /// ([`BlockLayer::Raw`](crate::queues::BlockLayer::Raw)).
+    /// Returns this context without a block layer: requests go straight to the device queue, and the policy is never
+    /// asked ([`BlockLayer::Raw`](crate::queues::BlockLayer::Raw)).
     #[must_use]
     pub fn raw(mut self) -> HwCtx<P> {
         self.path = Path::Raw(RawPath::new(self.queue_depth(), self.shared.policy.is_direct()));
@@ -173,8 +171,8 @@ impl<P: Policy> HwCtx<P> {
         self.without_flow_stats()
     }
 
-    /// The same on a set of class queues ([`Device::open_class_queues`](crate::device::Device::open_class_queues)),
-    /// each as deep as `queue_depth` says.
+    /// Returns this context on a set of class queues
+    /// ([`Device::open_class_queues`](crate::device::Device::open_class_queues)), each as deep as `queue_depth` says.
     ///
     /// # Panics
     /// If that is more than [`TagSet::CLASS_DEPTH_MAX`].
@@ -197,8 +195,8 @@ impl<P: Policy> HwCtx<P> {
         }
     }
 
-    /// The same with what large requests are cut into decided together with other workers' contexts. Only where
-    /// [`PathOptions::split`] is not off; it must be of the same option.
+    /// Returns this context with the size of parts decided together with other workers' contexts. Only where
+    /// [`PathOptions::split`] is not off; `control` must be of the same option.
     #[must_use]
     pub fn with_split(mut self, control: Arc<SplitControl>) -> HwCtx<P> {
         self.shared.splitting.iter_mut().for_each(|splitting| splitting.share(control.clone()));
@@ -206,7 +204,7 @@ impl<P: Policy> HwCtx<P> {
         self
     }
 
-    /// What large requests are cut into now, and why. `None`: this context never cuts any.
+    /// Parts that large requests are cut into now, and why. `None`: this context never cuts any.
     pub fn split_state(&self) -> Option<SplitState> {
         Some(self.shared.splitting.as_ref()?.control().state())
     }
@@ -304,8 +302,8 @@ impl<P: Policy> HwCtx<P> {
         }
     }
 
-    /// Collects what the device finished and appends the completions to `out`. Returns how many requests ended, and
-    /// parts that were not the last of theirs.
+    /// Collects finished commands and appends the completions to `out`. Returns how many requests ended, and parts that
+    /// were not the last of their whole.
     pub fn reap(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) -> usize {
         let HwCtx { path, shared, .. } = self;
         let before = out.len();
@@ -340,15 +338,15 @@ impl<P: Policy> HwCtx<P> {
     /// The charge of a write by what has completed.
     #[inline(never)]
     fn follow(&mut self, completions: &[(Owner, Completion)], now_ns: u64) {
-        let staged = self.staged();
+        let now = [self.staged(), self.in_flight()];
         let Shared { id, follow, charges, .. } = &mut self.shared;
         if let Some(follow) = follow {
-            follow.completed(*id, completions, staged, now_ns, charges);
+            follow.completed(*id, completions, now, now_ns, charges);
         }
     }
 
     /// Where requests may be cut: decides anew, if it is time, from how many bytes on. Returns parts that ended since
-    /// the last call and were not the last of theirs.
+    /// the last call and were not the last of their whole.
     #[inline(never)]
     fn after_reap(&mut self, now_ns: u64) -> usize {
         self.shared.look_at_split(now_ns);
@@ -365,14 +363,14 @@ impl<P: Policy> HwCtx<P> {
         room.drain(..)
     }
 
-    /// What has gone wrong with commands since the last call.
+    /// Trouble with commands since the last call.
     #[inline(always)]
     pub fn take_trouble(&mut self) -> Option<Trouble> {
         self.shared.expiry.take_trouble()
     }
 
-    /// From now on admitted requests wait outside the policy, until [`HwCtx::thaw`]. What the policy has goes on to the
-    /// device and back.
+    /// From now on admitted requests wait outside the policy, until [`HwCtx::thaw`]. Requests in the policy go on to
+    /// the device and back.
     pub fn freeze(&mut self, now_ns: u64) {
         let room = self.shared.requests.room();
         self.frozen.get_or_insert_with(|| VecDeque::with_capacity(room));
@@ -380,8 +378,8 @@ impl<P: Policy> HwCtx<P> {
         self.shared.counters.mark(TraceEvent::Frozen, now_ns);
     }
 
-    /// On: what waits for the device ends with [`Status::Recalled`](crate::request::Status::Recalled) as the policy
-    /// grants it, and what is on the device ends as ever. Call [`HwCtx::run`] after it.
+    /// On: requests that wait for the device end with [`Status::Recalled`](crate::request::Status::Recalled) as the
+    /// policy grants them, and those on the device end normally. Call [`HwCtx::run`] after it.
     pub fn recall(&mut self, is_on: bool) {
         self.shared.commands.recall(is_on);
     }
@@ -455,11 +453,6 @@ impl<P: Policy> HwCtx<P> {
         self.plug
     }
 
-    /// Requests that one reap completes, at most.
-    pub fn completions_max(&self) -> usize {
-        self.queue_depth() + self.shared.merging.extra_max
-    }
-
     /// The device queue, for completions that come through the worker's ring.
     pub fn device_mut(&mut self) -> &mut dyn DeviceQueue {
         &mut *self.shared.commands.device
@@ -487,7 +480,8 @@ impl<P: Policy> HwCtx<P> {
         self.shared.commands.refused.is_some()
     }
 
-    /// The last [`HwCtx::run`] ended because the policy held back what is staged: another worker will kick this one.
+    /// The last [`HwCtx::run`] ended because the policy held back the staged requests: another worker will kick this
+    /// one.
     pub fn is_held_back(&self) -> bool {
         matches!(&self.path, Path::Staged(staged) if staged.is_held_back)
     }
@@ -499,13 +493,13 @@ impl<P: Policy> HwCtx<P> {
         (0..board.flows() as u32).map(|flow| board.read_flow(FlowId(flow))).collect()
     }
 
-    /// What this context counts, for anybody to read. `in_flight` and `staged` of it are 0 ([`HwCtx::sweep`]).
+    /// Counters of this context, for any thread to read. `in_flight` and `staged` of it are 0 ([`HwCtx::sweep`]).
     pub fn board(&self) -> &Arc<Board> {
         &self.shared.counters.board
     }
 
-    /// Adds what is under way in places `from` to `from + places` of the table to `found`, by flow. `None`: those were
-    /// the last that had anything.
+    /// Adds the requests under way in places `from` to `from + places` of the table to `found`, by flow. `None`: those
+    /// were the last that had anything.
     pub fn sweep(&self, from: usize, places: usize, found: &mut Swept) -> Option<usize> {
         if from == 0 {
             (found.in_flight, found.staged) = (self.in_flight() as u64, self.staged() as u64);
@@ -519,13 +513,12 @@ impl<P: Policy> HwCtx<P> {
         HctxStats { in_flight, staged, ..self.shared.counters.board.read() }
     }
 
-    /// From now on keeps the last `capacity` requests that complete, and as many marks. What was recorded before is
-    /// dropped.
+    /// From now on keeps the last `capacity` requests that complete, and as many marks. Earlier records are dropped.
     pub fn start_trace(&mut self, capacity: usize) {
         self.shared.counters.trace = Some(Box::new(Recorder::new(capacity)));
     }
 
-    /// Stops recording. What was recorded; nothing if it was off.
+    /// Stops recording. Returns the records; `None` if it was off.
     pub fn take_trace(&mut self) -> Option<Trace> {
         Some(self.shared.counters.trace.take()?.into_trace(self.shared.requests.iter()))
     }

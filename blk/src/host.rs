@@ -27,14 +27,14 @@ use std::sync::{Arc, mpsc};
 /// An operation that ended, as the host names it, and its result. [`Host::resolve`] says what it means.
 pub type Ended = (u64, i32);
 
-/// What the end of an operation means to the loop.
+/// Meaning of an operation's end to the loop.
 #[derive(Debug)]
 pub enum HostEvent {
     /// A client's operation or timer ended.
     Client {
-        /// Whose, as given when it was asked for.
+        /// The client, as given when the operation was asked for.
         client: u32,
-        /// What happened.
+        /// The event.
         event: Event,
     },
     /// A device queue's operation ended.
@@ -43,10 +43,10 @@ pub enum HostEvent {
         device: u16,
         /// The device queue's name for it.
         user: u32,
-        /// As the kernel says it.
+        /// Result as the kernel states it.
         result: i32,
     },
-    /// Somebody kicked.
+    /// The worker was kicked.
     Bell,
 }
 
@@ -58,7 +58,7 @@ pub enum Mail<P: Policy = AnyPolicy> {
     Drain(mpsc::Sender<()>),
     /// End what clients wait for: the grace time of a drain is over.
     Abort,
-    /// Ask some clients to drain; report when those are gone. Others, and those that come later, stay.
+    /// Ask some clients to drain; report when those are gone. Other clients, and later ones, stay.
     DrainSome {
         /// The clients that are asked.
         whose: Whose,
@@ -67,14 +67,14 @@ pub enum Mail<P: Policy = AnyPolicy> {
     },
     /// As [`Mail::Abort`], for some clients.
     AbortSome(Whose),
-    /// Find what is under way on each device, a piece of the table in each turn.
+    /// Find the requests under way on each device, a piece of the table in each turn.
     Sweep(Sweep),
     /// Record requests on every device: see [`crate::hctx::HwCtx::start_trace`].
     StartTrace {
         /// Requests that each context keeps.
         capacity: usize,
     },
-    /// Stop recording, and hand over what was recorded, by device.
+    /// Stop recording, and hand over the records, by device.
     TakeTrace(mpsc::Sender<Vec<Trace>>),
     /// Take no more requests into the policy of a device; report when the last that it has is completed.
     Freeze {
@@ -88,36 +88,36 @@ pub enum Mail<P: Policy = AnyPolicy> {
         /// Index of the device.
         device: u16,
         /// Another policy and this worker's queue of it; only after every worker has reported that it is quiet. `None`:
-        /// go on with the one that was.
+        /// the policy stays.
         policy: Option<(Arc<P>, P::Queue)>,
-        /// What tunes that policy; not looked at without one.
+        /// Tuning of that policy; not looked at without one.
         tuning: Option<Arc<Tuning>>,
     },
-    /// Limits of caps were set: let nobody wait for the old ones.
+    /// Limits of caps were set: no request may wait for the old ones.
     CapsChanged,
     /// Ask every client to pause; report when nothing is under way any more.
     Pause {
-        /// What waits for a device is given back to clients that take it.
+        /// Requests that wait for a device are given back to clients that take them.
         recalls: bool,
         /// Told once.
         quiet: mpsc::Sender<()>,
     },
-    /// Hand over what of the clients travels, as soon as nothing is under way.
+    /// Hand over the clients that travel, as soon as nothing is under way.
     Pack {
-        /// Of the state.
+        /// Version of the state.
         version: u16,
         /// Told once.
         packed: mpsc::Sender<io::Result<Vec<PackedClient>>>,
     },
     /// Go on with every client that was asked to pause.
     Resume,
-    /// Report when nothing is left in a device's context of what was admitted before this came.
+    /// Report when the meant requests admitted before this are gone.
     AwaitEnd {
         /// Index of the device.
         device: u16,
-        /// Which requests.
+        /// Requests that are meant.
         whose: Remains,
-        /// Nobody waits for it any longer then.
+        /// No caller waits for it any longer then.
         given_up_ns: u64,
         /// Told once.
         gone: mpsc::Sender<()>,
@@ -128,9 +128,9 @@ pub enum Mail<P: Policy = AnyPolicy> {
         device: u16,
         /// The flow whose bounds change.
         flow: FlowId,
-        /// What it may stage here.
+        /// Bounds of the flow here.
         limits: StageLimits,
-        /// It is another flow than the one that was, of which nothing is left.
+        /// It is another flow than the one before, of which nothing is left.
         is_new: bool,
         /// Told once.
         done: mpsc::Sender<()>,
@@ -139,7 +139,7 @@ pub enum Mail<P: Policy = AnyPolicy> {
     Grow {
         /// Index of the device.
         device: u16,
-        /// By flow.
+        /// Bounds, by flow.
         limits: Arc<[StageLimits]>,
     },
     /// Begin to serve a device; report when it may be asked for, or why not.
@@ -149,23 +149,23 @@ pub enum Mail<P: Policy = AnyPolicy> {
         /// Told once.
         opened: mpsc::Sender<Result<(), String>>,
     },
-    /// Let go of a device of which no request is left; report when that is done.
+    /// Close a device of which no request is left; report when that is done.
     CloseDevice {
         /// Index of the device.
         device: u16,
         /// Told once.
         closed: mpsc::Sender<()>,
     },
-    /// Leave.
+    /// Leave the loop.
     Stop,
 }
 
 /// A look at all requests of one worker, in pieces.
 #[derive(Debug)]
 pub struct Sweep {
-    /// What was found, by device. Whoever asks brings the memory.
+    /// Requests found, by device. The caller brings the memory.
     pub found: Vec<Swept>,
-    /// Given what was found.
+    /// Given `found` at the end.
     pub reply: mpsc::Sender<Vec<Swept>>,
     /// The device and the place at which it goes on.
     pub at: (usize, usize),
@@ -176,7 +176,7 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// Nanoseconds since the engine started.
     fn now_ns(&mut self) -> u64;
 
-    /// Makes the worker of `hctx` run a full turn soon. What it shall find was published before.
+    /// Makes the worker of `hctx` run a full turn soon. The work for it was published before.
     fn kick(&mut self, hctx: HctxId);
 
     /// The own bell, when a turn found nothing to do: see [`mqfq_sched::wake::WakeWord::may_sleep`].
@@ -185,37 +185,37 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// The own bell: the worker runs again. See [`mqfq_sched::wake::WakeWord::woke`].
     fn woke(&mut self);
 
-    /// The own bell: somebody kicked. See [`mqfq_sched::wake::WakeWord::is_kicked`].
+    /// The own bell: whether it was kicked. See [`mqfq_sched::wake::WakeWord::is_kicked`].
     fn is_kicked(&mut self) -> bool;
 
-    /// The next message, if there is one. Whoever sent it has rung the bell after.
+    /// The next message, if there is one. Its sender has rung the bell after.
     fn take_mail(&mut self) -> Option<Mail<P>>;
 
-    /// Appends what ended since the last call.
+    /// Appends operations that ended since the last call.
     fn collect(&mut self, ended: &mut Vec<Ended>);
 
-    /// What an ended operation means. `None`: nothing to the loop (a client's operation goes on, or a timer was
+    /// Meaning of an ended operation. `None`: nothing to the loop (a client's operation goes on, or a timer was
     /// cancelled).
     fn resolve(&mut self, ended: Ended) -> Option<HostEvent>;
 
     /// True if something has ended that [`Host::collect`] would find, perhaps after a [`Host::enter`].
     fn has_ended(&mut self) -> bool;
 
-    /// Starts what was asked for, without waiting.
+    /// Starts the operations asked for, without waiting.
     ///
     /// # Errors
     /// The host itself is broken, and with it every client: the worker panics.
     fn enter(&mut self) -> io::Result<()>;
 
-    /// The same, then sleeps until a kick, an ended operation, or for `wait_ns`. `is_held_back`: the policy holds back
-    /// what is staged here until another worker has gone on (a host that has been asked to poll instead of relying on
-    /// kicks wakes up for that).
+    /// As [`Host::enter`], then sleeps until a kick, an ended operation, or for `wait_ns`. `is_held_back`: the policy
+    /// holds back the requests staged here until another worker has gone on (a host that has been asked to poll instead
+    /// of relying on kicks wakes up for that).
     ///
     /// # Errors
     /// As [`Host::enter`].
     fn enter_and_wait(&mut self, wait_ns: Option<u64>, is_held_back: bool) -> io::Result<()>;
 
-    /// Once per look of a worker that spins.
+    /// Called once per look of a worker that spins.
     fn spin_hint(&mut self);
 
     /// The worker spun for so long, ns: a core was used, and nothing done.
@@ -315,8 +315,8 @@ pub trait Host<P: Policy = AnyPolicy> {
     fn turned(&mut self) {}
 }
 
-/// The part of a [`Host`] that has to do with descriptors besides sockets, for a host whose clients have none: whoever
-/// asks for one anyway panics. Goes into the implementation of `Host`.
+/// The part of a [`Host`] that has to do with descriptors besides sockets, for a host whose clients have none: a client
+/// that asks for one panics. Goes into the implementation of `Host`.
 #[macro_export]
 macro_rules! no_descriptors {
     () => {
@@ -367,7 +367,7 @@ macro_rules! no_descriptors {
     };
 }
 
-/// The same with the part that has to do with sockets, for a host whose clients have neither.
+/// [`no_descriptors!`] and the part that has to do with sockets, for a host whose clients have neither.
 #[macro_export]
 macro_rules! no_sockets {
     () => {

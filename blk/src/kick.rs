@@ -3,13 +3,13 @@
 use mqfq_sched::wake::WakeWord;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// One worker's bell. Shared by all who may kick it, and alone on its cache lines (128 bytes, because x86-64 prefetches
-/// the other line of a pair): to kick one worker must not slow another.
+/// One worker's bell. Shared by all threads that may kick it, and alone on its cache lines (128 bytes, because x86-64
+/// prefetches the other line of a pair): to kick one worker must not slow another.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Bell {
     word: WakeWord,
-    /// `None`: whoever steps the worker looks at the word.
+    /// `None`: the caller that steps the worker looks at the word.
     event: Option<OwnedFd>,
 }
 
@@ -19,7 +19,7 @@ impl Bell {
     /// # Errors
     /// The error of `eventfd`.
     pub fn new() -> std::io::Result<Bell> {
-        // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor that nobody else owns.
+        // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor with no other owner.
         let event = unsafe {
             let event = libc::eventfd(0, libc::EFD_CLOEXEC);
             if event < 0 {
@@ -30,12 +30,12 @@ impl Bell {
         Ok(Bell { word: WakeWord::default(), event: Some(event) })
     }
 
-    /// A bell that nobody hears: the worker is stepped by who looks at [`Bell::is_kicked`] instead.
+    /// A bell that wakes no thread: the caller that steps the worker looks at [`Bell::is_kicked`] instead.
     pub fn silent() -> Bell {
         Bell { word: WakeWord::default(), event: None }
     }
 
-    /// Makes the worker run a full turn soon. What it shall find was published before.
+    /// Makes the worker run a full turn soon. The work for it was published before.
     pub fn kick(&self) {
         if self.word.kick()
             && let Some(event) = &self.event
@@ -63,7 +63,7 @@ impl Bell {
         self.word.woke();
     }
 
-    /// What the worker's ring reads 8 bytes from, to be woken; -1 of a silent one.
+    /// Descriptor from which the worker's ring reads 8 bytes, to be woken; -1 for a silent bell.
     pub fn event(&self) -> RawFd {
         self.event.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }

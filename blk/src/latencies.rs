@@ -1,7 +1,7 @@
 //! Latencies in buckets of a fixed set: how often each length of time was seen, in a few words.
 //!
 //! Answers: into which bucket does a time fall, and which time stands for a bucket? Source: the log-linear buckets of
-//! HdrHistogram, with fewer of them. Each power of two is cut into [`PARTS`] equal buckets; what is shorter than
+//! HdrHistogram, with fewer of them. Each power of two is cut into [`PARTS`] equal buckets; a time shorter than
 //! [`UNIT_NS`] times [`PARTS`] has buckets of [`UNIT_NS`].
 //!
 //! ```text
@@ -24,7 +24,7 @@ pub const UNIT_NS: u64 = 64;
 /// Powers of two that have buckets of their own, above the first [`PARTS`] buckets.
 const DOUBLINGS: usize = 28;
 
-/// Buckets that there are.
+/// Number of buckets.
 pub const BUCKETS: usize = PARTS * (1 + DOUBLINGS);
 
 /// The end of the last bucket, ns: 137 s.
@@ -60,7 +60,7 @@ pub const fn end_ns(index: usize) -> u64 {
 /// Times seen, by bucket. Without any it takes no memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Latencies {
-    /// As long as the last bucket in use asks for.
+    /// Counts, by bucket, up to the last bucket in use.
     counts: Vec<u64>,
     max_ns: u64,
 }
@@ -91,7 +91,7 @@ impl Latencies {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was seen since `before`, which is an earlier state of this. The longest time stays that of all.
+    /// Latencies since `before`, an earlier state of these. The longest time stays that of all.
     #[must_use]
     pub fn since(&self, before: &Latencies) -> Latencies {
         let earlier = before.counts.iter().chain(std::iter::repeat(&0));
@@ -99,12 +99,12 @@ impl Latencies {
         Latencies { counts, max_ns: self.max_ns }
     }
 
-    /// Times seen.
+    /// Number of times seen.
     pub fn len(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Nothing was seen.
+    /// Whether no time was seen.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -114,7 +114,7 @@ impl Latencies {
         self.max_ns
     }
 
-    /// How often a bucket was seen, by bucket; none if nothing was.
+    /// Times seen, by bucket; none if nothing was seen.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }

@@ -1,8 +1,8 @@
 //! The block layer: staging, dispatch, completion, devices, and the workers that run them.
 //!
-//! The data path ([`hctx`]) and the loop around it ([`worker`]) are functions of state and of what a [`host`] says, and
-//! need no feature. The feature `uring` (default) adds what touches the machine: the worker's thread, the ring, the
-//! clock, the engine, and the file device.
+//! The data path ([`hctx`]) and the loop around it ([`worker`]) are functions of state and of the answers of a
+//! [`host`], and need no feature. The feature `uring` (default) adds what touches the machine: the worker's thread, the
+//! ring, the clock, the engine, and the file device.
 
 #[cfg(test)]
 extern crate self as mqfq_blk; // for what `testing` writes into tests
@@ -22,8 +22,8 @@ mod list;
 pub mod pages;
 pub mod path;
 mod patience;
-pub mod probe;
 pub mod queues;
+pub mod random;
 pub mod request;
 pub mod slots;
 pub mod split;
@@ -57,10 +57,7 @@ pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};
 pub use mqfq_sched::flow::{FlowId, Weight, WeightOutOfRange};
 pub use mqfq_sched::hierarchy;
-pub use mqfq_sched::policy::{
-    AnyPolicy, BfqOptions, ClassWeights, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind,
-    PolicyOptions,
-};
+pub use mqfq_sched::policy::{AnyPolicy, ClassWeights, OwnOptions, PolicyKind, PolicyOptions, Registry, UnknownPolicy};
 pub use mqfq_sched::policy::{KeyText, Tunable};
 pub use mqfq_sched::topology::{HctxId, Topology};
 pub use mqfq_sched::vtime::{VSpan, VTime};

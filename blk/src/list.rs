@@ -1,4 +1,4 @@
-//! Lists on the path of a request: appending where there is room, and emptying what holds nothing.
+//! Lists on the path of a request: appending where there is room, and emptying a list of empty elements.
 
 /// The place behind the last of a list, which has room for it. [`Vec::push`] gets a value that was made before the list
 /// may have to grow: one of several words is then kept on the stack and copied from there. One that is made after this
@@ -6,7 +6,7 @@
 pub(crate) struct Place<'a, T>(&'a mut Vec<T>);
 
 impl<'a, T> Place<'a, T> {
-    /// That of this list, which grows if it must.
+    /// Place behind this list, which grows if it must.
     #[inline(always)]
     pub(crate) fn behind(list: &'a mut Vec<T>) -> Place<'a, T> {
         if list.len() == list.capacity() {
@@ -15,7 +15,7 @@ impl<'a, T> Place<'a, T> {
         Place(list)
     }
 
-    /// That of this list, if it has room.
+    /// Place behind this list, if it has room.
     #[inline(always)]
     pub(crate) fn within(list: &'a mut Vec<T>) -> Option<Place<'a, T>> {
         (list.len() < list.capacity()).then_some(Place(list))
@@ -34,11 +34,11 @@ impl<'a, T> Place<'a, T> {
     }
 }
 
-/// Empties a list whose elements hold nothing that is to be freed any more, without a look at each of them. What one
-/// holds all the same is never freed.
+/// Empties a list whose elements hold nothing that is to be freed any more, without a look at each of them. Memory that
+/// one holds all the same is never freed.
 #[inline(always)]
 pub(crate) fn forget_all<T>(list: &mut Vec<T>) {
-    // SAFETY: the first 0 elements of any list are filled. What is forgotten is leaked, which is safe.
+    // SAFETY: the first 0 elements of any list are filled. Forgotten elements are leaked, which is safe.
     unsafe { list.set_len(0) };
 }
 

@@ -8,9 +8,9 @@ use std::fs;
 pub struct Cpu {
     /// The kernel's number.
     pub number: usize,
-    /// Its core, numbered within the machine.
+    /// Core of the CPU, numbered within the machine.
     pub core: u16,
-    /// Its socket.
+    /// Socket of the CPU.
     pub socket: u16,
 }
 

@@ -7,21 +7,21 @@
 //! Source: Documentation/block/ublk.rst, "Zero copy"; io_uring_enter(2).
 //!
 //! ```text
-//!   Pages     places  first .. first + count, nobody else's in any ring of this process
+//!   Pages     places  first .. first + count, of no other owner in any ring of this process
 //!   Buffer    place 17, from byte 0, 8192 bytes  ──cut──▶  place 17, from byte 4096, 4096 bytes
 //! ```
 //!
-//! # Who sees whose bytes
+//! # Protection
 //! P1. A place that is taken is taken in the rings of all workers. An operation that is put on another worker's ring
 //!     than the request's finds nothing there (EFAULT): never another request's pages.
 //! P2. A place has one request at a time: the driver puts its pages there before the server hears of it, and takes them
 //!     out when the server ends it, which is after the last operation on them has ended.
 //! P3. The kernel checks each operation against the length and the direction of the request whose pages are there.
-//! P4. Nobody reaches the bytes through the address of such a buffer: it is one that no process can have, and
-//!     it has no room. A device says that it can do without (`DeviceInfo::pages_align_bytes`).
-//! P5. Places are given back when nobody has a command or a buffer of them, and never if a request may still be there.
+//! P4. No code reaches the bytes through the address of such a buffer: no process can have that address, and the buffer
+//!     has no room. A device says that it can do without (`DeviceInfo::pages_align_bytes`).
+//! P5. Places are given back when no command or buffer of them is left, and never if a request may still be there.
 //!
-//! Requests with such buffers are cut into parts like any others, and are not merged: one operation has one place.
+//! Requests with such buffers are cut into parts like any others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,10 +35,10 @@ const NOWHERE: usize = 1 << (usize::BITS - 2);
 /// A ring has no table.
 static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
-/// By place: it is somebody's. Looked at when devices come and go.
+/// True for a place that is taken. Looked at when devices come and go.
 static TAKEN: Mutex<[bool; PLACES as usize]> = Mutex::new([false; PLACES as usize]);
 
-/// Notes that a ring of this process has no table: nobody is given places from now on.
+/// Notes that a ring of this process has no table: no places are given out from now on.
 #[cfg(feature = "uring")]
 pub(crate) fn note_missing() {
     // Relaxed: rings are made before front ends are started, which happens by messages.
@@ -70,7 +70,7 @@ impl Pages {
         Some(Arc::new(Pages { first: first as u16, count, stays: AtomicBool::new(false) }))
     }
 
-    /// How many there are.
+    /// Number of places.
     pub fn count(&self) -> u16 {
         self.count
     }
@@ -86,7 +86,7 @@ impl Pages {
 
     /// A request may be at one of the places for as long as its ring lives: none is ever given back.
     pub fn keep(&self) {
-        // Relaxed: whoever drops the last of them has it from here.
+        // Relaxed: the thread that drops the last of them has it from here.
         self.stays.store(true, Ordering::Relaxed);
     }
 }
@@ -101,7 +101,7 @@ impl Drop for Pages {
     }
 }
 
-/// Where the pages of a buffer are.
+/// Place of a buffer's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagesAt {
     /// The place in the ring's table.

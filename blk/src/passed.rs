@@ -27,7 +27,7 @@ use std::{io, thread};
 /// A door with so many open descriptors is full.
 pub const OPEN_MAX: usize = 2048;
 
-/// A door with fewer is not full, however many others have: those of one front-end with all its queues.
+/// A door with fewer is not full, however many other doors have: those of one front-end with all its queues.
 pub const OPEN_LEAST: usize = 256;
 
 /// Closers that wait for work, at most.
@@ -73,7 +73,7 @@ impl Drop for Passed {
     }
 }
 
-/// Where strangers pass descriptors: one address.
+/// A door where strangers pass descriptors: one address.
 #[derive(Debug, Default)]
 pub struct Door {
     /// Open descriptors that came by it.
@@ -99,7 +99,7 @@ impl Door {
         Arc::default()
     }
 
-    /// `file` came by this door.
+    /// Notes that `file` came by this door.
     pub fn pass(self: &Arc<Door>, file: OwnedFd) -> Passed {
         // Relaxed, both: counts, by which no memory is published.
         self.open.fetch_add(1, Relaxed);
@@ -107,7 +107,7 @@ impl Door {
         Passed { file: Some(file), door: Some(self.clone()) }
     }
 
-    /// Descriptors that came by it and are not closed.
+    /// Number of descriptors that came by it and are not closed.
     pub fn open(&self) -> usize {
         // Relaxed: a count.
         self.open.load(Relaxed)
@@ -140,7 +140,7 @@ impl Door {
         OPEN.fetch_sub(1, Relaxed);
     }
 
-    /// Closes what waits here, one after the other.
+    /// Closes the descriptors that wait here, one after the other.
     fn close_all(&self) {
         loop {
             let mut queue = locked(&self.queue);
@@ -191,7 +191,7 @@ struct List {
     idle: usize,
 }
 
-/// Starts the closers of this process, once. After it has given up its privileges: a thread keeps what it had.
+/// Starts the closers of this process, once. After it has given up its privileges: a thread keeps those that it had.
 ///
 /// # Errors
 /// No thread can be made.
@@ -222,7 +222,7 @@ impl Closers {
         }
     }
 
-    /// Life of a closer, which is counted as idle.
+    /// Runs a closer, which is counted as idle.
     fn work(&self) {
         let mut list = locked(&self.list);
         loop {
@@ -282,7 +282,7 @@ mod tests {
         let one = || door.pass(writer.try_clone().unwrap().into());
         let mut held: Vec<Passed> = (0..OPEN_LEAST).map(|_| one()).collect();
         assert_eq!((door.open(), door.is_full(1)), (OPEN_LEAST, open_max() <= OPEN_LEAST));
-        // Counted, and closed by nobody: how many a process may have does not matter here.
+        // Counted, and never closed: how many a process may have does not matter here.
         door.open.fetch_add(OPEN_MAX - OPEN_LEAST, Relaxed);
         assert!(door.is_full(1) && !door.is_full(2));
         held.pop();

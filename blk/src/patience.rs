@@ -1,14 +1,14 @@
 //! Whether a worker that waits for another one's kick should spin or sleep.
 //!
 //! Answers: will the kick come sooner than a sleep and a wake-up take? A queue that is ahead of virtual time, or lacks
-//! a token, waits for what another worker does next, which on a fast device is a microsecond away; to sleep and be
-//! woken takes ten or more. On a slow device it is a millisecond away, and spinning only burns a core. Which it is, is
+//! a token, waits for another worker's next step, which on a fast device is a microsecond away; to sleep and be woken
+//! takes ten or more. On a slow device it is a millisecond away, and spinning only burns a core. Which it is, is
 //! learnt: spin for as long as a sleep would cost, and after each time in vain leave the next 1, 2, 4, ... waits to
 //! sleep. So at worst the cost is twice that of knowing in advance while waits are short, and vanishes while they are
 //! long.
 
-/// How long a spin lasts, ns: about what a sleep and a wake-up of a thread take on a virtual machine. Not less: the one
-/// who shall kick may be on his way out of a sleep himself.
+/// How long a spin lasts, ns: about what a sleep and a wake-up of a thread take on a virtual machine. Not less: the
+/// worker that shall kick may itself be on its way out of a sleep.
 pub(crate) const SPIN_NS: u64 = 50_000;
 
 /// Most waits in a row that are slept through before spinning is tried again.
@@ -19,12 +19,12 @@ const SKIPS_MAX: u32 = 16;
 pub(crate) struct Patience {
     /// Waits to sleep through before the next spin.
     skips: u32,
-    /// What `skips` becomes after the next spin in vain.
+    /// Value of `skips` after the next spin in vain.
     next_skips: u32,
 }
 
 impl Patience {
-    /// At the start of a wait: spin?
+    /// Whether to spin at the start of a wait.
     pub(crate) fn spins(&mut self) -> bool {
         if self.skips > 0 {
             self.skips -= 1;

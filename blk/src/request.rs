@@ -3,7 +3,7 @@
 use mqfq_sched::flow::FlowId;
 use std::fmt;
 
-/// What a request does.
+/// Operation of a request.
 // A byte that is its index: counters and costs are looked up by it for each request.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,7 +24,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Operations that there are.
+    /// Number of operations.
     pub const COUNT: usize = 5;
 
     /// Position in counters by operation: read, write, flush, discard, write zeroes.
@@ -43,7 +43,7 @@ impl Op {
 /// How a request ended, if not well. The few that a front end can express; Linux errno values in [`Status::errno`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Ok,
     /// The device or medium failed.
     Io,
@@ -93,12 +93,12 @@ impl fmt::Display for Status {
     }
 }
 
-/// What a client asks for. Offsets are the device's, not the export's.
+/// A client's request. Offsets are the device's, not the export's.
 #[derive(Debug)]
 pub struct Submission {
-    /// Who is charged.
+    /// Flow that is charged.
     pub flow: FlowId,
-    /// What to do.
+    /// Operation.
     pub op: Op,
     /// First byte, on the device.
     pub offset_bytes: u64,
@@ -119,14 +119,14 @@ pub struct Completion {
     pub cookie: u64,
     /// How it ended.
     pub status: Status,
-    /// What was asked.
+    /// Operation of the submission.
     pub op: Op,
     /// Length asked for.
     pub length_bytes: u32,
     /// The buffer of the submission, filled if it was a read that ended well.
     pub buffer: Option<crate::buffer::Buffer>,
-    /// Submitted to dispatched.
+    /// Time from submission to dispatch.
     pub queued_ns: u64,
-    /// Dispatched to reaped.
+    /// Time from dispatch to reap.
     pub device_ns: u64,
 }

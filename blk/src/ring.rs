@@ -31,8 +31,8 @@ use std::time::Duration;
 /// Submission entries: more than a turn of the loop usually makes; a longer turn submits in between.
 const SUBMISSION_ENTRIES: u32 = 512;
 
-/// Completion entries: what one look at them brings at most. The kernel keeps what does not fit (IORING_FEAT_NODROP),
-/// so this is not a bound on clients.
+/// Completion entries: most that one look brings. The kernel keeps the rest (IORING_FEAT_NODROP), so this is not a
+/// bound on clients.
 pub(crate) const COMPLETION_ENTRIES: u32 = 4096;
 
 /// Parts of one sendmsg: Linux' UIO_MAXIOV.
@@ -44,10 +44,10 @@ const KIND_BELL: u64 = 3;
 /// A wait was taken off the kernel, or had ended already.
 const KIND_REMOVAL: u64 = 4;
 
-/// What a signal adds to an eventfd.
+/// Amount that a signal adds to an eventfd.
 static ONE: u64 = 1;
 
-/// Length of what is read from an eventfd and written to it.
+/// Length of a read from an eventfd and of a write to it, bytes.
 const COUNT_BYTES: u32 = 8;
 
 /// A device queue's door to its worker's ring. Not `Send`: it lives and dies with the worker's thread.
@@ -55,7 +55,7 @@ const COUNT_BYTES: u32 = 8;
 pub struct DeviceRing {
     pending: Rc<RefCell<Pending>>,
     device: u16,
-    /// How many devices had the index before.
+    /// Number of devices that had the index before.
     earlier: u8,
     registered: Option<u32>,
 }
@@ -78,8 +78,8 @@ impl DeviceRing {
         self.registered
     }
 
-    /// Asks the kernel to end an operation that was put on the ring as `user`. Its own end comes as ever; that of the
-    /// asking comes as `asks`.
+    /// Asks the kernel to end an operation that was put on the ring as `user`. Its own end comes as usual; that of the
+    /// request to end it comes as `asks`.
     pub fn cancel(&self, user: u32, asks: u32) {
         let entry = opcode::AsyncCancel::new(user_data(self.device, self.earlier, user)).build();
         self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, self.earlier, asks)));
@@ -87,7 +87,7 @@ impl DeviceRing {
 
     /// Up to `threads` operations of the queue may each occupy a kernel thread for as long as they like. The kernel
     /// makes only four threads per core for a ring's flushes, holes and zeroes, so it is told to make that many more:
-    /// otherwise those of one device would hold up those of another.
+    /// otherwise operations of one device would hold up those of another.
     pub(crate) fn occupy(&self, threads: u32) {
         self.pending.borrow_mut().threads += threads;
     }
@@ -131,7 +131,7 @@ enum Operation {
 struct Wait {
     client: u32,
     user: u32,
-    /// Nobody is told of its end.
+    /// Its end is not reported.
     is_cancelled: bool,
     what: WaitFor,
 }
@@ -148,7 +148,7 @@ enum WaitFor {
         /// The kernel writes it.
         value: Box<u64>,
         event: RawFd,
-        /// What is under way is not the read but a poll before it.
+        /// A poll before the read is under way, not the read itself.
         is_polling: bool,
     },
 }
@@ -165,7 +165,7 @@ struct Send {
     user: u32,
     socket: RawFd,
     parts: Vec<Part>,
-    /// What is left to send; points into `parts`.
+    /// Bytes left to send; points into `parts`.
     vectors: Vec<libc::iovec>,
     /// First of `vectors` with bytes left.
     first: usize,
@@ -178,7 +178,7 @@ struct Send {
     is_cut: bool,
 }
 
-/// Why there is no ring, and who can change that.
+/// Why there is no ring, and what hinders it.
 pub(crate) fn cannot_set_up(error: &io::Error) -> String {
     const FILTER: &str = "a seccomp filter, such as a container's";
     let why = match error.raw_os_error() {
@@ -192,7 +192,6 @@ pub(crate) fn cannot_set_up(error: &io::Error) -> String {
     format!("cannot set up io_uring: {why}")
 }
 
-/// The ring of one worker.
 pub(crate) struct Ring {
     uring: IoUring,
     operations: Vec<Option<Operation>>,
@@ -205,7 +204,7 @@ pub(crate) struct Ring {
     spare_sends: Vec<Box<Send>>,
     #[expect(clippy::vec_box, reason = "as above")]
     spare_messages: Vec<Box<ReceiveMessage>>,
-    /// Where the kernel writes counts.
+    /// Memory where the kernel writes counts.
     #[expect(clippy::vec_box, reason = "as above")]
     spare_counts: Vec<Box<u64>>,
     /// Timers that are due at once: their ends are found by the next `collect`.
@@ -437,7 +436,7 @@ impl Ring {
     /// See [`crate::client::Context::signal`].
     pub(crate) fn signal(&mut self, client: u32, event: RawFd, user: u32) {
         let index = self.start(Operation::Signal { client, user });
-        // Never waits: the counter is somebody else's, who may keep it full.
+        // Never waits: another process shares the counter, and may keep it full.
         let entry = opcode::Write::new(types::Fd(event), (&raw const ONE).cast(), COUNT_BYTES);
         let entry = entry.rw_flags(libc::RWF_NOWAIT).build();
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
@@ -454,7 +453,7 @@ impl Ring {
         self.cancel(|wait| wait.client == client && wait.user == user && !wait.what.is_time())
     }
 
-    /// Cancels waits of which nobody is to hear any more; how many there were.
+    /// Cancels waits, whose ends are not reported then; returns how many there were.
     fn cancel(&mut self, is_meant: impl Fn(&Wait) -> bool) -> u32 {
         let mut count = 0;
         let mut has_descriptor = false;
@@ -469,7 +468,7 @@ impl Ring {
             }
         }
         if has_descriptor {
-            // What waits has been seen by the kernel now. Otherwise it could come to wait on another file, to which the
+            // The kernel has seen the waits now. Otherwise one could come to wait on another file, to which the
             // descriptor's number was given meanwhile.
             while !self.uring.submission().is_empty() {
                 self.submit_some();
@@ -478,7 +477,6 @@ impl Ring {
         count
     }
 
-    /// Asks the kernel to end a wait.
     fn end_wait(&mut self, index: u32) {
         let Some(Operation::Wait(wait)) = &self.operations[index as usize] else { return };
         let user_data = KIND_CLIENT << 56 | u64::from(index);
@@ -513,7 +511,6 @@ impl Ring {
         self.continue_send(index);
     }
 
-    /// Puts what is left of a send on the ring.
     fn continue_send(&mut self, index: u32) {
         let Some(Operation::Send(send)) = &mut self.operations[index as usize] else {
             unreachable!("operation {index} is a send");
@@ -538,7 +535,7 @@ impl Ring {
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
-    /// Puts what the device queues asked for on the ring. Call before entering the kernel.
+    /// Puts the operations of device queues on the ring. Call before entering the kernel.
     pub(crate) fn push_pending(&mut self) {
         let pending = self.pending.clone();
         let Pending { entries, threads } = &mut *pending.borrow_mut();
@@ -548,7 +545,7 @@ impl Ring {
         if *threads != self.threads.1 {
             self.allow_threads(*threads);
         }
-        // SAFETY: whoever called DeviceRing::push vouches for what the entries point to until their ends are reported.
+        // SAFETY: the caller of DeviceRing::push vouches for the memory of the entries until their ends are reported.
         if unsafe { self.uring.submission().push_multiple(entries) }.is_err() {
             // Not all of them fit, and none was taken: one by one, submitting in between.
             entries.iter().for_each(|entry| self.push(entry.clone()));
@@ -573,7 +570,7 @@ impl Ring {
         self.threads = (own, more);
     }
 
-    /// Submits, and collects what has ended without waiting.
+    /// Submits, and collects ended operations without waiting.
     pub(crate) fn enter(&mut self) -> io::Result<()> {
         self.push_pending();
         let mut submission = self.uring.submission();
@@ -612,13 +609,13 @@ impl Ring {
         !self.due.is_empty() || !self.uring.completion().is_empty() || self.uring.submission().taskrun()
     }
 
-    /// Moves what has ended into `out`.
+    /// Moves ended operations into `out`.
     pub(crate) fn collect(&mut self, out: &mut Vec<Ended>) {
         out.extend(self.uring.completion().map(|entry: cqueue::Entry| (entry.user_data(), entry.result())));
         out.append(&mut self.due);
     }
 
-    /// What an ended operation means. `None`: a client's operation goes on.
+    /// Meaning of an ended operation. `None`: a client's operation goes on.
     #[inline]
     pub(crate) fn resolve(&mut self, (user_data, result): Ended) -> Option<HostEvent> {
         match user_data >> 56 {
@@ -662,7 +659,7 @@ impl Ring {
                 (client, Event::Received { user, buffer, result: length(), descriptors })
             }
             Operation::Accept { client, user, .. } => {
-                // SAFETY: a non-negative result of accept is a descriptor that nobody else owns.
+                // SAFETY: a non-negative result of accept is a descriptor with no other owner.
                 let result = length().map(|socket| unsafe { OwnedFd::from_raw_fd(socket as RawFd) });
                 (client, Event::Accepted { user, result })
             }

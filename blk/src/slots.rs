@@ -1,12 +1,12 @@
-//! Slots: names that stay what they are while others come and go.
+//! Slots: names that stay valid while other things come and go.
 //!
 //! Tenants, exports and devices lie in arrays that the data path indexes. A slot is a place in such an array and a
 //! generation: how many had the place before. A thing that is removed frees its place; the next thing there has another
-//! generation, so an old name finds nothing instead of somebody else's thing.
+//! generation, so an old name finds nothing instead of another thing.
 //!
 //! ```text
 //!   insert a, b, c      a = 0.0   b = 1.0   c = 2.0        place.generation
-//!   remove b            a = 0.0             c = 2.0        nobody else is renumbered; 1.0 finds nothing from now on
+//!   remove b            a = 0.0             c = 2.0        the others keep their names; 1.0 finds nothing from now on
 //!   insert d            a = 0.0   d = 1.1   c = 2.0
 //! ```
 //!
@@ -49,13 +49,13 @@ impl Slot {
         (self.0 & (PLACES_MAX - 1)) as usize
     }
 
-    /// How many had the place before, 0..=[`Slot::GENERATION_MAX`].
+    /// Number of things that had the place before, 0..=[`Slot::GENERATION_MAX`].
     #[inline(always)]
     pub const fn generation(self) -> u32 {
         self.0 >> Slot::PLACE_BITS
     }
 
-    /// The name of whoever has the place next. `None`: nobody ever has.
+    /// The name of the next thing in this place. `None`: the place's generations are used up.
     const fn next(self) -> Option<Slot> {
         match self.0.checked_add(PLACES_MAX) {
             Some(packed) => Some(Slot(packed)),
@@ -84,7 +84,7 @@ pub struct NoPlace;
 #[derive(Clone, Debug)]
 enum Entry<T> {
     Taken(Slot, T),
-    /// With the name that is given out next.
+    /// Free, with the name that is given out next.
     Free(Slot),
     UsedUp,
 }
@@ -100,7 +100,7 @@ pub struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Empty, for at most `max` things, 1..=[`PLACES_MAX`].
+    /// No things yet, at most `max` of them, 1..=[`PLACES_MAX`].
     ///
     /// # Panics
     /// If `max` is out of range.
@@ -109,7 +109,7 @@ impl<T> Slots<T> {
         Slots { entries: Vec::new(), free: Vec::new(), max, len: 0 }
     }
 
-    /// Gives a name that nobody has had.
+    /// Gives a name that was never given before.
     ///
     /// # Errors
     /// [`NoPlace`].
@@ -161,21 +161,43 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Gives a name back to a thing that was taken out a moment ago, of a copy in which nobody else has the place
-    /// since.
+    /// Gives a thing a name that [`Slots::insert`] gave in a copy; or gives the name back, in a copy in which nothing
+    /// else has the place since.
     ///
     /// # Panics
-    /// If somebody has the place, or another name was given out for it.
+    /// If something has the place, or another name was given out for it.
     pub fn put(&mut self, slot: Slot, thing: T) {
+        while self.entries.len() <= slot.place() {
+            let place = self.entries.len() as u32;
+            self.entries.push(Entry::Free(Slot::first(place)));
+            self.free.push(place);
+        }
         let entry = &mut self.entries[slot.place()];
         let next = slot.next();
         match entry {
-            Entry::Free(free) if Some(*free) == next => self.free.retain(|place| *place as usize != slot.place()),
+            Entry::Free(free) if *free == slot || Some(*free) == next => {
+                self.free.retain(|place| *place as usize != slot.place());
+            }
             Entry::UsedUp if next.is_none() => {}
             _ => panic!("the place of {slot:?} is another's"),
         }
         *entry = Entry::Taken(slot, thing);
         self.len += 1;
+    }
+
+    /// Puts `thing` in the place of the one of this name, or takes that one out. Returns the thing that was there.
+    ///
+    /// # Panics
+    /// As [`Slots::put`].
+    pub fn exchange(&mut self, slot: Slot, thing: Option<T>) -> Option<T> {
+        match (thing, self.get_mut(slot)) {
+            (Some(thing), Some(before)) => Some(std::mem::replace(before, thing)),
+            (Some(thing), None) => {
+                self.put(slot, thing);
+                None
+            }
+            (None, _) => self.remove(slot),
+        }
     }
 
     /// The thing of this name, if it is still there.
@@ -186,7 +208,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The same, to change it.
+    /// The thing of this name, if it is still there, to change it.
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
         match self.entries.get_mut(slot.place())? {
             Entry::Taken(taken, thing) if *taken == slot => Some(thing),
@@ -194,7 +216,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// All that are there, by place.
+    /// All things that are there, by place.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Taken(slot, thing) => Some((*slot, thing)),
@@ -202,12 +224,12 @@ impl<T> Slots<T> {
         })
     }
 
-    /// The same without their names.
+    /// All things that are there, by place, without their names.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.iter().map(|(_, thing)| thing)
     }
 
-    /// The same, to change them.
+    /// All things that are there, by place, to change them.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.iter_mut().filter_map(|entry| match entry {
             Entry::Taken(_, thing) => Some(thing),
@@ -215,12 +237,12 @@ impl<T> Slots<T> {
         })
     }
 
-    /// Things that are there.
+    /// Number of things.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Nothing is there.
+    /// Whether there are no things.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -230,7 +252,7 @@ impl<T> Slots<T> {
         self.entries.len()
     }
 
-    /// Things that there may be.
+    /// Most things that there may be.
     pub fn max(&self) -> u32 {
         self.max
     }
@@ -275,6 +297,24 @@ mod tests {
     }
 
     #[test]
+    fn names_that_a_copy_gave_are_had_in_any_order_and_the_places_between_them_stay_free() {
+        let mut slots = Slots::new(8);
+        let [a, b] = ["a", "b"].map(|name| slots.insert(name).unwrap());
+        slots.remove(b).unwrap();
+        let mut copy = slots.clone();
+        let [c, d, e] = ["c", "d", "e"].map(|name| copy.insert(name).unwrap());
+        assert_eq!(format!("{c:?} {d:?} {e:?}"), "1.1 2.0 3.0");
+        assert_eq!([slots.exchange(e, Some("e")), slots.exchange(c, Some("c"))], [None, None]);
+        assert_eq!(
+            [slots.exchange(a, Some("A")), slots.exchange(c, None), slots.exchange(d, None)],
+            [Some("a"), Some("c"), None]
+        );
+        assert_eq!(slots.iter().collect::<Vec<_>>(), [(a, &"A"), (e, &"e")]);
+        let more = ["f", "g", "h"].map(|name| slots.insert(name).unwrap());
+        assert_eq!((format!("{more:?}"), slots.len()), ("[1.2, 2.0, 4.0]".to_owned(), 5));
+    }
+
+    #[test]
     fn a_place_whose_generations_are_used_up_stays_empty() {
         let mut slots = Slots::new(1);
         for generation in 0..=Slot::GENERATION_MAX {
@@ -285,7 +325,7 @@ mod tests {
         }
         assert_eq!(slots.insert(()), Err(NoPlace));
         assert!(slots.is_empty());
-        // The last one had it; nobody else gets it back.
+        // After its last name a place is never used again.
         let mut last = Slot::first(0);
         while let Some(next) = last.next() {
             last = next;

@@ -10,13 +10,13 @@
 //! In parts of 16 KiB it waits for 7 us at a time.
 //!
 //! # The rule
-//! Splitting costs the device commands, so it is done only while it helps somebody:
+//! Splitting costs the device commands, so it is done only while it helps small requests:
 //! ```text
 //!   small        a read or write of at most SMALL_BYTES that ended well     large   one of at least LARGE_BYTES
 //!   by itself    the least time on the device of a small one, lately; of reads and writes the slower kind's
 //!   holds        mean length of the large x time with commands on the device / bytes moved in it
 //!
-//!   nobody large, or nobody small besides, in QUIET_WINDOWS windows    ─▶ whole
+//!   no large, or no small of another flow, in QUIET_WINDOWS windows    ─▶ whole
 //!   holds <= by itself (5/4 of it, to begin with)                      ─▶ whole
 //!   else parts that hold the device no longer than the small one takes by itself: the largest such power of two,
 //!        PART_BYTES at least
@@ -28,18 +28,18 @@
 //! say so, and only by a factor of two at least.
 //!
 //! # When it is stepped
-//! Workers count ([`Seen`]) [`LOOK_REQUESTS`] requests, at most once in [`LOOK_NS`], and bring that; a window is
+//! Workers count ([`Seen`]) [`LOOK_REQUESTS`] requests, at most once in [`LOOK_NS`], and bring the counts; a window is
 //! [`WINDOW_REQUESTS`] of all workers. Time plays no other part: silence changes nothing. The rule is integers and has
 //! neither clock nor memory of its own to take. A worker that finds another at it keeps its counts for the next time:
-//! nobody waits. The time with commands on the device is that of the worker that had some for longest, because those of
-//! several workers overlap.
+//! no worker waits. The time with commands on the device is that of the worker that had some for longest, because those
+//! of several workers overlap.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What large requests are cut into.
+/// How large requests are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Split {
     /// Nothing: each goes to the device whole.
@@ -47,7 +47,7 @@ pub enum Split {
     Off,
     /// Parts of so many bytes, [`Split::BYTES_MIN`] to [`Split::BYTES_MAX`], a multiple of 4 KiB.
     Bytes(u32),
-    /// Parts while they help somebody, of a size that the rule finds.
+    /// Parts while they help a small request, of a size that the rule finds.
     Auto,
 }
 
@@ -56,9 +56,9 @@ impl Split {
     pub const BYTES_MIN: u32 = 4 << 10;
     /// Largest part.
     pub const BYTES_MAX: u32 = 1 << 20;
-    /// The option's values that are no size.
+    /// Words for the option's values that are not sizes.
     pub const WORDS: [(&str, Split); 2] = [("auto", Split::Auto), ("off", Split::Off)];
-    /// Those that are: bytes from and to, and of what they are a multiple.
+    /// Sizes of the option, bytes: from and to, and the size of which they are multiples.
     pub const SIZES: (RangeInclusive<u64>, u64) =
         (Split::BYTES_MIN as u64..=Split::BYTES_MAX as u64, Split::BYTES_MIN as u64);
 
@@ -87,15 +87,15 @@ pub const LARGE_BYTES: u32 = 32 << 10;
 /// Smallest part that `"auto"` chooses, bytes.
 pub const AUTO_BYTES_MIN: u32 = 16 << 10;
 
-/// Parts that `"auto"` may choose, bytes. Smaller than a small request's largest none need be; a part of 128 KiB is
-/// what the rest of the path takes for large.
+/// Parts that `"auto"` may choose, bytes. Smaller than a small request's largest none need be; the rest of the path
+/// takes a part of 128 KiB for large.
 const PART_BYTES: [u32; 4] = [AUTO_BYTES_MIN, 32 << 10, 64 << 10, 128 << 10];
 
 /// A part that holds the device for less than this is not worth its command, ns: the path takes about half a
 /// microsecond for one.
 const PART_NS_MIN: u64 = 2_000;
 
-/// Requests after which a worker brings what it counted.
+/// Requests after which a worker brings its counts.
 pub const LOOK_REQUESTS: u64 = 64;
 
 /// Shortest time from one count of a worker to its next, ns: of a million requests per second it counts 3 in 100.
@@ -104,7 +104,7 @@ pub const LOOK_NS: u64 = 2_000_000;
 /// Requests of a window, all workers together.
 pub const WINDOW_REQUESTS: u64 = 512;
 
-/// Windows without a small request after which nobody small competes: one among 4096 counts.
+/// Windows without a small request after which no small one competes: one among 4096 counts.
 const QUIET_WINDOWS: u32 = 8;
 
 /// Windows after which the least time of a small request is forgotten, at most twice as many.
@@ -113,17 +113,17 @@ const EPOCH_WINDOWS: u32 = 64;
 /// Whose requests were seen.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Whose {
-    /// None was.
+    /// No request was seen.
     #[default]
     Nobody,
-    /// One flow's.
+    /// Requests of one flow.
     One(u32),
-    /// Several flows'.
+    /// Requests of several flows.
     Several,
 }
 
 impl Whose {
-    /// One of this flow was seen.
+    /// Notes a request of this flow.
     #[inline]
     pub fn note(&mut self, flow: u32) {
         match *self {
@@ -142,20 +142,20 @@ impl Whose {
     }
 }
 
-/// What was seen of requests that ended.
+/// Counts of requests that ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Seen {
     /// Requests.
     pub requests: u64,
     /// Bytes that they moved.
     pub bytes: u64,
-    /// Whose were small.
+    /// Flows of the small requests.
     pub small: Whose,
     /// Least time on the device of a small read and of a small write, ns; `None`: there was none.
     pub small_least_ns: [Option<u64>; 2],
-    /// Whose were large.
+    /// Flows of the large requests.
     pub large: Whose,
-    /// How many were large, and their bytes.
+    /// Number of the large requests, and their bytes.
     pub large_requests: u64,
     /// Bytes of the large ones.
     pub large_bytes: u64,
@@ -195,7 +195,7 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-/// Why large requests go whole or in parts.
+/// Reason why large requests go whole or in parts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reason {
     /// The config says so.
@@ -216,16 +216,16 @@ pub enum Reason {
     HoldsLong,
 }
 
-/// What is done with large requests of a device now, and why.
+/// How large requests of a device go to it now, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SplitState {
     /// Parts go to the device, of so many bytes. `None`: large requests go whole.
     pub part_bytes: Option<u32>,
-    /// Why.
+    /// Reason for it.
     pub reason: Reason,
     /// How long a large request would hold the device, ns; 0: not known.
     pub holds_ns: u64,
-    /// How long a small one takes by itself, ns; 0: not known.
+    /// Time that a small one takes by itself, ns; 0: not known.
     pub small_ns: u64,
 }
 
@@ -241,7 +241,7 @@ impl SplitState {
 }
 
 impl fmt::Display for SplitState {
-    /// As in `split off: nobody small`.
+    /// For example `split off: too few requests yet`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.part_bytes {
             Some(bytes) => write!(f, "split {}KiB: ", bytes >> 10)?,
@@ -275,12 +275,11 @@ impl fmt::Display for SplitState {
 #[derive(Clone, Debug)]
 struct Rule {
     state: SplitState,
-    /// Windows since a small request that has a large one of somebody else to fear.
+    /// Windows since a small request that another flow's large request could hold up.
     quiet_windows: u32,
     /// Least times of small requests in this epoch and in the one before, of reads and of writes, ns.
     least_ns: [[Option<u64>; 2]; 2],
     epoch_windows: u32,
-    /// What the last window would have chosen.
     candidate: Option<u32>,
 }
 
@@ -318,13 +317,13 @@ impl Rule {
         }
     }
 
-    /// Small and large ones compete: do parts help?
+    /// Weighs whether parts help, while small and large ones compete.
     fn weigh(&mut self, seen: &Seen, busy_ns: u64, small_ns: u64) {
         let (bytes, busy_ns) = (u128::from(seen.bytes.max(1)), u128::from(busy_ns.max(1)));
         let large_bytes = seen.large_bytes / seen.large_requests.max(1);
         let holds_ns = u64::try_from(u128::from(large_bytes) * busy_ns / bytes).unwrap_or(u64::MAX);
         let now = self.state.part_bytes;
-        // Whoever goes whole is split only for a clear gain.
+        // Whole requests are split only for a clear gain.
         let enough_ns = if now.is_none() { small_ns.saturating_add(small_ns / 4) } else { small_ns };
         let moved_bytes = |ns: u64| u128::from(ns) * bytes / busy_ns;
         let part_of = |ns: u64| largest_part(moved_bytes(ns)).max(dearest_part(moved_bytes(PART_NS_MIN)));
@@ -371,12 +370,11 @@ pub struct SplitControl {
     split: Split,
     /// Bytes of a part now; `u32::MAX`: large requests go whole.
     part_bytes: AtomicU32,
-    /// The policy is one that parts are of use to.
+    /// The present policy gains from parts.
     applies: AtomicBool,
     window: Mutex<Window>,
 }
 
-/// What has come in since the last step.
 #[derive(Debug)]
 struct Window {
     rule: Rule,
@@ -386,7 +384,7 @@ struct Window {
 }
 
 impl SplitControl {
-    /// For a device of so many workers.
+    /// Control for a device of so many workers.
     pub fn new(split: Split, workers: usize) -> SplitControl {
         let part_bytes = AtomicU32::new(SplitState::configured(split).part_bytes.unwrap_or(u32::MAX));
         let busy_ns = vec![0; workers.max(1)].into();
@@ -402,7 +400,7 @@ impl SplitControl {
         self.part_bytes.load(Ordering::Relaxed)
     }
 
-    /// Large requests go in parts now.
+    /// Whether large requests go in parts now.
     #[inline]
     pub fn is_in_parts(&self) -> bool {
         self.part_bytes() != u32::MAX
@@ -411,7 +409,7 @@ impl SplitControl {
     /// The policy that orders requests from now on has a depth, or none: `"auto"` splits only where there is one.
     /// Called while no context has requests in a policy: before the first one, and between two.
     pub fn set_policy(&self, has_depth: bool) {
-        // Held: whoever is in `bring` must not put a size in force after this. Workers try the lock and never wait.
+        // Held: a worker in `bring` must not put a size in force after this. Workers try the lock and never wait.
         let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         // Relaxed, both: a context gets its policy by a channel, which orders them before what it does with it.
         self.applies.store(has_depth || self.split != Split::Auto, Ordering::Relaxed);
@@ -421,13 +419,13 @@ impl SplitControl {
         }
     }
 
-    /// Large requests may be cut under the present policy.
+    /// Whether large requests may be cut under the present policy.
     pub fn applies(&self) -> bool {
         // Relaxed: see `set_policy`.
         self.applies.load(Ordering::Relaxed)
     }
 
-    /// What is done now, and why.
+    /// How large requests go to the device now, and why.
     pub fn state(&self) -> SplitState {
         match self.split {
             Split::Auto if !self.applies() => {
@@ -438,8 +436,8 @@ impl SplitControl {
         }
     }
 
-    /// Takes in what a worker saw, and its time with commands on the device meanwhile, ns. False: somebody else is at
-    /// it, and nothing happened.
+    /// Takes in the counts of a worker, and its time with commands on the device meanwhile, ns. False: another thread
+    /// is at it, and nothing happened.
     pub fn bring(&self, worker: usize, seen: &Seen, busy_ns: u64) -> bool {
         let Ok(mut window) = self.window.try_lock() else { return false };
         let window: &mut MutexGuard<'_, Window> = &mut window;
@@ -465,6 +463,27 @@ mod tests {
 
     const KIB: u32 = 1 << 10;
 
+    #[test]
+    fn the_least_time_of_small_reads_and_that_of_small_writes_are_of_all_that_was_seen() {
+        let of = |times: &[(bool, u64)]| {
+            let mut seen = Seen::default();
+            times.iter().for_each(|&(is_write, device_ns)| seen.note(0, is_write, SMALL_BYTES, device_ns));
+            seen
+        };
+        let mut all = of(&[(false, 9), (false, 7), (true, 30)]);
+        assert_eq!(all.small_least_ns, [Some(7), Some(30)]);
+        all.join(&of(&[(false, 8), (true, 20)]));
+        assert_eq!(all.small_least_ns, [Some(7), Some(20)]);
+        all.join(&of(&[]));
+        all.note(0, false, LARGE_BYTES, 1);
+        assert_eq!(all.small_least_ns, [Some(7), Some(20)]);
+        // A rule forgets them by epochs, each by its own.
+        let mut rule = Rule::new();
+        rule.step(&all, 1);
+        rule.step(&of(&[(true, 10)]), 1);
+        assert_eq!(rule.least_ns[0], [Some(7), Some(10)]);
+    }
+
     /// A device that moves so many bytes per microsecond and takes so long for a small request by itself.
     struct Device {
         bytes_per_us: u64,
@@ -485,7 +504,7 @@ mod tests {
             (seen, seen.bytes * 1000 / self.bytes_per_us)
         }
 
-        /// What a rule says after each of so many such windows.
+        /// States of a rule after each of so many such windows.
         fn states(&self, rule: &mut Rule, requests: &[(u32, u32)], windows: usize) -> Vec<String> {
             let (seen, busy_ns) = self.window(requests);
             (0..windows).map(|_| (rule.step(&seen, busy_ns), rule.state.to_string()).1).collect()
@@ -504,7 +523,7 @@ mod tests {
         let parts = format!("split 16KiB: a large request would hold the device for {about}");
         // Two windows say so.
         assert_eq!(states, [whole, parts.clone(), parts.clone()]);
-        // One small request among 4096 is one who competes; none is none.
+        // One small request among 4096 counts; none does not.
         let quiet = OPTANE.states(&mut rule, &[LARGE], 8);
         assert_eq!(quiet[..7], [(); 7].map(|()| parts.clone()));
         assert_eq!(quiet[7], "split off: nobody small");
@@ -583,7 +602,7 @@ mod tests {
         assert_eq!((largest_part(u128::MAX), dearest_part(u128::MAX)), (most, most));
     }
 
-    /// What is done after two windows of large requests of 128 KiB that take so long each, beside small ones.
+    /// Size of parts after two windows of large requests of 128 KiB that take so long each, beside small ones.
     fn weighed(rule: &mut Rule, large_bytes: u32, large_ns: u64, small_ns: u64) -> Option<u32> {
         let bytes = u64::from(large_bytes);
         let seen = Seen { bytes, large_bytes: bytes, large_requests: 1, ..Seen::default() };
@@ -637,7 +656,7 @@ mod tests {
 
     #[test]
     fn the_slower_kind_of_small_requests_counts() {
-        // Writes end in the drive's cache after 10 us; the reads are who waits.
+        // Writes end in the drive's cache after 10 us; the reads wait.
         let mut seen = Seen::default();
         for n in 0..WINDOW_REQUESTS {
             let is_write = n % 2 == 0;
@@ -661,7 +680,7 @@ mod tests {
         }
         assert_eq!((control.part_bytes(), control.state().holds_ns / 1000), (16 << 10, 54));
         let held = control.window.lock().unwrap();
-        assert!(!control.bring(0, &seen, 1), "nobody waits");
+        assert!(!control.bring(0, &seen, 1), "no request waits");
         drop(held);
         // No time, no bytes, no large ones: nothing to divide by.
         let nothing = Seen { requests: WINDOW_REQUESTS, ..Seen::default() };

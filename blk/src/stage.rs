@@ -1,7 +1,7 @@
 //! Bounded staging: how much of each flow one worker holds before it tells the client to wait.
 //!
 //! The *order* of staged requests is the policy's (`mqfq_sched::stage_queue`). Here is only the bound: a flow that has
-//! its share of requests or bytes staged is refused, its clients stop reading their sockets, and nobody else notices.
+//! its share of requests or bytes staged is refused, its clients stop reading their sockets, and no other flow notices.
 //! Bytes are bounded too, because 256 requests of 32 MiB are 8 GiB.
 //!
 //! Cost: 40 bytes for each flow that may submit here, 4 for each that may not: of 100,000 tenants on 256 workers, most
@@ -12,7 +12,7 @@ use mqfq_sched::flow::FlowId;
 /// Bounds for one flow on one worker. A flow that may submit at all may always stage one request, however long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StageLimits {
-    /// Requests. 0: the flow never submits here. What it submits all the same is refused, it is never told of room, and
+    /// Requests. 0: the flow never submits here. A request of it is refused, it is never told of room, and
     /// nothing is kept for it.
     pub requests_max: u32,
     /// Payload bytes.
@@ -33,7 +33,7 @@ struct Held {
     requests: u32,
     bytes: u64,
     refused: bool,
-    /// Said to have room, and nobody has been told yet.
+    /// Said to have room, and its clients have not been told yet.
     listed: bool,
     /// Times that its last request will not be held back, and how many there were of late.
     free: u8,
@@ -41,7 +41,7 @@ struct Held {
 }
 
 impl Held {
-    /// Of a flow that may stage nothing, and has nothing staged.
+    /// State of a flow that may stage nothing, and has nothing staged.
     const NONE: Held = Held {
         limits: StageLimits { requests_max: 0, bytes_max: 0 },
         requests: 0,
@@ -52,7 +52,7 @@ impl Held {
         free_last: 0,
     };
 
-    /// Of a flow that was refused: whether it has room now and that is to be told.
+    /// Whether a flow that was refused has room now and that is to be told.
     #[cold]
     fn has_room(&mut self) -> bool {
         let StageLimits { requests_max, bytes_max } = self.limits;
@@ -65,7 +65,7 @@ impl Held {
     }
 }
 
-/// One worker's count of what each flow has staged.
+/// One worker's count of the staged requests of each flow.
 #[derive(Debug)]
 pub struct Staging {
     /// By flow: its place in `held`. 0: it has none.
@@ -75,7 +75,7 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Nothing staged; the limits of each flow.
+    /// Counts of nothing staged, with the limits of each flow.
     pub fn new(limits: &[StageLimits]) -> Staging {
         let held = |limits| Held { limits, ..Held::NONE };
         // Zeroes as the allocator has them, written only where a flow has a place.
@@ -88,7 +88,7 @@ impl Staging {
         staging
     }
 
-    /// Other limits of a flow, for what is admitted from now on; what it has staged stays. A flow that had none and
+    /// Sets the limits of a flow for requests admitted from now on; its staged requests stay. A flow that had none and
     /// gets some takes memory.
     ///
     /// # Panics
@@ -117,7 +117,7 @@ impl Staging {
         let place = self.places[flow.0 as usize] as usize;
         let held = &mut self.held[place];
         assert_eq!(held.requests, 0, "flow {} has requests staged", flow.0);
-        // One that is listed as having room is told, and nobody listens.
+        // A flow that is listed as having room is told, and no client listens.
         *held = Held { limits: held.limits, listed: held.listed, ..Held::NONE };
     }
 
@@ -243,7 +243,7 @@ mod tests {
         assert!(!staging.admit(FlowId(0), 1));
         let told: Vec<bool> = (0..4).map(|_| staging.leave(FlowId(0), 1)).collect();
         assert_eq!(told, [false, true, false, false]);
-        // Somebody was told, and nobody refused since.
+        // The flow was told, and not refused since.
         staging.told(FlowId(0));
         assert!(!staging.leave(FlowId(0), 1));
     }
@@ -301,7 +301,7 @@ mod tests {
         // Room is 6 of 8 or fewer, and 750 of 1000 bytes.
         let told: Vec<bool> = (0..3).map(|_| staging.leave(FlowId(0), 100)).collect();
         assert_eq!((told, staging.requests_max(FlowId(0))), (vec![false, true, false], 8));
-        // The same where parts alone were refused, and a bound in bytes that is just reached.
+        // Room where parts alone were refused, and a bound in bytes that is just reached.
         let mut staging = self::staging(8, 1000);
         assert!(staging.admit(FlowId(0), 600) && staging.admit_several(FlowId(0), 400, 6));
         assert!(!staging.admit_several(FlowId(0), 0, 2));
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!((staging.flows(), staging.requests_max(FlowId(2))), (3, 4));
         assert_eq!([(); 5].map(|()| staging.admit(FlowId(2), 1)), [true, true, true, true, false]);
         assert!(staging.admit(FlowId(0), 1) && staging.admit(FlowId(1), 1), "the others have theirs");
-        // With a smaller one what is staged stays, and there is room when one of two is left.
+        // With a smaller limit staged requests stay, and there is room when one of two is left.
         staging.set_limits(FlowId(2), limits(2, 1000));
         let told: Vec<bool> = (0..3).map(|_| staging.leave(FlowId(2), 1)).collect();
         assert_eq!((told, staging.staged(FlowId(2)), staging.flows()), (vec![false, false, true], 1, 3));

@@ -10,8 +10,8 @@
 //! V3. A version is read for as long as a release may meet it: the one before at least. Nothing else is guessed; a
 //!     state of another version is refused, and so is one with bytes left over.
 //!
-//! The reader trusts nothing: lengths are compared with what there is before memory is taken, and what the numbers mean
-//! is for their kind to check.
+//! The reader trusts nothing: lengths are compared with what there is before memory is taken, and the meaning of the
+//! numbers is checked by their kind.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -67,7 +67,7 @@ pub struct StateWriter {
 }
 
 impl StateWriter {
-    /// Nothing yet, of this version.
+    /// An empty state of this version.
     pub fn new(version: u16) -> StateWriter {
         StateWriter { version, bytes: Vec::new() }
     }
@@ -115,7 +115,7 @@ impl StateWriter {
         }
     }
 
-    /// What was written.
+    /// The written bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -200,15 +200,15 @@ impl<'a> StateReader<'a> {
         Ok(taken)
     }
 
-    /// The same as text.
+    /// A text, after its length.
     ///
     /// # Errors
-    /// It is no UTF-8, or as [`StateReader::flag`].
+    /// It is not UTF-8, or as [`StateReader::flag`].
     pub fn text(&mut self) -> Result<&'a str, StateFault> {
         std::str::from_utf8(self.bytes()?).map_err(|_| StateFault("has a text that is no UTF-8"))
     }
 
-    /// A field that came with `version`; `before` is what it is in a state that has not got it.
+    /// A field that came with `version`; `before` is its value in a state without it.
     ///
     /// # Errors
     /// As `read` says.
@@ -221,7 +221,7 @@ impl<'a> StateReader<'a> {
         if self.version >= version { read(self) } else { Ok(before) }
     }
 
-    /// Nothing is left.
+    /// Checks that nothing is left.
     ///
     /// # Errors
     /// Something is.

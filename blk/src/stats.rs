@@ -1,14 +1,14 @@
 //! Counters and latencies, per flow and per hctx, as a reader has them.
 //!
-//! Answers: what has a flow, or a context, done until now? The worker's side is `counters.rs`: a reader copies words
-//! from there and sums them over the workers. Latencies name both ends (GLOSSARY.md): `queued_ns` submitted to
-//! dispatched, `device_ns` dispatched to reaped, `total_ns` submitted to completed. They are in buckets
-//! (`latencies.rs`): a reported one is at most 6.25% off.
+//! Answers: how many requests, bytes and nanoseconds has a flow, or a context, had until now? The worker's side is
+//! `counters.rs`: a reader copies words from there and sums them over the workers. Latencies name both ends
+//! (GLOSSARY.md): `queued_ns` submitted to dispatched, `device_ns` dispatched to reaped, `total_ns` submitted to
+//! completed. They are in buckets (`latencies.rs`): a reported one is at most 6.25% off.
 
 use crate::latencies::Latencies;
 use crate::request::Op;
 
-/// What one flow (or one hctx) has done.
+/// Statistics of one flow (or one hctx).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FlowStats {
     /// Requests completed, by operation: read, write, flush, discard, write zeroes.
@@ -17,21 +17,21 @@ pub struct FlowStats {
     pub total_ns_sum: [u64; Op::COUNT],
     /// Bytes asked for in requests that ended well, by operation; a flush has none.
     pub bytes: [u64; Op::COUNT],
-    /// Of those, requests that ended with an error.
+    /// Completed requests that ended with an error.
     pub failed: u64,
-    /// What they were charged, bytes-equivalent: service before weight.
+    /// Cost charged, bytes-equivalent: service before weight.
     pub cost: u64,
-    /// Time with a request under way, ns, up to the last completion. Of several workers: the sum of theirs.
+    /// Time with a request under way, ns, up to the last completion. With several workers: the sum of their times.
     pub active_ns: u64,
     /// All times from submission to dispatch together, ns: over an interval, the mean number that waited here.
     pub queued_ns_sum: u64,
     /// All times from dispatch to reap together, ns: over an interval, the mean number on the device.
     pub device_ns_sum: u64,
-    /// Submitted to dispatched.
+    /// Time from submission to dispatch.
     pub queued_ns: Latencies,
-    /// Dispatched to reaped.
+    /// Time from dispatch to reap.
     pub device_ns: Latencies,
-    /// Submitted to completed.
+    /// Time from submission to completion.
     pub total_ns: Latencies,
     /// Requests admitted and not completed, as of the last sweep.
     pub under_way: u64,
@@ -128,20 +128,13 @@ macro_rules! of_hctx {
             refused,
             /// Kicks sent to other workers.
             kicks,
-            /// Commands handed to the device: fewer than `dispatched` where requests were merged, more where they went
-            /// again.
-            commands,
-            /// Requests that joined another's command.
-            merged,
-            /// Merged commands that ended badly, so that their requests went alone.
-            taken_apart,
             /// Requests that went to the device in parts.
             split,
-            /// Those parts; in `dispatched` and `merged` each counts as a request.
+            /// Parts of those requests; in `dispatched` each counts as a request.
             parts,
             /// Commands that were on the device for longer than the timeout.
             timeouts,
-            /// Of those, commands that the device could be asked to give up.
+            /// Timed-out commands that the device could be asked to give up.
             aborts,
             /// Resets of the device queue, after aborts that did not help.
             resets,
@@ -156,7 +149,7 @@ macro_rules! of_hctx {
             throttled_ns,
             /// Time during which the last pick found no token, ns.
             no_token_ns,
-            /// Cost of what flows completed that are gone, bytes-equivalent.
+            /// Cost of requests completed by flows that are gone, bytes-equivalent.
             gone_cost,
         }
     };
@@ -165,7 +158,7 @@ pub(crate) use of_hctx;
 
 macro_rules! hctx_stats {
     ($($(#[doc = $text:literal])* $name:ident,)*) => {
-        /// What one hctx has done.
+        /// Statistics of one hctx.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct HctxStats {
             $($(#[doc = $text])* pub $name: u64,)*

@@ -1,4 +1,4 @@
-//! An engine whose workers are stepped: who turns them, if no thread does?
+//! An engine whose workers are stepped: a program turns them, and no thread of the engine's.
 //!
 //! A program that has all workers on one thread (a simulation of the whole server, in virtual time) makes the engine
 //! with [`crate::engine::Engine::start_stepped`], gets a [`crate::worker::Desk`] for each worker, and makes the workers
@@ -10,7 +10,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-/// Who steps the workers of an engine.
+/// The program that steps the workers of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps {
     /// The time, ns. It never goes back.

@@ -2,8 +2,8 @@
 //!
 //! A [`Request`] lives in one worker's [`RequestTable`] from admission to completion, and never moves: it is written in
 //! its place and completed from there. Taking it ([`RequestTable::take`]) is the only way to complete it, and dropping
-//! one that was taken but not completed panics in debug builds (in release it is counted by [`lost_requests`], because
-//! a panic in a daemon would take every other tenant along).
+//! a request taken but not completed panics in debug builds (in release it is counted by [`lost_requests`], because a
+//! panic in a daemon would take every other tenant along).
 
 use crate::buffer::Buffer;
 use crate::request::{Completion, Op, Status, Submission};
@@ -21,11 +21,11 @@ pub fn lost_requests() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Who submitted a request: the worker's name for one of its clients.
+/// Submitter of a request: the worker's name for one of its clients.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner(pub u32);
 
-/// Where a request is.
+/// Stage of a request.
 #[derive(PartialEq, Eq, Debug)]
 pub enum State {
     /// Nowhere: no request has this place in the table.
@@ -34,9 +34,9 @@ pub enum State {
     Staged,
     /// On the device.
     Dispatched {
-        /// The device's name for it.
+        /// Tag of the command that carries it.
         tag: Tag,
-        /// Goes back when it is reaped.
+        /// Token, which goes back when the command is reaped.
         token: DispatchToken,
     },
 }
@@ -44,40 +44,38 @@ pub enum State {
 /// An admitted request.
 #[derive(Debug)]
 pub struct Request {
-    /// What its client asked for. It has the payload while the request is staged; on the device the command has it.
+    /// Submission of its client. It has the payload while the request is staged; on the device the command has it.
     pub submission: Submission,
-    /// Who gets the completion.
+    /// Client that gets the completion.
     pub owner: Owner,
-    /// How it is charged.
+    /// Charge for it.
     pub charge: Charge,
-    /// Where it is.
+    /// Its state.
     pub state: State,
-    /// When it was admitted.
+    /// Time of its admission.
     pub submitted_ns: u64,
-    /// When it went to the device.
+    /// Time at which it went to the device.
     pub dispatched_ns: u64,
-    /// The request of the same command that follows it on the device.
-    pub next: Option<Handle>,
     /// Times that it went to the device again after a reset.
     pub retries: u8,
-    /// Of a free place, the free place that is used after it.
+    /// In a free place: the free place that is used after it.
     next_free: Handle,
 }
 
-/// How a submission is charged.
+/// Charge for a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Charge {
-    /// What its flow is charged.
+    /// Cost charged to its flow.
     pub cost: Cost,
-    /// What the policy is told that it does.
+    /// Kind of operation that the policy is told.
     pub kind: CostKind,
-    /// Somebody waits for it.
+    /// A client waits for it.
     pub is_sync: bool,
     /// Bytes of memory that it holds while it is staged.
     pub staged_bytes: u32,
 }
 
-/// What stands in a free place.
+/// Submission in a free place.
 fn nothing() -> Submission {
     Submission { flow: FlowId(0), op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false, buffer: None, cookie: 0 }
 }
@@ -92,7 +90,6 @@ impl Request {
             state: State::Free,
             submitted_ns: 0,
             dispatched_ns: 0,
-            next: None,
             retries: 0,
             next_free,
         }
@@ -103,7 +100,7 @@ impl Request {
         matches!(self.state, State::Free)
     }
 
-    /// What its flow is charged, and how the policy sees it, at its end.
+    /// The request's end as the policy sees it, with the cost charged to its flow.
     #[inline(always)]
     pub fn done(&self, handle: Handle) -> Done {
         let &Request { submission: Submission { flow, length_bytes, .. }, charge, submitted_ns, dispatched_ns, .. } =
@@ -124,20 +121,19 @@ pub struct RequestTable {
 #[derive(Debug)]
 struct Vacancies {
     next: Handle,
-    /// Places that are not free.
     in_use: usize,
 }
 
 impl RequestTable {
-    /// Room for `capacity_requests`.
+    /// A table with room for `capacity_requests`.
     pub fn new(capacity_requests: usize) -> RequestTable {
         let capacity = u32::try_from(capacity_requests).expect("a table of fewer than 2^32 requests");
         let places = (0..capacity).map(|at| Request::free(Handle(at + 1))).collect();
         RequestTable { places, vacancies: Vacancies { next: Handle(0), in_use: 0 } }
     }
 
-    /// Room for `capacity_requests`, if that is more; those that are held keep their names. Takes memory, and so is
-    /// nothing for the data path.
+    /// Room for `capacity_requests`, if that is more; those that are held keep their names. Takes memory, so it is not
+    /// for the data path.
     pub fn grow(&mut self, capacity_requests: usize) {
         let held = self.places.len();
         let capacity = u32::try_from(capacity_requests).expect("a table of fewer than 2^32 requests");
@@ -210,7 +206,7 @@ impl RequestTable {
         self.vacancies.in_use
     }
 
-    /// No request is held.
+    /// Whether no request is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -223,7 +219,7 @@ fn panic_no_request(handle: Handle) -> ! {
 }
 
 impl Drop for RequestTable {
-    /// The engine is going away with requests on it, and their clients with it: this ends them without telling anybody,
+    /// The engine is going away with requests on it, and their clients with it: this ends them without a completion,
     /// which is the one place where that is right.
     fn drop(&mut self) {
         for request in &mut self.places {
@@ -234,10 +230,10 @@ impl Drop for RequestTable {
     }
 }
 
-/// What a sweep over the requests of one context has found until now.
+/// Result until now of a sweep over the requests of one context.
 #[derive(Clone, Debug, Default)]
 pub struct Swept {
-    /// By flow; as long as the one who asks makes it.
+    /// By flow; as long as the asking thread makes it.
     pub flows: Vec<UnderWay>,
     /// Commands on the device when it began.
     pub in_flight: u64,
@@ -246,22 +242,22 @@ pub struct Swept {
     seen: usize,
 }
 
-/// Requests of one flow that are admitted and not completed; of those that were cut, their parts.
+/// Requests of one flow that are admitted and not completed; a cut request counts as its parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnderWay {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
     /// When the oldest of them was submitted, ns; the largest number if there is none.
     pub oldest_ns: u64,
 }
 
 impl UnderWay {
-    /// No request.
+    /// No requests.
     pub const NONE: UnderWay = UnderWay { requests: 0, oldest_ns: u64::MAX };
 }
 
 impl Swept {
-    /// For so many flows, before the first is found.
+    /// Empty counts for so many flows.
     pub fn new(flows: usize) -> Swept {
         Swept { flows: vec![UnderWay::NONE; flows], ..Swept::default() }
     }
@@ -289,7 +285,6 @@ impl Vacant<'_> {
         place.charge = charge;
         std::mem::forget(std::mem::replace(&mut place.state, State::Staged));
         (place.submitted_ns, place.dispatched_ns) = (now_ns, now_ns);
-        place.next = None;
         place.retries = 0;
         handle
     }
@@ -319,13 +314,13 @@ impl Drop for MustComplete {
 /// A request that has ended.
 #[derive(Debug)]
 pub struct Completed<'a> {
-    /// Whom to tell.
+    /// Client to tell.
     pub owner: Owner,
-    /// What to tell.
+    /// Completion to tell.
     pub completion: Completion,
     /// Must go back to the policy.
     pub token: DispatchToken,
-    /// What it was. Its place is free for another.
+    /// The request. Its place is free for another.
     pub request: &'a Request,
 }
 
@@ -427,11 +422,11 @@ mod tests {
         let handle = insert(&mut table).unwrap();
         dispatch(&mut table, handle, 0);
         let request = table.get_mut(handle);
-        (request.next, request.retries, request.dispatched_ns) = (Some(handle), 3, 500);
+        (request.retries, request.dispatched_ns) = (3, 500);
         complete(&mut table, handle);
         assert_eq!(insert(&mut table), Some(handle));
-        let Request { next, retries, submitted_ns, dispatched_ns, state, .. } = table.get_mut(handle);
-        assert_eq!((*next, *retries, *submitted_ns, *dispatched_ns, state), (None, 0, 100, 100, &mut State::Staged));
+        let Request { retries, submitted_ns, dispatched_ns, state, .. } = table.get_mut(handle);
+        assert_eq!((*retries, *submitted_ns, *dispatched_ns, state), (0, 100, 100, &mut State::Staged));
     }
 
     #[test]
@@ -461,7 +456,7 @@ mod tests {
             assert_eq!(found.flows, [under_way(2, 80), under_way(1, 90)], "the third flow is not asked for");
             assert_eq!(looks, 5_usize.div_ceil(places), "nothing lies behind the fifth place");
         }
-        // What was looked at before came since, so there is more than is found: the end is the end.
+        // A count that begins here finds fewer requests than there are: it ends with the places all the same.
         assert_eq!([5, 8, 20].map(|from| table.sweep(from, 3, &mut Swept::new(2))), [None; 3]);
     }
 

@@ -20,13 +20,12 @@ pub struct Tag(pub u16);
 /// one.
 #[derive(Debug)]
 pub struct TagSet {
-    /// Of the medium, the high and the low queue; without class queues the last two have none.
+    /// Free tags of the medium, the high and the low queue; without class queues the last two have none.
     lists: [FreeList; 3],
     depth: u16,
     has_classes: bool,
 }
 
-/// Tags of one queue.
 #[derive(Debug)]
 struct FreeList {
     /// The first `count` of them are free.
@@ -35,7 +34,7 @@ struct FreeList {
 }
 
 impl FreeList {
-    /// So many from this one on, all free.
+    /// A list of so many tags from this one on, all free.
     fn new(first: u16, count: u16) -> FreeList {
         FreeList { tags: (first..first + count).rev().map(Tag).collect(), count: usize::from(count) }
     }
@@ -54,13 +53,13 @@ impl TagSet {
     /// Deepest class queue: tags have 16 bits.
     pub const CLASS_DEPTH_MAX: u16 = u16::MAX / 3;
 
-    /// All of `depth` tags free.
+    /// A set of `depth` tags, all free.
     pub fn new(depth: u16) -> TagSet {
         let lists = [FreeList::new(0, depth), FreeList::new(0, 0), FreeList::new(0, 0)];
         TagSet { lists, depth, has_classes: false }
     }
 
-    /// All of `depth` tags of each class free.
+    /// A set of `depth` tags of each class, all free.
     ///
     /// # Panics
     /// If that is more than [`TagSet::CLASS_DEPTH_MAX`].
@@ -70,7 +69,7 @@ impl TagSet {
         TagSet { lists, depth, has_classes: true }
     }
 
-    /// There is a queue for each class.
+    /// Whether there is a queue for each class.
     #[inline]
     pub fn has_classes(&self) -> bool {
         self.has_classes
@@ -124,7 +123,7 @@ impl TagSet {
         panic!("tag {} released, yet none is out", tag.0);
     }
 
-    /// Tags, out or not.
+    /// Number of tags, out or not.
     pub fn all(&self) -> usize {
         usize::from(self.depth) * if self.has_classes { 3 } else { 1 }
     }
@@ -134,7 +133,7 @@ impl TagSet {
         self.lists[0].count
     }
 
-    /// Tags that are out.
+    /// Number of tags that are out.
     #[inline]
     pub fn in_use(&self) -> usize {
         let [medium, high, low] = &self.lists;

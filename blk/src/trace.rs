@@ -1,5 +1,4 @@
-//! The last requests that a context completed, step by step: a flight recorder that is off until somebody switches it
-//! on.
+//! The last requests that a context completed, step by step: a flight recorder that is off until it is switched on.
 //!
 //! # What is kept
 //! A [`TraceRecord`] for each request, written when it completes, with the times of all its steps; and a [`TraceMark`]
@@ -21,11 +20,11 @@ pub const TRACE_RECORDS_MAX: usize = 1 << 22;
 /// One request, from admission to completion. Times are the engine's, ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceRecord {
-    /// Who submitted it.
+    /// Client that submitted it.
     pub owner: Owner,
-    /// Who was charged.
+    /// Flow that was charged.
     pub flow: FlowId,
-    /// What it does.
+    /// Operation.
     pub op: Op,
     /// Stable before completion.
     pub fua: bool,
@@ -33,9 +32,9 @@ pub struct TraceRecord {
     pub offset_bytes: u64,
     /// Length of the request, bytes.
     pub length_bytes: u32,
-    /// When it was admitted and staged.
+    /// Time at which it was admitted and staged.
     pub submitted_ns: u64,
-    /// When it went to the device. `None`: it never did.
+    /// Time at which it went to the device. `None`: it never did.
     pub dispatched_ns: Option<u64>,
     /// The device's name for it. `None`: it never went there.
     pub tag: Option<Tag>,
@@ -58,14 +57,14 @@ impl TraceRecord {
     }
 }
 
-/// What happened to a context.
+/// Event of a context.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TraceEvent {
-    /// The policy held back what is staged: its lead is too far ahead of virtual time.
+    /// The policy held back the staged requests: the queue's lead is too far ahead.
     Throttled,
-    /// The policy held back what is staged: the device holds D.
+    /// The policy held back the staged requests: the device holds D.
     NoToken,
-    /// The policy held back what is staged: it waits for a better request.
+    /// The policy held back the staged requests: it waits for a better one.
     Later,
     /// A command was on the device for longer than its timeout, and was aborted.
     TimedOut,
@@ -80,7 +79,7 @@ pub enum TraceEvent {
 }
 
 impl TraceEvent {
-    /// Its name in a viewer.
+    /// Name of the event in a viewer.
     pub const fn name(self) -> &'static str {
         match self {
             TraceEvent::Throttled => "throttled",
@@ -104,25 +103,24 @@ pub struct TraceMark {
     pub event: TraceEvent,
 }
 
-/// What a context recorded, the oldest first.
+/// Records of a context, the oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
     /// Requests, in the order of their completion; those that are under way at the end.
     pub records: Vec<TraceRecord>,
     /// Requests that were recorded and overwritten.
     pub records_lost: u64,
-    /// What happened besides, in order.
+    /// Events besides requests, in order.
     pub marks: Vec<TraceMark>,
     /// Marks that were overwritten.
     pub marks_lost: u64,
 }
 
-/// The last of many.
 #[derive(Debug)]
 struct Last<T> {
     items: Vec<T>,
     capacity: usize,
-    /// Where the oldest is, once there are as many as there may be.
+    /// Place of the oldest, once there are as many as there may be.
     oldest: usize,
     lost: u64,
 }
@@ -156,8 +154,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// One that keeps the last `capacity` requests and as many marks; 1 to [`TRACE_RECORDS_MAX`], or it is brought
-    /// there.
+    /// A recorder that keeps the last `capacity` requests and as many marks, clamped to 1 to [`TRACE_RECORDS_MAX`].
     pub fn new(capacity: usize) -> Recorder {
         let capacity = capacity.clamp(1, TRACE_RECORDS_MAX);
         Recorder { records: Last::new(capacity), marks: Last::new(capacity) }
@@ -173,7 +170,7 @@ impl Recorder {
         self.marks.push(TraceMark { at_ns, event });
     }
 
-    /// What was recorded, and the requests that are under way.
+    /// Returns the records, and the requests that are under way.
     pub fn into_trace<'a>(self, under_way: impl Iterator<Item = &'a Request>) -> Trace {
         let (mut records, records_lost) = self.records.into_ordered();
         let (marks, marks_lost) = self.marks.into_ordered();

@@ -1,4 +1,4 @@
-//! Figures of a policy that are found while it runs: what is measured for them, and when they are changed.
+//! Figures of a policy that are found while it runs: their measurements, and when they are changed.
 //!
 //! Answers: how does a controller ([`mqfq_sched::depth`]) learn what all workers' requests did, without a line that
 //! they share on the path? One [`Tuning`] per device and policy, shared by the workers; none for a device whose figures
@@ -11,32 +11,32 @@
 //!      ...                             ┘    └───▶ WindowRule ─▶ Policy::set_window
 //!                                           whichever worker is due and finds the flag free, after a reap
 //! ```
-//! A worker counts on lines of its own: plain loads and stores, whose values others read as they find them. After so
-//! many completions of its own ([`Tuning::new`]) it tries the flag once. If it gets it, it reads all lines, steps the
-//! controller, and puts in force what that says. If not, somebody else does so just now.
+//! A worker counts on lines of its own: plain loads and stores, whose values other workers read as they find them.
+//! After so many completions of its own ([`Tuning::new`]) it tries the flag once. If it gets it, it reads all lines,
+//! steps the controller, and puts its answer in force. If not, another worker does so just now.
 //!
 //! # Approximations
-//! * Lines are read while they are written, so a sum is off by what is under way: a few requests of the hundred and
-//!   more of a phase. What a worker has counted since its last run or reap is not on its line yet.
-//! * *Somebody waits for a token*: a worker waits for as long as its last pick answered `NoToken`, or `Throttled` while
+//! * Lines are read while they are written, so a sum is off by the requests under way: a few requests of the hundred
+//!   and more of a phase. Counts of a worker since its last run or reap are not on its line yet.
+//! * *A worker waits for a token*: a worker waits for as long as its last pick answered `NoToken`, or `Throttled` while
 //!   no unit was free. A throttled queue that virtual time lets go is woken only with a token, so of two workers with
 //!   requests longer than T and a reader beside them none would seem to wait for a third of the time, and D would stay
-//!   at 1. The part of the time in which at least one waits is taken as if workers waited independently:
-//!   1 - (1 - w1)(1 - w2)...
+//!   at 1. The part of the time in which at least one waits is taken as if workers waited
+//!   independently: 1 - (1 - w1)(1 - w2)...
 //! * *Flows that wait*: those in queues whose worker's last pick was held back, at the moment of a step, a flow in two
 //!   queues twice. The rule takes a mean.
 //! * *Completions per reap*: those of all workers in a step over their reaps that found some. A worker
 //!   that never reaps in vain is not told from one that sleeps long.
 //! * *Time in the system*: where all requests are of one unit, the mean of the first one's and the last one's of a reap
 //!   stands for all. One and two are exact, and so is a time that grows evenly from the first to the last.
-//! * *A device that is empty when workers look*: a reap that leaves nothing of its own worker's. What others have there
-//!   is not looked at; if it is empty for each, it is for all.
+//! * *A device that is empty when workers look*: a reap that leaves nothing of its own worker's. Other workers'
+//!   commands are not looked at; if it is empty for each, it is for all.
 //! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
 //!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
 //!
 //! # Invariants
-//! M1. A line is written by its worker alone. `Tuner` is touched by whoever holds the flag alone.
-//! M2. Nobody waits for the flag on the path. A D that is put in force was computed from sums no older than the flag.
+//! M1. A line is written by its worker alone. `Tuner` is touched by the holder of the flag alone.
+//! M2. No worker waits for the flag on the path. A D put in force was computed from sums no older than the flag.
 //!
 //! # Cost
 //! For each request its units are added to a word of the worker's own at dispatch. As many units on the device as
@@ -63,53 +63,49 @@ const STEP_COMPLETIONS: u32 = 32;
 /// And after so many for each worker, whose lines a step reads.
 const STEP_COMPLETIONS_PER_WORKER: u32 = 4;
 
-/// Looks of a reader at a flag that is taken, before it gives up: whoever had it has panicked.
+/// Looks of a reader at a flag that is taken, before it gives up: the holder has panicked.
 const LOOKS_MAX: u32 = 10_000;
 
-/// What is in force of what is found while a policy runs, and why.
+/// Figures in force that are found while a policy runs, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InForce {
-    /// When this was so, ns since the engine started.
+    /// Time of this state, ns since the engine started.
     pub at_ns: u64,
-    /// Of the depth D; `None`: it is a number.
+    /// State of the depth D; `None`: D is a number.
     pub depth: Option<State>,
-    /// Of the window T; `None`: it is a number.
+    /// State of the window T; `None`: T is a number.
     pub window: Option<WindowState>,
 }
 
-/// What is measured of one device, by whom, and what was found. See the module's text.
+/// Measurements of one device by its workers, and the figures found. See the module's text.
 pub struct Tuning {
-    /// By hctx; each worker has its own at hand.
+    /// Lines, by hctx; each worker has its own at hand.
     lines: Box<[Arc<Line>]>,
     /// [`Controller::epoch`], for the workers.
     epoch: Padded<AtomicU32>,
     tuner: TryOnce<Tuner>,
     step_completions: u32,
-    /// D is found.
     finds_depth: bool,
 }
 
-/// What one worker counts. Only its own [`Meter`] writes it; each word for itself is right.
+/// Counts of one worker. Only its own [`Meter`] writes them; each word for itself is right.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line {
     /// Units and requests completed, by class.
     work: [[AtomicU64; 2]; CLASSES],
     system_unit_ns: AtomicU64,
-    /// Until `accounted_ns`.
     device_unit_ns: AtomicU64,
-    /// Until `accounted_ns`.
     waiting_ns: AtomicU64,
     accounted_ns: AtomicU64,
     out_units: AtomicU64,
-    /// 1: the last pick left somebody waiting for a token.
+    /// 1: the last pick left a request waiting for a token.
     is_waiting: AtomicU64,
     /// Flows with requests here, if the last pick answered `NoToken` or `Throttled`; else 0.
     waiting_flows: AtomicU64,
     /// Reaps that found completions, and in the upper half those of them that left nothing of this worker's on the
     /// device.
     reaps: AtomicU64,
-    /// When the last request completed.
     completed_ns: AtomicU64,
     /// The longest time without a completion in `epoch`.
     silent_from_ns: AtomicU64,
@@ -121,13 +117,11 @@ struct Line {
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// What only the holder of the flag has.
 struct Tuner {
     /// `None`: D is a number.
     controller: Option<Controller>,
     /// `None`: T is a number.
     window: Option<WindowRule>,
-    /// As the policy was made.
     options: PolicyOptions,
     sample: Sample,
     /// Reaps that found completions, until the last step, and those of them that left nothing on the device.
@@ -135,17 +129,16 @@ struct Tuner {
     empty_reaps: u32,
     /// D where the device is empty whenever a worker looks.
     turns: Turns,
-    /// By hctx: how long it had waited at the last step.
+    /// Time that each worker had waited at the last step, by hctx.
     waited_ns: Box<[u64]>,
 }
 
-/// What a worker counts between two looks at its line. Requests are counted without a look at whether anybody reads it:
-/// a path that is taken where nobody does leaves it out, and on the others the counts of a meter that is off are for
-/// nothing.
+/// Counts of a worker between two looks at its line. Requests are counted without a look at whether the meter is on: a
+/// path that is taken while it is off leaves the counting out, and on the others the counts of a meter that is off are
+/// for nothing.
 pub(crate) struct Meter {
     /// `None`: it is off.
     hand: Option<Hand>,
-    /// On the device now.
     out_units: u64,
     /// Completions that are not on the line yet, all of so many units, and their times in the system, ns.
     run_units: u32,
@@ -153,7 +146,6 @@ pub(crate) struct Meter {
     run_total_ns: u64,
 }
 
-/// A worker's hand in a [`Tuning`].
 struct Hand {
     line: Arc<Line>,
     /// Completions until this worker's next step.
@@ -187,7 +179,7 @@ impl Tuning {
         }))
     }
 
-    /// What is in force now, at `at_ns`, and why. `None`: a worker panicked while it was about to change it.
+    /// Figures in force now, at `at_ns`, and why. `None`: a worker panicked while it was about to change them.
     pub fn in_force(&self, at_ns: u64) -> Option<InForce> {
         for _ in 0..LOOKS_MAX {
             let state = self.try_in_force(at_ns);
@@ -199,7 +191,7 @@ impl Tuning {
         None
     }
 
-    /// The same without waiting. `None`: a worker is about to change it.
+    /// [`Tuning::in_force`] without waiting. `None`: a worker is about to change the figures.
     pub fn try_in_force(&self, at_ns: u64) -> Option<InForce> {
         self.tuner.try_with(|tuner| InForce {
             at_ns,
@@ -208,7 +200,6 @@ impl Tuning {
         })
     }
 
-    /// One worker's hand.
     pub(crate) fn meter(self: &Arc<Tuning>, hctx: HctxId, now_ns: u64) -> Meter {
         // Relaxed: as all that is written to a line.
         let line = self.lines[hctx.index()].clone();
@@ -218,7 +209,7 @@ impl Tuning {
         Meter { hand: Some(hand), ..Meter::off() }
     }
 
-    /// Sums up, steps the controller, and puts in force what it says. Returns whether anything has changed.
+    /// Sums up, steps the controller, and puts its answer in force. Returns whether anything has changed.
     #[inline(never)]
     fn step<P: Policy>(&self, policy: &P, from: HctxId, is_in_parts: bool, now_ns: u64, kick: &mut impl Kick) -> bool {
         let changed = self.tuner.try_with(|tuner| {
@@ -275,7 +266,7 @@ impl Tuning {
         let (mut waiting_flows, mut waiting_queues) = (0u32, 0u32);
         let mut sum = Sample { now_ns, waiting_ns: sample.waiting_ns, ..Sample::default() };
         let elapsed_ns = now_ns.saturating_sub(sample.now_ns).max(1);
-        // In 65536ths: nobody waited.
+        // Part of the time in which no worker waited, in 65536ths.
         let mut nobody = 1u64 << 16;
         let (mut silent_from_ns, mut silent_to_ns) = (0, now_ns);
         for (line, waited_ns) in self.lines.iter().zip(waited_ns) {
@@ -316,7 +307,7 @@ impl Tuning {
             sum.waiting_ns.wrapping_add(elapsed_ns - ((u128::from(elapsed_ns) * u128::from(nobody)) >> 16) as u64);
         sum.silence_ns = silent_to_ns.saturating_sub(silent_from_ns);
         *sample = sum;
-        // One queue is never ahead of itself, whoever is in it.
+        // One queue is never ahead of itself, whatever its flows.
         if waiting_queues > 1 { waiting_flows } else { waiting_queues }
     }
 }
@@ -331,23 +322,23 @@ fn part_of(part: u64, whole: u64) -> u64 {
 }
 
 impl Meter {
-    /// One that nobody reads.
+    /// A meter without a reader.
     pub(crate) const fn off() -> Meter {
         Meter { hand: None, out_units: 0, run_units: 1, run_requests: 0, run_total_ns: 0 }
     }
 
-    /// Somebody reads it.
+    /// True if the counts are read.
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
         self.hand.is_some()
     }
 
-    /// D is found, and not T alone.
+    /// Whether D is found, and not T alone.
     pub(crate) fn finds_depth(&self) -> bool {
         self.hand.as_ref().is_some_and(|hand| hand.tuning.finds_depth)
     }
 
-    /// Counts the time since the last call towards what was on the device, and waited, all the while.
+    /// Counts the time since the last call for the units on the device, and as waiting time if one waited.
     #[inline]
     pub(crate) fn account(&mut self, now_ns: u64) {
         if let Some(hand) = &self.hand {
@@ -364,7 +355,7 @@ impl Meter {
         }
     }
 
-    /// A run is over. Its last pick left somebody waiting for a token, or not; that or the window held so many flows
+    /// Ends a run. Its last pick left a request waiting for a token, or not; that or the window held so many flows
     /// back.
     pub(crate) fn picked(&mut self, is_waiting: bool, waiting_flows: u64) {
         let Some(Hand { line, .. }) = &self.hand else { return };
@@ -379,7 +370,7 @@ impl Meter {
         self.out_units = self.out_units.wrapping_add(u64::from(units));
     }
 
-    /// So many units are on the device.
+    /// Whether so many units are on the device.
     #[inline(always)]
     pub(crate) fn has_out(&self, units: u64) -> bool {
         self.out_units == units
@@ -391,7 +382,7 @@ impl Meter {
         if units != self.run_units {
             self.begin_run(units);
         }
-        // Of a meter that is off nobody takes it back.
+        // In a meter that is off these are never taken back.
         self.run_requests = self.run_requests.wrapping_add(1);
         self.run_total_ns = self.run_total_ns.wrapping_add(total_ns);
     }
@@ -399,7 +390,7 @@ impl Meter {
     /// A request of so many units is back and was not carried out: that says nothing about the device.
     #[cold]
     pub(crate) fn given_back(&mut self, units: u32) {
-        // Of a meter that is off nobody reads it.
+        // In a meter that is off this is never read.
         self.out_units = self.out_units.wrapping_sub(u64::from(units));
     }
 
@@ -419,7 +410,7 @@ impl Meter {
         put(line, 0, requests, requests, ends_ns.wrapping_mul(requests) / 2, self.out_units);
     }
 
-    /// Puts what has completed on the line.
+    /// Puts the completions on the line.
     pub(crate) fn end_run(&mut self) {
         let (requests, total_ns) = (std::mem::take(&mut self.run_requests), std::mem::take(&mut self.run_total_ns));
         let Some(Hand { line, .. }) = &self.hand else { return };
@@ -445,11 +436,11 @@ impl Meter {
         if is_first || now_ns.saturating_sub(before_ns) > longest_ns {
             set(&line.silent_from_ns, before_ns);
             set(&line.silent_to_ns, now_ns);
-            // Relaxed: as all that is written to a line.
+            // Relaxed: like all writes to a line.
             line.epoch.store(epoch, Ordering::Relaxed);
         }
         set(&line.completed_ns, now_ns);
-        // Of 2^32 reaps one is counted in the upper half, too.
+        // One of 2^32 reaps is counted in the upper half, too.
         add(&line.reaps, 1 + (u64::from(self.out_units == 0) << 32));
         *step_after = step_after.saturating_sub(requests as u32);
         *step_after == 0
@@ -464,7 +455,7 @@ impl Meter {
     }
 }
 
-/// Adds what has completed, of one class, to the own line.
+/// Adds completions of one class to the own line.
 #[inline(always)]
 fn put(line: &Line, class: usize, units: u64, requests: u64, system_unit_ns: u64, out_units: u64) {
     let [units_word, requests_word] = &line.work[class];
@@ -474,10 +465,9 @@ fn put(line: &Line, class: usize, units: u64, requests: u64, system_unit_ns: u64
     set(&line.out_units, out_units);
 }
 
-/// A word of the own line.
 #[inline(always)]
 fn own(word: &AtomicU64) -> u64 {
-    // Relaxed: nobody else writes it (M1).
+    // Relaxed: no other thread writes it (M1).
     word.load(Ordering::Relaxed)
 }
 
@@ -492,9 +482,9 @@ fn add(word: &AtomicU64, more: u64) {
     set(word, own(word).wrapping_add(more));
 }
 
-/// A value that one at a time may touch, and whoever comes meanwhile goes on without.
+/// A value that one thread at a time may touch; one that comes meanwhile goes on without it.
 struct TryOnce<T> {
-    /// 1 while somebody is inside.
+    /// 1 while a thread is inside.
     taken: AtomicU32,
     value: UnsafeCell<T>,
 }
@@ -507,15 +497,15 @@ impl<T> TryOnce<T> {
         TryOnce { taken: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// What `action` answers, unless somebody else is inside. If it panics, nobody gets in any more.
+    /// The answer of `action`, unless another thread is inside. If `action` panics, no thread gets in any more.
     fn try_with<R>(&self, action: impl FnOnce(&mut T) -> R) -> Option<R> {
-        // Relaxed load: a hint. Acquire: pairs with the Release below, so that we see what the last one did.
+        // Relaxed load: a hint. Acquire: pairs with the Release below, so that we see the writes of the last one.
         if self.taken.load(Ordering::Relaxed) != 0
             || self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return None;
         }
-        // SAFETY: the exchange let us in, and nobody else gets in before the store below.
+        // SAFETY: the exchange let us in, and no other thread gets in before the store below.
         let result = action(unsafe { &mut *self.value.get() });
         // Release: pairs with the Acquire above.
         self.taken.store(0, Ordering::Release);

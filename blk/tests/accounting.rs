@@ -1,4 +1,4 @@
-//! What a context counts of its device, and what its recorder keeps.
+//! Counters of a context's device, and the samples that its recorder keeps.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::memory::MemoryDevice;
@@ -11,6 +11,7 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::trace::TraceEvent;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, Weight};
+use mqfq_policies::{BFQ, KYBER};
 use mqfq_sched::policy::AnyPolicy;
 use std::sync::Arc;
 
@@ -129,11 +130,11 @@ fn the_recorder_has_each_step_of_each_request_and_what_held_them_back() {
     reap(&mut hctx, 95);
 }
 
-/// Three quarters of kyber's D are for what nobody waits for.
+/// Three quarters of kyber's D are for requests that no client waits for.
 #[test]
 fn writes_are_waited_for_unless_the_device_says_that_a_cache_writes_them_back() {
     for (async_writes, fua, on_device) in [(false, false, 8), (true, false, 6), (true, true, 8)] {
-        let options = PolicyOptions { depth: 8, ..PolicyOptions::new(PolicyKind::Kyber) };
+        let options = PolicyOptions { depth: 8, ..PolicyOptions::new(KYBER) };
         let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT]).unwrap();
         let path = PathOptions { async_writes, ..PathOptions::default() };
         let mut hctx = context_of(policy, path);
@@ -148,7 +149,7 @@ fn writes_are_waited_for_unless_the_device_says_that_a_cache_writes_them_back() 
     }
 }
 
-/// The same three quarters, of each kind of request as it ships.
+/// Three quarters of D again, for each kind of request as it ships.
 #[test]
 fn nobody_waits_for_discards_and_zeroes_without_fua() {
     let zeroes = Op::WriteZeroes { may_unmap: true };
@@ -160,7 +161,7 @@ fn nobody_waits_for_discards_and_zeroes_without_fua() {
         (Op::Discard, true, 8),
         (zeroes, true, 8),
     ] {
-        let options = PolicyOptions { depth: 8, ..PolicyOptions::new(PolicyKind::Kyber) };
+        let options = PolicyOptions { depth: 8, ..PolicyOptions::new(KYBER) };
         let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT]).unwrap();
         let mut hctx = context_of(policy, PathOptions::default());
         (0..8).for_each(|n| submit_with(&mut hctx, op, n * 4096, fua, 0));
@@ -290,7 +291,7 @@ fn who_is_held_back_is_counted_and_recorded_with_the_reason_until_the_policy_is_
 
 #[test]
 fn a_wait_for_a_better_request_is_counted_and_recorded() {
-    let options = PolicyOptions { depth: 1, ..PolicyOptions::new(PolicyKind::Bfq) };
+    let options = PolicyOptions { depth: 1, ..PolicyOptions::new(BFQ) };
     let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT; 2]).unwrap();
     let mut hctx = context_of_flows(2, policy, PathOptions::default());
     hctx.start_trace(4);

@@ -10,6 +10,7 @@ use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, VTime, Weight};
+use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::policy::AnyPolicy;
 use mqfq_testing::Random;
 use std::cell::{Cell, RefCell};
@@ -136,7 +137,7 @@ impl Env {
         while self.hctxs[hctx].run(self.now_ns, &mut kick).again {}
     }
 
-    /// What a worker does after a reap: run. The caller runs the kicked ones.
+    /// Reaps and then runs, as a worker does. The caller runs the kicked ones.
     fn reap(&mut self, hctx: usize) {
         let kicked = &self.kicked;
         let mut kick = |to: HctxId| kicked.borrow_mut().push(to.0);
@@ -195,7 +196,7 @@ impl Env {
 
 #[test]
 fn under_any_interleaving_every_request_completes_once_and_the_device_holds_at_most_d() {
-    for kind in PolicyKind::ALL {
+    for kind in mqfq_policies::ALL {
         for seed in 0..60 {
             let draw = &mut Random::new(seed);
             let depth = [1, 2, 7, 64][draw.index(4)];
@@ -231,8 +232,8 @@ fn under_any_interleaving_every_request_completes_once_and_the_device_holds_at_m
 #[test]
 fn with_requests_staged_the_device_is_never_below_d() {
     // Work conservation, seen at the device: 4 contexts, D = 8, and always more than 8 requests of a flow that is not
-    // ahead of anybody: whatever finishes, 8 are on the device again at once.
-    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd] {
+    // ahead of others: whatever finishes, 8 are on the device again at once.
+    for kind in [PolicyKind::Mqfq, MQFQ_SERIAL, SFQD] {
         let draw = &mut Random::new(7);
         let mut env = Env::new(kind, 4, &[100], 8, 64);
         for n in 0..200 {

@@ -1,11 +1,11 @@
-//! A policy that stages nothing: where its requests go, and what they wait for. The policy here names the class queue
-//! by the flow, so that each test sees the path and not a scheduler.
+//! A policy that stages nothing: where its requests go, and when they wait. The policy here names the class queue by
+//! the flow, so that each test sees the path and not a scheduler.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Remains;
 use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
-use mqfq_blk::path::{Merge, MergeBounds, PathOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
@@ -79,7 +79,7 @@ impl DirectPolicy<u32> for &ByFlow {
     }
 }
 
-/// What the device was given and told.
+/// Commands and calls that the device saw.
 #[derive(Default)]
 struct Seen {
     held: Vec<Command>,
@@ -115,6 +115,11 @@ impl DeviceQueue for SeenQueue {
 
     fn in_flight(&self) -> usize {
         self.0.borrow().held.len()
+    }
+
+    fn reset(&mut self, _: u64, out: &mut Vec<Reaped>) -> bool {
+        out.extend(self.0.borrow_mut().held.drain(..).map(|command| command.ended(Status::TimedOut)));
+        true
     }
 
     fn set_class_weights(&mut self, weights: ClassWeights, _: u64) -> bool {
@@ -185,7 +190,7 @@ impl Rig {
         run.dispatched
     }
 
-    /// What the device holds of each class.
+    /// Number of commands on the device, by class.
     fn held(&self) -> [usize; 3] {
         QueueClass::ALL.map(|class| self.seen.borrow().held.iter().filter(|command| command.class == class).count())
     }
@@ -294,14 +299,12 @@ fn a_device_queue_that_refuses_keeps_the_order() {
 
 #[test]
 fn fua_reaches_the_device_whichever_way_a_write_goes() {
-    let bounds = MergeBounds { segments_max: 8, align_bytes: 4096, bytes_max: 1 << 20 };
-    let merged = PathOptions { merge: Merge::Both, bounds, ..PathOptions::TIMELESS };
     type Shape = fn(HwCtx<ByFlow>) -> HwCtx<ByFlow>;
     let shapes: [Shape; 4] =
         [|hctx| hctx, HwCtx::with_class_queues, HwCtx::raw, |hctx: HwCtx<ByFlow>| hctx.with_class_queues().raw()];
-    for (shape, path) in shapes.into_iter().flat_map(|shape| [(shape, PathOptions::TIMELESS), (shape, merged)]) {
-        // One tag of each class: what waits for a tag has to keep the flag as well.
-        let mut rig = Rig::new(2, 64, path, shape);
+    for shape in shapes {
+        // One tag of each class: a request that waits for a tag has to keep the flag as well.
+        let mut rig = Rig::new(2, 64, PathOptions::TIMELESS, shape);
         let fua = [true, false, false, true, true, false, true];
         let mut seen = vec![None; fua.len()];
         let mut left = (0..).zip(fua);
@@ -315,9 +318,7 @@ fn fua_reaches_the_device_whichever_way_a_write_goes() {
             rig.run();
             let class = rig.seen.borrow().held[0].class;
             for command in &rig.seen.borrow().held {
-                let blocks = command.offset_bytes / 4096
-                    ..command.offset_bytes.div_ceil(4096) + u64::from(command.length_bytes) / 4096;
-                blocks.for_each(|block| seen[block as usize] = Some(command.fua));
+                seen[(command.offset_bytes / 4096) as usize] = Some(command.fua);
             }
             rig.end(class);
         }
@@ -349,40 +350,29 @@ fn without_a_block_layer_no_other_policy_is_taken() {
 }
 
 #[test]
-fn neighbours_of_one_class_share_a_command_and_those_of_two_do_not() {
-    let bounds = MergeBounds { segments_max: 8, align_bytes: 4096, bytes_max: 1 << 20 };
-    let path = PathOptions { merge: Merge::Back, bounds, ..PathOptions::TIMELESS };
-    let mut rig = Rig::new(8, 64, path, HwCtx::with_class_queues);
-    // Flows 0 and 3 are both of the high class, yet two tenants; 1 is of another class.
-    for (flow, block) in [(0, 0), (0, 1), (0, 2), (1, 3), (3, 4), (3, 5)] {
-        assert!(rig.submit_at(flow, block * 4096));
-    }
-    assert_eq!(rig.run(), 6);
-    let lengths: Vec<_> = rig.seen.borrow().held.iter().map(|command| (command.class, command.length_bytes)).collect();
-    assert_eq!(lengths, [(QueueClass::High, 12288), (QueueClass::Medium, 4096), (QueueClass::High, 8192)]);
-    for class in [QueueClass::High, QueueClass::Medium, QueueClass::High] {
-        rig.end(class);
-    }
-    assert_eq!(rig.cookies(), [0, 1, 2, 3, 4, 5]);
-}
-
-#[test]
 fn requests_that_go_again_wait_for_a_tag_and_nobody_looks_for_it_meanwhile() {
-    let bounds = MergeBounds { segments_max: 8, align_bytes: 4096, bytes_max: 1 << 20 };
-    let path = PathOptions { merge: Merge::Back, bounds, ..PathOptions::TIMELESS };
+    const TIMEOUT_NS: u64 = 1_000;
+    let path = PathOptions { timeout_ns: TIMEOUT_NS, ..PathOptions::default() };
     let mut rig = Rig::new(2, 64, path, HwCtx::with_class_queues);
-    (0..4).for_each(|block| assert!(rig.submit_at(0, block * 4096)));
+    let kick = &mut |_| panic!("nobody is kicked");
+    assert!(rig.submit(0));
     rig.run();
-    let merged = rig.seen.borrow_mut().held.remove(0);
-    assert_eq!(merged.length_bytes, 4 * 4096);
-    rig.seen.borrow_mut().ended.push(merged.ended(Status::Io));
-    rig.hctx.reap(0, &mut |_| panic!("nobody is kicked"), &mut rig.completions);
+    rig.hctx.reap(TIMEOUT_NS, kick, &mut rig.completions);
+    // One more of its class, and two of another, which have not timed out when the queue is reset.
+    for (flow, cookie) in [(0, 1), (1, 2), (1, 3)] {
+        let (flow, op) = (FlowId(flow), Op::Read);
+        let one = Submission { flow, op, offset_bytes: 0, length_bytes: 4096, fua: false, buffer: None, cookie };
+        assert!(rig.hctx.submit(Owner(0), one, TIMEOUT_NS * 3 / 2, kick).is_ok());
+    }
+    rig.hctx.run(TIMEOUT_NS * 3 / 2, kick);
+    rig.hctx.reap(TIMEOUT_NS * 2, kick, &mut rig.completions);
+    assert_eq!((rig.held(), rig.cookies()), ([0, 0, 0], vec![0]), "all came back, and one had timed out");
     assert_eq!(rig.hctx.next_event_ns(), Some(0), "there are tags");
-    rig.run();
-    assert_eq!(rig.held(), [0, 2, 0], "one by one, in the queue for requests that know no class");
-    assert_eq!(rig.hctx.next_event_ns(), None, "the device says when there is another");
-    (0..4).for_each(|_| rig.end(QueueClass::Medium));
-    assert_eq!(rig.cookies().len(), 4);
+    rig.hctx.run(TIMEOUT_NS * 2, kick);
+    assert_eq!(rig.held(), [0, 2, 0], "in the queue for requests that know no class");
+    assert_ne!(rig.hctx.next_event_ns(), Some(0), "the device says when there is another");
+    (0..3).for_each(|_| rig.end(QueueClass::Medium));
+    assert_eq!(rig.cookies().len(), 3);
 }
 
 #[test]
@@ -405,7 +395,7 @@ fn what_came_while_the_policy_was_changed_goes_when_it_is_done() {
 #[test]
 fn without_class_queues_all_classes_are_one_queue_in_one_order() {
     let mut rig = Rig::new(2, 64, PathOptions::TIMELESS, |hctx| hctx);
-    // Those that wait come from the lowest class to the highest.
+    // Requests that wait come from the lowest class to the highest.
     for flow in [0, 1, 2, 1, 0, 2] {
         assert!(rig.submit(flow));
     }
@@ -474,7 +464,7 @@ fn without_a_block_layer_a_flow_has_requests_from_their_submission_to_their_end(
 }
 
 impl Rig {
-    /// A write of so many parts of 4 KiB.
+    /// Submits a write of `parts` parts of 4 KiB.
     fn write_parts(&mut self, flow: u32, parts: u32) -> bool {
         let (flow, op, length_bytes) = (FlowId(flow), Op::Write, parts * 4096);
         let buffer = Some(Buffer::new(length_bytes as usize));

@@ -1,5 +1,5 @@
-//! What a worker offers besides sockets and requests of its own memory, through real rings: descriptors that become
-//! ready, eventfds, messages with descriptors, clients without a socket, payloads in memory of somebody else, and the
+//! A worker's services besides sockets and requests of its own memory, through real rings: descriptors that become
+//! ready, eventfds, messages with descriptors, clients without a socket, payloads in foreign memory, and the
 //! drain of some clients.
 #![cfg(feature = "uring")]
 
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The limit is for the day on which a test fails.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a client is called with.
+/// Calls of a client.
 enum Step {
     Start,
     Event(Event),
@@ -34,7 +34,7 @@ enum Step {
 /// Called for each step; true: the client is done.
 type Act = Box<dyn FnMut(&mut dyn Context, Step) -> bool + Send>;
 
-/// A client that does what the test says. The test's ends of channels say that it was dropped.
+/// A client that follows the test's script. Its channels close when it is dropped.
 struct Scripted {
     act: Act,
     label: Label,
@@ -64,7 +64,7 @@ impl Client for Scripted {
         unreachable!("there is room for all that it submits");
     }
     fn drain(&mut self, context: &mut dyn Context) {
-        // What it is called from now on does not matter to whoever waits for its end.
+        // Its label from now on does not matter to a caller that waits for its end.
         self.label = Label::default();
         self.step(context, Step::Drain);
     }
@@ -97,7 +97,7 @@ fn attach(engine: &Engine, act: impl FnMut(&mut dyn Context, Step) -> bool + Sen
 
 /// An eventfd; not blocking, as hypervisors make them, or blocking.
 fn eventfd(flags: libc::c_int) -> OwnedFd {
-    // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor that nobody else owns.
+    // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor that is not shared.
     unsafe {
         let event = libc::eventfd(0, libc::EFD_CLOEXEC | flags);
         assert!(event >= 0);
@@ -109,8 +109,7 @@ fn add(event: &File, value: u64) {
     (&*event).write_all(&value.to_ne_bytes()).unwrap();
 }
 
-/// What a blocking eventfd holds, once it is not 0.
-/// What an eventfd holds once it is not 0, whether it blocks or not.
+/// Waits for an eventfd that is not 0, blocking or not, and takes its count.
 fn take(event: &File) -> u64 {
     let mut readable = libc::pollfd { fd: event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: the kernel reads and writes the one structure.
@@ -143,7 +142,7 @@ fn any_descriptor_can_be_waited_for() {
         writer.write_all(&[byte]).unwrap();
         assert_eq!(seen.recv_timeout(LIMIT), Ok((5 + u32::from(byte), Ok(()), byte)));
     }
-    // It waits for what will never come, and that does not keep it.
+    // It waits for an event that will never come, and that does not keep it.
     assert!(engine.drain(LIMIT));
     assert!(seen.recv().is_err(), "it is gone");
 }
@@ -181,7 +180,7 @@ fn a_wait_that_was_taken_back_says_nothing_and_the_number_of_its_file_may_be_ano
     go_writer.write_all(b"x").unwrap();
     assert_eq!(seen.recv_timeout(LIMIT), Ok(0));
     assert_eq!(seen.recv_timeout(LIMIT), Ok(9), "the timer, and nothing before it");
-    // The worker has been in the kernel since, which let go of what it held for the waits.
+    // The worker has been in the kernel since, which dropped its references for the waits.
     assert_eq!(writer.write_all(b"x").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe, "nobody holds the reader");
     assert!(engine.drain(LIMIT));
     assert!(seen.recv().is_err());
@@ -222,7 +221,7 @@ fn an_eventfd_is_read_by_the_ring_whether_it_blocks_or_not() {
 fn what_is_full_or_no_eventfd_is_told_at_once_and_holds_nobody_up() {
     let engine = engine(1);
     let full = eventfd(libc::EFD_NONBLOCK);
-    // One less than what an eventfd cannot hold.
+    // One less than the count that an eventfd cannot hold.
     add(&File::from(full.try_clone().unwrap()), u64::MAX - 1);
     let (pipe, mut writer) = std::io::pipe().unwrap();
     writer.write_all(b"abc").unwrap();

@@ -1,4 +1,4 @@
-//! What a killed process leaves of a file device: every write that it was told is stable, and no lock.
+//! State of a file device after a kill of its process: every write reported as stable is there, and no lock.
 //!
 //! The test starts itself again as the victim, which writes records and says on its standard output which of them are
 //! stable; it is killed in the middle, at a moment that depends on nothing but how far it came.
@@ -87,7 +87,7 @@ fn a_killed_process_loses_no_write_that_a_flush_covered_and_leaves_no_lock() {
         }
         victim.kill().unwrap();
         victim.wait().unwrap();
-        // What it said before the kill reached it counts.
+        // Lines printed before the kill count.
         stable = lines.map_while(Result::ok).filter_map(|line| told(&line)).last().unwrap_or(stable);
         verify(&path, stable, round);
     }

@@ -88,7 +88,7 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
         name: "device".into(),
         device,
         policy: PolicyOptions::new(PolicyKind::Mqfq),
-        fallback: None,
+        first_policy: None,
         queue_depth: 8,
         flows: vec![FlowOptions {
             name: "a".into(),
@@ -104,7 +104,7 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
     Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap()
 }
 
-/// What is read back after `fill` was written to `block` on that worker.
+/// Writes `fill` to `block` on that worker and returns what it reads back.
 fn write_then_read(engine: &Engine, worker: usize, device: u16, block: u8, fill: u8) -> u8 {
     let (sender, read) = mpsc::channel();
     let client = WriteThenRead { device: DeviceIndex(device), block, fill, read: Some(sender) };

@@ -1,4 +1,4 @@
-//! Flows and devices that come and go while others are served: nobody is disturbed, nothing is inherited, nothing
+//! Flows and devices that come and go while others are served: no client is disturbed, nothing is inherited, nothing
 //! stays.
 #![cfg(feature = "uring")]
 
@@ -11,6 +11,7 @@ use mqfq_blk::hierarchy::{Group, GroupId, Tree};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions, Weight};
+use mqfq_policies::SFQD;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -138,14 +139,14 @@ fn named(stats: &DeviceStats) -> Vec<(&str, u64, u16)> {
 
 #[test]
 fn a_flow_in_the_place_of_another_starts_with_nothing_of_it() {
-    for kind in PolicyKind::ALL.into_iter().filter(|kind| !kind.is_direct()) {
+    for kind in mqfq_policies::ALL.into_iter().filter(|kind| !kind.is_direct()) {
         let engine = engine(vec![options("d", kind, &["stays", "goes"])]);
         let stays = attach(&engine, 0, 0, [0, 1], 8);
         let goes = attach(&engine, 0, 1, [2, 3], 8);
         await_completions(&goes, 100);
         drain(&engine, 0, 1);
         let one = |flow: Option<FlowOptions>| [Some(FlowOptions::new("stays")), flow];
-        engine.change_flows(0, &BTreeMap::from([(1, None)]), PATIENCE).unwrap();
+        engine.change_flows(0, &BTreeMap::from([(1, None)]), None, PATIENCE).unwrap();
         assert_eq!(engine.stats().devices[0].flows.len(), 1, "{kind}");
         let next = FlowOptions { weight: Weight::MAX, ..FlowOptions::new("next") };
         engine.set_flows(0, &one(Some(next)), &Grouping::default(), PATIENCE).unwrap();
@@ -175,7 +176,7 @@ fn more_flows_than_there_are_places_come_under_load_and_each_is_served_by_its_bo
             engine.set_flows(0, &flows, &Grouping::default(), PATIENCE).unwrap();
         } else {
             let one = (flow as usize, flows[flow as usize].clone());
-            engine.change_flows(0, &BTreeMap::from([one]), PATIENCE).unwrap();
+            engine.change_flows(0, &BTreeMap::from([one]), None, PATIENCE).unwrap();
         }
         counts.push(attach(&engine, 0, flow, [u64::from(flow) * 2, u64::from(flow) * 2 + 1], 32));
         await_completions(&counts[flow as usize - 1], 40);
@@ -192,7 +193,7 @@ fn more_flows_than_there_are_places_come_under_load_and_each_is_served_by_its_bo
 
 #[test]
 fn groups_change_under_load_and_what_a_policy_cannot_have_changes_nothing() {
-    let engine = engine(vec![options("d", PolicyKind::Sfqd, &["a", "b"])]);
+    let engine = engine(vec![options("d", SFQD, &["a", "b"])]);
     let both = [attach(&engine, 0, 0, [0, 1], 8), attach(&engine, 0, 1, [2, 3], 8)];
     let flows = ["a", "b"].map(|name| Some(FlowOptions::new(name)));
     let group = |weight| Group { weight: Weight::new(weight).unwrap(), parent: None };
@@ -221,8 +222,8 @@ fn a_device_comes_and_goes_under_the_load_of_another_and_its_index_is_used_again
     let stays = attach(&engine, 0, 0, [0, 1], 8);
     for round in 0..10 {
         let name = format!("guest-{round}");
-        engine.add_device(1, &options(&name, PolicyKind::Sfqd, &["x", "y"])).unwrap();
-        let twice = engine.add_device(1, &options("other", PolicyKind::Sfqd, &["x"])).unwrap_err();
+        engine.add_device(1, &options(&name, SFQD, &["x", "y"])).unwrap();
+        let twice = engine.add_device(1, &options("other", SFQD, &["x"])).unwrap_err();
         assert_eq!(twice, format!("device other: device {name} has not gone yet"));
         let guests = [attach(&engine, 1, 0, [2, 3], 4), attach(&engine, 1, 1, [4, 5], 4)];
         guests.iter().for_each(|count| await_completions(count, 20));

@@ -6,13 +6,14 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
-use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::tuning::Tuning;
-use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_blk::{CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_policies::BfqOptions;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::write_cost::WriteCost;
 use mqfq_testing::allocations::{Counting, allocations};
@@ -42,15 +43,15 @@ fn read(flow: u32, buffer: Buffer) -> Submission {
 /// A policy that does not wait for a flow's next request while others have some.
 fn at_once(kind: PolicyKind) -> PolicyOptions {
     let bfq = BfqOptions { slice_idle_ns: 0, ..BfqOptions::DEFAULT };
-    PolicyOptions { own: OwnOptions { bfq, ..OwnOptions::DEFAULT }, ..PolicyOptions::new(kind) }
+    PolicyOptions { own: OwnOptions::of(&bfq), ..PolicyOptions::new(kind) }
 }
 
-fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> Vec<HwCtx<AnyPolicy>> {
-    let path = PathOptions { merge, split, ..PathOptions::default() };
+fn contexts(options: &PolicyOptions, flows: u32, split: Split) -> Vec<HwCtx<AnyPolicy>> {
+    let path = PathOptions { split, ..PathOptions::default() };
     contexts_on(options, flows, QUEUE_DEPTH, path)
 }
 
-/// The same on a device whose queues take so many commands.
+/// Contexts on a device whose queues take `device_depth` commands.
 fn contexts_on(options: &PolicyOptions, flows: u32, device_depth: u16, path: PathOptions) -> Vec<HwCtx<AnyPolicy>> {
     let weights = vec![Weight::DEFAULT; flows as usize];
     let policy = Arc::new(AnyPolicy::new(options, &Topology::flat(usize::from(HCTXS)), &weights).unwrap());
@@ -70,7 +71,7 @@ fn contexts_on(options: &PolicyOptions, flows: u32, device_depth: u16, path: Pat
             policy: policy.clone(),
             device: device.open_queue(queue).unwrap(),
             queue_depth: QUEUE_DEPTH,
-            // A quarter of the bound is what a request may be cut into.
+            // A request may be cut into at most a quarter of the bound.
             limits: vec![
                 StageLimits {
                     requests_max: if path.split == Split::Off { STAGED_MAX } else { 12 },
@@ -87,7 +88,7 @@ fn contexts_on(options: &PolicyOptions, flows: u32, device_depth: u16, path: Pat
     (0..HCTXS).map(context).collect()
 }
 
-/// Completes one request of each flow on each context. Returns what that allocated.
+/// Completes one request of each flow on each context. Returns the allocations.
 fn complete_one_of_each(contexts: &mut [HwCtx<AnyPolicy>], flows: u32) -> u64 {
     let mut spare = Some(Buffer::new(REQUEST_BYTES as usize));
     let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(1);
@@ -108,7 +109,7 @@ fn complete_one_of_each(contexts: &mut [HwCtx<AnyPolicy>], flows: u32) -> u64 {
 /// Two contexts whose flows fill their bound, are refused, and are told of room only now and then, as by a worker that
 /// makes several rounds in one turn.
 fn churn(options: &PolicyOptions, flows: u32) {
-    let mut contexts = contexts(options, flows, Merge::None, Split::Off);
+    let mut contexts = contexts(options, flows, Split::Off);
     let mut buffers: Vec<Buffer> =
         (0..64 + STAGED_MAX * flows * u32::from(HCTXS)).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
     let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(usize::from(QUEUE_DEPTH));
@@ -149,7 +150,7 @@ fn churn(options: &PolicyOptions, flows: u32) {
 
 #[test]
 fn a_context_takes_no_memory_from_its_first_request_on() {
-    for kind in PolicyKind::ALL {
+    for kind in mqfq_policies::ALL {
         for flows in [1, 8, 1000] {
             let options = PolicyOptions { depth: 8, window: VSpan::from_bytes(16 << 10), ..at_once(kind) };
             churn(&options, flows);
@@ -162,43 +163,12 @@ fn a_context_takes_no_memory_from_its_first_request_on() {
 }
 
 #[test]
-fn merged_commands_take_no_memory_once_as_many_were_under_way() {
-    // Each round: both flows stage four reads that lie next to each other, and the four are one command.
-    for kind in PolicyKind::ALL {
-        let mut context = contexts(&at_once(kind), 2, Merge::Both, Split::Off).remove(0);
-        let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
-        let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(8);
-        let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");
-        let mut before = 0;
-        for round in 0..200u64 {
-            if round == 10 {
-                before = allocations();
-            }
-            for flow in 0..2 {
-                for n in 0..u64::from(STAGED_MAX) {
-                    let offset_bytes = n * u64::from(REQUEST_BYTES);
-                    let buffer = buffers.pop().expect("all are back");
-                    let submission = Submission { offset_bytes, ..read(flow, buffer) };
-                    context.submit(Owner(0), submission, round, &mut kick).expect("within the bound");
-                }
-                context.run(round, &mut kick);
-            }
-            context.reap(round, &mut kick, &mut completions);
-            buffers.extend(completions.drain(..).filter_map(|(_, completion)| completion.buffer));
-        }
-        assert_eq!(allocations() - before, 0, "{kind}");
-        let stats = context.stats();
-        assert_eq!((stats.dispatched, stats.commands, stats.merged), (1600, 400, 1200), "{kind}");
-    }
-}
-
-#[test]
 fn parts_take_no_memory_once_as_many_were_under_way() {
     // Each round: both flows stage a read of four blocks and one of a block; with auto, every end is counted.
     for (kind, split) in
-        PolicyKind::ALL.into_iter().flat_map(|kind| [Split::Bytes(4096), Split::Auto].map(|s| (kind, s)))
+        mqfq_policies::ALL.into_iter().flat_map(|kind| [Split::Bytes(4096), Split::Auto].map(|s| (kind, s)))
     {
-        let mut context = contexts(&at_once(kind), 2, Merge::None, split).remove(0);
+        let mut context = contexts(&at_once(kind), 2, split).remove(0);
         let mut buffers: Vec<Buffer> = (0..4).map(|_| Buffer::new(4 * REQUEST_BYTES as usize)).collect();
         let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(8);
         let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");
@@ -231,13 +201,13 @@ fn parts_take_no_memory_once_as_many_were_under_way() {
 #[test]
 fn ends_of_cut_requests_take_no_memory_not_even_the_first_ones() {
     // Each of thirty flows has six reads of two parts under way: in a context that was made for them, and in one that
-    // was made for one flow and has grown. The first time this thread has not kept what lent buffers are made of yet.
+    // was made for one flow and has grown. The first time this thread has not kept parts of lent buffers yet.
     const FLOWS: u32 = 30;
     let options = at_once(PolicyKind::Mqfq);
     let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");
     for (flows_before, is_first) in [(FLOWS, true), (FLOWS, false), (1, false)] {
         let split = Split::Bytes(REQUEST_BYTES);
-        let mut context = contexts(&options, flows_before, Merge::None, split).remove(0);
+        let mut context = contexts(&options, flows_before, split).remove(0);
         if flows_before < FLOWS {
             let limits = vec![StageLimits { requests_max: 12, bytes_max: 1 << 20 }; FLOWS as usize];
             let weights = vec![Weight::DEFAULT; FLOWS as usize];
@@ -268,7 +238,7 @@ fn ends_of_cut_requests_take_no_memory_not_even_the_first_ones() {
 
 #[test]
 fn a_device_that_refuses_costs_no_memory_where_nothing_times_out() {
-    for kind in PolicyKind::ALL {
+    for kind in mqfq_policies::ALL {
         let mut context = contexts_on(&at_once(kind), 2, 3, PathOptions::TIMELESS).remove(0);
         let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(8);
         let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
@@ -298,7 +268,6 @@ mod worker {
     use mqfq_blk::client::{Client, Context, DeviceIndex, Event};
     use mqfq_blk::device::Device;
     use mqfq_blk::device::null::NullDevice;
-    use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
     use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
     use mqfq_blk::foreign::ForeignMemory;
     use mqfq_blk::path::PathOptions;
@@ -306,6 +275,7 @@ mod worker {
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
     use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
+    use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
     use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::{Arc, mpsc};
@@ -318,10 +288,10 @@ mod worker {
     const WARM_UP: u64 = 1_000;
     const COUNTED: u64 = 50_000;
 
-    /// Keeps its requests in flight and tells what its worker's thread allocated meanwhile.
+    /// Keeps its requests in flight and reports its worker's thread's allocations meanwhile.
     struct Counter {
         flow: u32,
-        /// Of all clients.
+        /// Count that all clients share.
         started: Arc<AtomicUsize>,
         completed: u64,
         in_flight: u32,
@@ -386,7 +356,7 @@ mod worker {
             class: PriorityClass::default(),
             limits,
         };
-        // What leaves the arbitration to the device needs one that has any.
+        // A direct policy needs a device with class queues.
         let drive = NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, ..NvmeDeviceOptions::default() };
         let device: Arc<dyn Device> = match policy.kind.is_direct() {
             true => Arc::new(NvmeDevice::new(drive).unwrap()),
@@ -401,7 +371,7 @@ mod worker {
                 name: "null".into(),
                 device,
                 policy,
-                fallback: None,
+                first_policy: None,
                 queue_depth: 64,
                 flows: vec![flow("a"), flow("b")],
                 cost: CostModel::FLAT,
@@ -414,8 +384,8 @@ mod worker {
 
     #[test]
     fn a_worker_takes_no_memory_once_it_is_warm() {
-        // Those that may run on a device without class queues, as null is.
-        let faithful = PolicyKind::STAGED.map(|kind| PolicyOptions { depth: 16, ..PolicyOptions::new(kind) });
+        // Policies that may run on a device without class queues, as null is.
+        let faithful = mqfq_policies::STAGED.map(|kind| PolicyOptions { depth: 16, ..PolicyOptions::new(kind) });
         let relaxed = faithful.map(|options| options.relaxed(WORKERS));
         for policy in faithful.into_iter().chain(relaxed) {
             let engine = engine(policy, WORKERS);
@@ -432,13 +402,13 @@ mod worker {
                 }
             }
             drop(report);
-            // Four clients on two threads: each tells what its thread took, whoever took it.
+            // Four clients on two threads: each reports the allocations of its whole thread.
             assert_eq!(allocated.iter().take(CLIENTS).collect::<Vec<u64>>(), [0; CLIENTS], "{policy:?}");
             assert!(engine.drain(std::time::Duration::from_secs(60)), "{policy:?}: clients were left");
         }
     }
 
-    /// Kicks itself, and at each kick reads into memory of somebody else.
+    /// Kicks itself, and at each kick reads into foreign memory.
     struct Guest {
         kick: OwnedFd,
         memory: Arc<ForeignMemory>,
@@ -499,7 +469,7 @@ mod worker {
         let file = tempfile::tempfile().unwrap();
         file.set_len(REQUEST_BYTES.into()).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, REQUEST_BYTES as usize).unwrap();
-        // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor that nobody else owns.
+        // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor that is not shared.
         let kick = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) };
         let (report, allocated) = mpsc::sync_channel(1);
         let (completed, kicks, before, is_done) = (0, false, 0, false);

@@ -1,4 +1,4 @@
-//! Timeouts, resets, merging and parts on real threads: an engine over a device that forgets commands, and one over a
+//! Timeouts, resets and parts on real threads: an engine over a device that forgets commands, and one over a
 //! file.
 #![cfg(feature = "uring")]
 
@@ -9,7 +9,7 @@ use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, OnAbort,
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
-use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::split::Split;
@@ -23,14 +23,14 @@ const BLOCK: u32 = 4096;
 const CLIENTS: usize = 4;
 /// Requests of each client: first it writes its blocks, then it reads them.
 const BLOCKS: u64 = 400;
-/// In one go, next to each other.
+/// Requests in one go, next to each other.
 const BATCH: u64 = 16;
 
 /// Writes its blocks, batch by batch, then reads them; tells how many requests ended with which status, or with wrong
 /// bytes.
 struct WriteThenRead {
     number: u64,
-    /// Of each block.
+    /// Length of each block.
     length_bytes: u32,
     submitted: u64,
     in_flight: u64,
@@ -41,7 +41,7 @@ struct WriteThenRead {
 }
 
 impl WriteThenRead {
-    /// What is written to a block: another byte in each KiB.
+    /// Contents of a block: another byte in each KiB.
     fn bytes_of(&self, block: u64) -> Vec<u8> {
         let mut bytes = vec![block as u8 ^ self.number as u8; self.length_bytes as usize];
         bytes.chunks_mut(1024).zip(0..).for_each(|(kib, n)| kib.fill(kib[0].wrapping_add(n)));
@@ -121,7 +121,7 @@ fn run(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions) -> ([u64; 3
     run_with(kind, device, path, BLOCK)
 }
 
-/// The same with blocks of this length.
+/// Runs with blocks of this length.
 fn run_with(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions, length_bytes: u32) -> ([u64; 3], HctxStats) {
     let flow = |name: &str| FlowOptions {
         name: name.into(),
@@ -134,7 +134,7 @@ fn run_with(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions, length
         name: "device".into(),
         device,
         policy: PolicyOptions::new(kind),
-        fallback: None,
+        first_policy: None,
         queue_depth: 64,
         flows: vec![flow("a"), flow("b")],
         cost: CostModel::FLAT,
@@ -165,8 +165,8 @@ const REQUESTS: u64 = CLIENTS as u64 * BLOCKS * 2;
 
 #[test]
 fn a_device_that_forgets_commands_holds_nobody_up_for_ever() {
-    // Those that may run on a device without class queues, as memory is.
-    for kind in PolicyKind::STAGED {
+    // Policies that may run on a device without class queues, as memory is.
+    for kind in mqfq_policies::STAGED {
         for (on_abort, on_reset) in
             [(OnAbort::Ends { after_ns: 0 }, OnReset::Refused), (OnAbort::Ignored, OnReset::Works)]
         {
@@ -175,7 +175,7 @@ fn a_device_that_forgets_commands_holds_nobody_up_for_ever() {
             let plan = FaultPlan { seed: 1, rules, on_abort, on_reset, ..FaultPlan::default() };
             let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), plan));
             // Memory answers at once; but a worker of a busy machine may be stopped for longer than any timeout, and
-            // then finds that much has expired. So how many time out is not counted, only that those are that fail.
+            // then finds that much has expired. So timeouts are not counted, only checked to be the failures.
             let path = PathOptions { timeout_ns: 20_000_000, ..PathOptions::default() };
             let (ends, stats) = run(kind, device.clone(), path);
             assert_eq!((ends.iter().sum::<u64>(), ends[2]), (REQUESTS, 0), "{kind}: each ends once, with its bytes");
@@ -189,34 +189,10 @@ fn a_device_that_forgets_commands_holds_nobody_up_for_ever() {
 }
 
 #[test]
-fn merged_requests_of_a_file_are_fewer_commands_and_the_same_bytes() {
-    for direct in [Direct::Auto, Direct::Never] {
-        let folder = tempfile::tempdir().unwrap();
-        let options = FileOptions {
-            size_bytes: Some(64 << 20),
-            direct,
-            create: true,
-            ..FileOptions::new(folder.path().join("disk"))
-        };
-        let device = Arc::new(FileDevice::open(&options).expect("free, and in a folder of ours"));
-        let path = PathOptions { merge: Merge::Both, ..PathOptions::default() };
-        let (ends, stats) = run(PolicyKind::Mqfq, device, path);
-        assert_eq!(ends, [REQUESTS, 0, 0]);
-        assert_eq!(stats.commands + stats.merged, REQUESTS);
-        // Each client stages 16 neighbours in one call, and each worker has clients of one flow.
-        assert!(stats.merged > REQUESTS / 4, "{stats:?}");
-    }
-}
-
-#[test]
 fn requests_of_a_file_in_parts_are_the_same_bytes_aligned_or_not() {
     // The second length is no multiple of a page: parts meet within one, and O_DIRECT reads and writes around them.
-    let cases = [
-        (Direct::Auto, 5 * BLOCK, Merge::None),
-        (Direct::Never, 5 * BLOCK, Merge::Both),
-        (Direct::Auto, 20 * 1024 + 512, Merge::None),
-    ];
-    for (direct, length_bytes, merge) in cases {
+    let cases = [(Direct::Auto, 5 * BLOCK), (Direct::Never, 5 * BLOCK), (Direct::Auto, 20 * 1024 + 512)];
+    for (direct, length_bytes) in cases {
         let folder = tempfile::tempdir().unwrap();
         let options = FileOptions {
             size_bytes: Some(64 << 20),
@@ -225,10 +201,10 @@ fn requests_of_a_file_in_parts_are_the_same_bytes_aligned_or_not() {
             ..FileOptions::new(folder.path().join("disk"))
         };
         let device = Arc::new(FileDevice::open(&options).expect("free, and in a folder of ours"));
-        let path = PathOptions { merge, split: Split::Bytes(2 * BLOCK), ..PathOptions::default() };
+        let path = PathOptions { split: Split::Bytes(2 * BLOCK), ..PathOptions::default() };
         let (ends, stats) = run_with(PolicyKind::Mqfq, device, path, length_bytes);
-        assert_eq!(ends, [REQUESTS, 0, 0], "{direct:?} {length_bytes} {merge}");
-        // Some that begin within a page have a part more than the three of the others.
+        assert_eq!(ends, [REQUESTS, 0, 0], "{direct:?} {length_bytes}");
+        // Some requests that begin within a page have a part more than the three of the others.
         assert_eq!((stats.split, stats.dispatched), (REQUESTS, stats.parts), "{stats:?}");
         assert!((3 * REQUESTS..=4 * REQUESTS).contains(&stats.parts), "{stats:?}");
     }

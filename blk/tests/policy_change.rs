@@ -4,7 +4,7 @@
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Refused};
 use mqfq_blk::device::memory::MemoryDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
@@ -12,6 +12,7 @@ use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
+use mqfq_policies::{D2FQ, MQ_DEADLINE, MQFQ_SERIAL, SFQD};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -20,7 +21,7 @@ const BLOCK_BYTES: u64 = 4096;
 const DEPTH: u64 = 48;
 const FLOWS: u32 = 3;
 
-/// What the test and its clients share.
+/// State that the test and its clients share.
 #[derive(Default)]
 struct Shared {
     completed: AtomicU64,
@@ -114,7 +115,7 @@ impl Client for Writer {
 
 /// Its queues are sets if there can be any.
 fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine {
-    let kind = if device.has_class_queues() { PolicyKind::D2fq } else { PolicyKind::None };
+    let kind = if device.has_class_queues() { D2FQ } else { PolicyKind::None };
     let flow = |number| FlowOptions {
         name: format!("flow-{number}"),
         weight: Weight::DEFAULT,
@@ -126,7 +127,7 @@ fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine 
         name: "device".into(),
         device,
         policy: PolicyOptions::new(kind),
-        fallback: None,
+        first_policy: None,
         queue_depth: 64,
         flows: (0..FLOWS).map(flow).collect(),
         cost: CostModel::FLAT,
@@ -148,7 +149,7 @@ fn attach(engine: &Engine, shared: &Arc<Shared>) -> mpsc::Receiver<u64> {
     receiver
 }
 
-/// Lets so many requests complete.
+/// Waits until `requests` more have completed.
 fn wait_for(shared: &Shared, requests: u64) {
     let until = shared.completed.load(Ordering::Relaxed) + requests;
     while shared.completed.load(Ordering::Relaxed) < until {
@@ -164,7 +165,8 @@ fn change_all(device: Arc<dyn Device>, requests_max: u32) {
     let shared = Arc::new(Shared::default());
     let done = attach(&engine, &shared);
     let is_taken = |kind: &PolicyKind| engine.has_class_queues(0) || !kind.is_direct();
-    let mut forms: Vec<PolicyOptions> = PolicyKind::ALL.into_iter().filter(is_taken).map(PolicyOptions::new).collect();
+    let mut forms: Vec<PolicyOptions> =
+        mqfq_policies::ALL.into_iter().filter(is_taken).map(PolicyOptions::new).collect();
     forms.push(PolicyOptions::new(PolicyKind::Mqfq).relaxed(2));
     forms.push(PolicyOptions { depth: 3, ..PolicyOptions::new(PolicyKind::Mqfq) });
     for from in 0..forms.len() {
@@ -205,11 +207,10 @@ fn a_policy_changes_while_tenants_are_refused_for_want_of_room() {
 
 #[test]
 fn a_policy_changes_under_load_on_a_drive_that_takes_its_time() {
-    let options = NvmeDeviceOptions { preset: "optane", size_bytes: 1 << 30, seed: 1, ..NvmeDeviceOptions::default() };
-    change_all(Arc::new(NvmeDevice::new(options).expect("a preset")), 256);
+    change_all(Arc::new(ModelDevice::new(presets::OPTANE, 1 << 30, 1).expect("whole blocks")), 256);
 }
 
-/// Asks for so many blocks of each flow at once, one flow after the other, and says whose completed in which order.
+/// Asks for `each` blocks per flow at once, one flow after the other, and reports their flows as they complete.
 struct Burst {
     each: u64,
     flows: Vec<u32>,
@@ -256,7 +257,7 @@ impl Client for Burst {
 
 #[test]
 fn weights_and_classes_stay_with_their_flows_under_another_policy() {
-    // D = 1 and one worker, so what a policy says is the order in which requests complete.
+    // D = 1 and one worker, so requests complete in the policy's order.
     let flow = |name: &str, class| FlowOptions {
         name: name.into(),
         weight: Weight::DEFAULT,
@@ -268,7 +269,7 @@ fn weights_and_classes_stay_with_their_flows_under_another_policy() {
         name: "device".into(),
         device: Arc::new(MemoryDevice::new(1 << 30)),
         policy: PolicyOptions::new(PolicyKind::None),
-        fallback: None,
+        first_policy: None,
         queue_depth: 64,
         flows: vec![
             flow("a", PriorityClass::BestEffort),
@@ -290,14 +291,14 @@ fn weights_and_classes_stay_with_their_flows_under_another_policy() {
         order.recv_timeout(PATIENCE).expect("all come back")
     };
     let of_first_40 = |order: Vec<u32>, flow: u32| order[..40].iter().filter(|&&of| of == flow).count();
-    assert_eq!(of_first_40(order(PolicyKind::Sfqd, &[0, 1]), 1), 20);
+    assert_eq!(of_first_40(order(SFQD, &[0, 1]), 1), 20);
     // Set under one policy, and kept by the two that follow.
     engine.set_weight(0, FlowId(1), Weight::new(300).expect("in range"));
-    assert_eq!(of_first_40(order(PolicyKind::MqfqSerial, &[0, 1]), 1), 30);
-    assert_eq!(of_first_40(order(PolicyKind::Sfqd, &[0, 1]), 1), 30);
+    assert_eq!(of_first_40(order(MQFQ_SERIAL, &[0, 1]), 1), 30);
+    assert_eq!(of_first_40(order(SFQD, &[0, 1]), 1), 30);
     // mq-deadline serves the class of c first, which was given at the start.
-    assert_eq!(of_first_40(order(PolicyKind::MqDeadline, &[0, 2]), 2), 40);
-    assert_eq!(of_first_40(order(PolicyKind::MqDeadline, &[0, 1]), 1), 0, "one class: by offset");
+    assert_eq!(of_first_40(order(MQ_DEADLINE, &[0, 2]), 2), 40);
+    assert_eq!(of_first_40(order(MQ_DEADLINE, &[0, 1]), 1), 0, "one class: by offset");
 }
 
 #[test]
@@ -369,7 +370,7 @@ fn a_device_that_keeps_requests_keeps_its_policy_and_goes_on() {
     assert_eq!(error, "device device: requests did not come back from it within 0.001 s; it keeps the policy none");
     assert_eq!(engine.policy(0).kind, PolicyKind::None);
     is_shut.store(false, Ordering::Relaxed);
-    // What waited outside the policy meanwhile is staged in the old one, and a second attempt succeeds.
+    // Requests that waited outside the policy meanwhile are staged in the old one, and a second attempt succeeds.
     wait_for(&shared, 1000);
     engine.set_policy(0, mqfq, PATIENCE).expect("it changes now");
     wait_for(&shared, 1000);

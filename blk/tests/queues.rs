@@ -10,7 +10,6 @@ use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::{HardwareQueues, QueueLayout, Spread};
@@ -18,6 +17,8 @@ use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::lost_requests;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpan, Weight};
+use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_policies::{D2FQ, SFQD};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ impl Hammer {
         let mut buffer = Buffer::new(BLOCK_BYTES as usize);
         let (op, fill) = match self.rounds[block] % 2 {
             0 => (Op::Write, self.value(block)),
-            // What must not be there at its end.
+            // A fill that must be gone at its end.
             _ => (Op::Read, !self.value(block)),
         };
         buffer.as_mut_slice().fill(fill);
@@ -144,7 +145,7 @@ fn options(device: Arc<dyn Device>, kind: PolicyKind, queues: QueueLayout) -> En
         name: "d".to_owned(),
         device,
         policy,
-        fallback: None,
+        first_policy: None,
         queue_depth: QUEUE_DEPTH,
         flows: vec![flow],
         cost: CostModel::FLAT,
@@ -154,7 +155,7 @@ fn options(device: Arc<dyn Device>, kind: PolicyKind, queues: QueueLayout) -> En
     EngineOptions { workers: WORKERS, pin: false, spin_ns: 50_000, devices: vec![device] }
 }
 
-/// A client on each worker; how many requests each of them completed comes out of the channel.
+/// A client on each worker; the channel yields each one's number of completed requests.
 fn attach(engine: &Engine, requests: Option<u64>, keeps_bytes: bool) -> mpsc::Receiver<u64> {
     let (sender, reports) = mpsc::channel();
     for worker in 0..WORKERS {
@@ -257,12 +258,12 @@ fn every_request_over_sets_of_class_queues_completes_once_with_its_bytes() {
         };
         let layout = QueueLayout { hardware, ..QueueLayout::default() };
         let device = Arc::new(NvmeDevice::new(drive).unwrap());
-        let engine = Engine::start(options(device, PolicyKind::D2fq, layout)).unwrap();
+        let engine = Engine::start(options(device, D2FQ, layout)).unwrap();
         let reports = attach(&engine, Some(600), true);
         assert_eq!(reports.iter().take(WORKERS).collect::<Vec<u64>>(), [600; WORKERS], "{queue_pairs}, {hardware:?}");
         // The policy changes over them while they are full, to one that knows no classes and back.
         let reports = attach(&engine, None, true);
-        for kind in [PolicyKind::Mqfq, PolicyKind::None, PolicyKind::D2fq] {
+        for kind in [PolicyKind::Mqfq, PolicyKind::None, D2FQ] {
             engine.set_policy(0, PolicyOptions::new(kind), Duration::from_secs(60)).unwrap();
         }
         assert!(engine.drain(Duration::from_secs(60)), "{queue_pairs}, {hardware:?}");
@@ -274,7 +275,7 @@ fn every_request_over_sets_of_class_queues_completes_once_with_its_bytes() {
 #[test]
 fn every_request_over_delays_and_reordering_completes_once_with_its_bytes() {
     each_completes_once(&fault, PolicyKind::None, 600, true);
-    each_completes_once(&fault, PolicyKind::Sfqd, 600, true);
+    each_completes_once(&fault, SFQD, 600, true);
 }
 
 #[test]
@@ -298,7 +299,7 @@ fn a_policy_changes_over_a_shared_hardware_queue_and_not_over_a_shared_software_
     let shared = QueueLayout::mq(Spread::PerCore, Spread::Single);
     let engine = Engine::start(options(memory(), PolicyKind::None, shared)).unwrap();
     let reports = attach(&engine, None, true);
-    for kind in [PolicyKind::Mqfq, PolicyKind::Sfqd, PolicyKind::None] {
+    for kind in [PolicyKind::Mqfq, SFQD, PolicyKind::None] {
         engine.set_policy(0, PolicyOptions { depth: 4, ..PolicyOptions::new(kind) }, patience).unwrap();
     }
     assert!(engine.drain(patience));

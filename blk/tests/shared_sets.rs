@@ -2,7 +2,6 @@
 //! completes once.
 
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
 use mqfq_blk::path::PathOptions;
@@ -10,7 +9,9 @@ use mqfq_blk::queues::{DeviceQueues, QueueLayout, QueueMap};
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
-use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, Weight};
+use mqfq_blk::{CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, Weight};
+use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_policies::{D2FQ, D2fqOptions};
 use mqfq_sched::policy::AnyPolicy;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -48,9 +49,9 @@ impl Rig {
             ..NvmeDeviceOptions::default()
         });
         let drive = drive.unwrap();
-        let mut options = PolicyOptions::new(kind);
         // So that the weights of the classes are found in milliseconds instead of seconds.
-        (options.own.d2fq.adjust_period_ns, options.own.d2fq.low_threshold_bytes) = (5_000_000, low_threshold_bytes);
+        let d2fq = D2fqOptions { adjust_period_ns: 5_000_000, low_threshold_bytes, ..D2fqOptions::DEFAULT };
+        let options = PolicyOptions { own: OwnOptions::of(&d2fq), ..PolicyOptions::new(kind) };
         let weights: Vec<Weight> = weights.iter().map(|&weight| Weight::new(weight).unwrap()).collect();
         let topology = Topology::flat(WORKERS);
         let policy = Arc::new(AnyPolicy::new(&options, &topology, &weights).unwrap());
@@ -107,7 +108,7 @@ impl Rig {
         kick(HctxId(worker));
     }
 
-    /// Lets all who are due do what they have to, and refills what ended if `refill`.
+    /// Lets all due workers run, and replaces ended requests if `refill`.
     fn run(&mut self, refill: bool) {
         loop {
             let next = self.due.lock().unwrap().pop_first();
@@ -181,7 +182,7 @@ fn shares(kind: PolicyKind, queue_pairs: u16, weights: &[u64], each: usize) -> V
 fn three_workers_share_by_weight_over_a_set_of_each_and_over_one_for_all() {
     let weights = [800, 600, 400, 200];
     for queue_pairs in [9, 3] {
-        let shares = shares(PolicyKind::D2fq, queue_pairs, &weights, 64);
+        let shares = shares(D2FQ, queue_pairs, &weights, 64);
         for (share, weight) in shares.iter().zip(weights) {
             let ideal = weight as f64 / 2000.0;
             assert!((share / ideal - 1.0).abs() <= 0.03, "{queue_pairs} queue pairs: {shares:?}");
@@ -192,10 +193,10 @@ fn three_workers_share_by_weight_over_a_set_of_each_and_over_one_for_all() {
 }
 
 /// The tenant of worker 0 has 8 times as many requests in flight as each of the two others that share its set. (A third
-/// of what the drive does takes 85 in flight, with the 256 that are inside it.)
+/// of the drive's throughput takes 85 in flight, with the 256 that are inside it.)
 #[test]
 fn a_deep_tenant_takes_no_more_over_a_shared_set_than_its_weight() {
-    let mut rig = Rig::new(PolicyKind::D2fq, 3, 1024, &[100, 100, 100], 1 << 20);
+    let mut rig = Rig::new(D2FQ, 3, 1024, &[100, 100, 100], 1 << 20);
     for (flow, each) in [(0, 1024), (1, 128), (2, 128)] {
         (0..each).for_each(|_| rig.submit(flow as u16, flow));
     }
@@ -213,7 +214,7 @@ fn a_deep_tenant_takes_no_more_over_a_shared_set_than_its_weight() {
 #[test]
 fn every_request_comes_back_over_sets_that_are_shallower_than_what_is_asked_for() {
     for (queue_pairs, queue_depth) in [(3, 1), (3, 5), (6, 2), (9, 3)] {
-        let mut rig = Rig::new(PolicyKind::D2fq, queue_pairs, queue_depth, &[100, 300], 1 << 20);
+        let mut rig = Rig::new(D2FQ, queue_pairs, queue_depth, &[100, 300], 1 << 20);
         for worker in 0..WORKERS as u16 {
             (0..40).for_each(|number| rig.submit(worker, number % 2));
         }

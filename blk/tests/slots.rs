@@ -1,4 +1,4 @@
-//! Slots beside a map from every name that was given out to what it named.
+//! Slots beside a map from every name given out to its value.
 
 use mqfq_blk::slots::{NoPlace, Slot, Slots};
 use proptest::prelude::*;

@@ -5,13 +5,13 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Part, Refused};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpan, Weight};
+use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -136,7 +136,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         class: PriorityClass::default(),
         limits: StageLimits { requests_max, bytes_max: 1 << 20 },
     };
-    // What leaves the arbitration to the device needs one that has any.
+    // A direct policy needs a device with class queues.
     let drive = NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, ..NvmeDeviceOptions::default() };
     let held: Arc<dyn Device> = match kind.is_direct() {
         true => Arc::new(NvmeDevice::new(drive).unwrap()),
@@ -147,7 +147,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         name: "memory".to_owned(),
         device: held,
         policy: PolicyOptions { kind, depth: 2, window: VSpan::from_bytes(64 << 10), ..PolicyOptions::new(kind) },
-        fallback: None,
+        first_policy: None,
         queue_depth: 4,
         flows: vec![flow],
         cost: CostModel::FLAT,
@@ -176,8 +176,8 @@ fn talk(socket: &mut UnixStream) {
 
 #[test]
 fn every_request_of_every_client_is_answered_under_each_policy() {
-    // Those that may run on a device without class queues, as memory is.
-    for kind in PolicyKind::STAGED {
+    // Policies that may run on a device without class queues, as memory is.
+    for kind in mqfq_policies::STAGED {
         for workers in [1, 3] {
             let engine = engine(kind, workers, 1024);
             let mut sockets: Vec<_> = (0..5).map(|_| attach(&engine)).collect();
@@ -251,8 +251,8 @@ fn an_engine_dropped_in_mid_air_does_not_hang() {
     drop(engine);
 }
 
-/// Asks for timers so long after its start and tells when each comes: its name, and how much too late or (below 0) too
-/// early. It is done with the first of them.
+/// Asks for timers `after` its start and reports each one's name, and how much too late or (below 0) too early. It is
+/// done with the first timer.
 struct Waiter {
     after: Vec<Duration>,
     asked_ns: Vec<u64>,
@@ -304,7 +304,7 @@ fn timers_come_in_order_and_never_early_and_a_client_that_is_done_is_not_kept_by
     assert_eq!(told.iter().map(|(user, _)| *user).collect::<Vec<_>>(), [4, 1, 2, 0], "and then it was dropped");
     assert!(told.iter().all(|(_, late_ns)| *late_ns >= 0), "{told:?}");
 
-    // Its number is another's now: the cancelled timer's end reaches nobody.
+    // Its number is another client's now: the cancelled timer's end reaches none.
     let waiter = attach_waiter(&engine, &[ms(1)]);
     assert_eq!(waiter.iter().map(|(user, _)| user).collect::<Vec<_>>(), [0]);
     let waiter = attach_waiter(&engine, &[ms(3_600_000), ms(3_600_000)]);
@@ -349,7 +349,7 @@ fn a_panic_of_a_worker_is_told_and_nobody_waits_for_it() {
     assert!(!engine.drain(Duration::from_secs(20)), "not all clients were answered");
 }
 
-/// Nobody would hear of the worker otherwise, and its clients wait for ever. The test starts itself again as the
+/// Otherwise the worker's panic would go unreported, and its clients wait for ever. The test starts itself again as the
 /// process that is to end.
 #[test]
 fn a_process_whose_action_on_a_panic_panics_in_turn_is_aborted() {
@@ -371,7 +371,7 @@ fn a_process_whose_action_on_a_panic_panics_in_turn_is_aborted() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&victim.stderr);
-    // What `timeout` makes of SIGABRT.
+    // `timeout` passes SIGABRT on.
     assert_eq!(victim.status.signal().or(victim.status.code().map(|code| code - 128)), Some(libc::SIGABRT), "{text}");
     assert!(text.contains("injected into the worker") && text.contains("injected into the action"), "{text}");
 }

@@ -1,7 +1,7 @@
-//! Who runs a load on the device, and by which clock: the engine on its threads, or a worker's loop in virtual time.
+//! Two ways to run a load on the device: the engine on its threads, or a worker's loop in virtual time.
 
 use crate::virtual_time::{self, VirtualHost};
-use mqfq_blk::device::nvme::{NvmeDevice, Preset};
+use mqfq_blk::device::model::{ModelDevice, presets::Preset};
 use mqfq_blk::device::{Device, DeviceInfo};
 use mqfq_blk::hctx::HwCtx;
 use mqfq_blk::{AnyPolicy, FlowId, PolicyKind, PolicyOptions, Weight};
@@ -17,17 +17,17 @@ pub const QUEUE_DEPTH: u16 = 1024;
 /// Size of a modelled drive, bytes. Its times do not depend on where a request lies; what is written takes memory.
 pub const MODEL_BYTES: u64 = 64 << 20;
 
-/// What came of a load.
+/// Result of a load.
 pub struct Ran {
-    /// What the load was given.
+    /// Counts of the load.
     pub counted: Counted,
-    /// Of the time of the cores that carried it, the part that they worked, 0 to 1. `None`: they cost nothing.
+    /// Part of their time that the cores which carried it worked, 0 to 1. `None`: they cost nothing.
     pub core_share: Option<f64>,
 }
 
 /// A device that can be loaded.
 pub trait Bench {
-    /// What the device is.
+    /// Description of the device.
     fn info(&self) -> DeviceInfo;
 
     /// Most workers that carry a load.
@@ -98,9 +98,9 @@ impl ModelBench {
     /// The drive `preset`; `seed` is that of its random numbers.
     ///
     /// # Errors
-    /// One sentence: the drive refuses a queue.
+    /// One sentence: a size that the drive cannot have.
     pub fn new(preset: Preset, seed: u64) -> Result<ModelBench, String> {
-        let device = NvmeDevice::with_preset(preset, MODEL_BYTES, seed)?;
+        let device = ModelDevice::new(preset, MODEL_BYTES, seed)?;
         let context = virtual_time::context(&device, QUEUE_DEPTH)?;
         Ok(ModelBench { info: device.info(), idle: Some((VirtualHost::default(), context)) })
     }

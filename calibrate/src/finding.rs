@@ -1,4 +1,4 @@
-//! What follows from the curves for the config: cost, and a profile to start from.
+//! Values for the config derived from the curves: cost, and a profile to start from.
 //!
 //! # Cost
 //! A config counts in bytes of plain reads: a byte of a random read costs 1. With reads of `a + b * length` and writes
@@ -15,16 +15,16 @@ use crate::sweep::{Curve, Kind, Point};
 use mqfq_blk::CostTerm;
 use serde::Serialize;
 
-/// What D counts, bytes of cost.
+/// Unit of D, bytes of cost.
 pub const UNIT_BYTES: u64 = 4096;
 
-/// Of the cores' time: from here on they are the limit and not the device.
+/// Part of the cores' time from which on they are the limit and not the device.
 const CORES_BUSY_SHARE: f64 = 0.9;
 
-/// A line that is farther off is called approximate.
+/// A line with a larger residual is called approximate.
 const RESIDUAL_SHARE: f64 = 0.1;
 
-/// Of a line that is farther off no cost is made: what was measured is no line.
+/// A line with a larger residual gives no cost: the measured times are not on a line.
 const RESIDUAL_SHARE_MAX: f64 = 0.5;
 
 /// Parts of a load that differ by more were disturbed.
@@ -39,7 +39,7 @@ const BASE_BYTES_MAX: f64 = (1 << 30) as f64;
 /// Largest cost of a byte that a config takes.
 const PER_BYTE_MAX: f64 = 1000.0;
 
-/// What requests of one kind take of a full device.
+/// Time that requests of one kind take on a full device.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Terms {
     /// The kind.
@@ -59,7 +59,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// The same as the scheduler has it.
+    /// This charge in the scheduler's form.
     pub fn term(&self) -> CostTerm {
         CostTerm { base_bytes: self.base_bytes, per_byte_256ths: (self.per_byte * 256.0).round() as u32 }
     }
@@ -87,9 +87,9 @@ pub struct Profile {
 /// All that was found.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Finding {
-    /// As measured.
+    /// Measured curves.
     pub curves: Vec<Curve>,
-    /// By kind, of those that were measured.
+    /// Terms by measured kind.
     pub terms: Vec<Terms>,
     /// `read` of the cost. `None`: the time of a read does not grow evenly with its size.
     pub read: Option<Charge>,
@@ -102,7 +102,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// What follows from `curves`, among which are random reads of two sizes at least.
+    /// The finding from `curves`, which include random reads of two sizes at least.
     pub fn of(curves: Vec<Curve>) -> Finding {
         let of_kind = |kind| curves.iter().filter(move |curve: &&Curve| curve.kind == kind);
         let line = |kind| {

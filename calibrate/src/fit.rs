@@ -9,12 +9,12 @@
 
 use serde::Serialize;
 
-/// What a request takes of a full device.
+/// Time of a request on a full device, as a line over its length.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Line {
-    /// Of each request, at least 0.
+    /// Time per request, at least 0.
     pub per_request_ns: f64,
-    /// Of each of its bytes, at least 0.
+    /// Time per byte, at least 0.
     pub per_byte_ns: f64,
     /// How far the farthest of the measured times lies from the line, as a part of the time.
     pub residual_share: f64,

@@ -9,7 +9,7 @@
 //!
 //! | file | answers |
 //! |---|---|
-//! | [`mod@bench`] | who runs a load on the device, and by which clock? |
+//! | [`mod@bench`] | how is a load run on the device, and by which clock? |
 //! | [`virtual_time`] | how does a worker run where time is made up? |
 //! | [`sweep`] | which loads are run, and where is the knee? |
 //! | [`fit`] | which line describes the time of a request by its size? |

@@ -10,18 +10,18 @@ use std::fmt::Write;
 /// The command's one object of JSON.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
-    /// What was measured, as the user named it.
+    /// Measured device, as the user named it.
     pub target: String,
     /// The clock was made up: the device is a model.
     pub virtual_time: bool,
     /// How long the command took, in wall time.
     pub elapsed_s: f64,
-    /// What was found.
+    /// Result of the measurement.
     #[serde(flatten)]
     pub finding: Finding,
-    /// For the config file.
+    /// Text for the config file.
     pub config: String,
-    /// Where the picture is.
+    /// Path of the picture.
     pub svg_path: String,
 }
 
@@ -36,7 +36,7 @@ fn size(bytes: u32) -> String {
     format!("{} KiB", bytes >> 10)
 }
 
-/// What each kind and size gave.
+/// Table of the results by kind and size.
 pub fn points(curves: &[Curve]) -> Table {
     let mut table = Table::new(&[
         ("requests", Align::Left),
@@ -69,7 +69,7 @@ pub fn points(curves: &[Curve]) -> Table {
     table
 }
 
-/// What a request takes of the full device.
+/// Table of the time that a request takes on the full device, by kind.
 pub fn terms(terms: &[Terms]) -> Table {
     let mut table = Table::new(&[
         ("requests", Align::Left),

@@ -23,7 +23,7 @@ pub const KNEE_SHARE: f64 = 0.97;
 /// A sweep ends after so many doublings that gain nothing.
 const IDLE_DOUBLINGS: usize = 3;
 
-/// Less than this part is no gain.
+/// Less than this part does not count as a gain.
 const GAIN_SHARE: f64 = 0.01;
 
 /// Parts in which a load runs in wall time; odd, for a middle one.
@@ -41,7 +41,7 @@ const REQUESTS_MIN: u64 = 4;
 /// Requests that tell a rate.
 const PILOT_REQUESTS: u64 = 32;
 
-/// What a request does, and where it goes.
+/// Operation of a request, and how its place is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub enum Kind {
     /// Reads anywhere.
@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// It changes what is stored.
+    /// Whether it changes stored bytes.
     pub const fn is_write(self) -> bool {
         matches!(self, Kind::RandomWrite | Kind::SequentialWrite)
     }
@@ -94,7 +94,7 @@ pub enum Extent {
     Requests(u64),
 }
 
-/// What is measured.
+/// Plan of a measurement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Sizes of requests, bytes, smallest first, at least two.
@@ -103,9 +103,9 @@ pub struct Plan {
     pub depth_max: u16,
     /// How long each load runs.
     pub extent: Extent,
-    /// Also writes.
+    /// Whether writes are measured too.
     pub writes: bool,
-    /// Of the places that requests go to.
+    /// Seed of the places that requests go to.
     pub seed: u64,
 }
 
@@ -134,14 +134,14 @@ impl Plan {
     }
 }
 
-/// What a device gives at one depth.
+/// Performance of a device at one depth.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Point {
     /// Requests in flight.
     pub depth: u16,
-    /// Throughput.
+    /// Throughput in requests.
     pub requests_per_s: f64,
-    /// The same in bytes.
+    /// Throughput in bytes.
     pub bytes_per_s: f64,
     /// Time of a request, mean.
     pub mean_ns: f64,
@@ -154,14 +154,14 @@ pub struct Point {
     pub core_share: Option<f64>,
 }
 
-/// What a device gives for requests of one kind and size.
+/// Performance of a device for requests of one kind and size.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Curve {
-    /// What the requests do.
+    /// Kind of the requests.
     pub kind: Kind,
     /// Their size.
     pub request_bytes: u32,
-    /// By depth, from 1 on.
+    /// Points by depth, from 1 on.
     pub points: Vec<Point>,
     /// The knee's depth. `None`: the depths between were not measured.
     pub knee_depth: Option<u16>,
@@ -297,7 +297,7 @@ impl Sweep<'_> {
         Ok(middle(parts?))
     }
 
-    /// Requests per second at depth 1, roughly; nobody asks where the extent is a time.
+    /// Requests per second at depth 1, roughly; 0 where the extent is a time, which does not need it.
     fn rate(&mut self, kind: Kind, request_bytes: u32) -> Result<f64, String> {
         let mut window = Window { warm_up_ns: 0, end_ns: 10_000_000 };
         while let Extent::Requests(_) = self.plan.extent {

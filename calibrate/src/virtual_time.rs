@@ -1,6 +1,6 @@
 //! A worker where time is made up: the loop that serves tenants, with a clock that jumps to the device's next event.
 //!
-//! There is one worker, nobody kicks it, and its clients have no sockets and no timers. When it would sleep with
+//! There is one worker, it is never kicked, and its clients have no sockets and no timers. When it would sleep with
 //! nothing left to come, it stops: every client is done by then.
 
 use mqfq_blk::client::{Client, DeviceIndex};

@@ -2,7 +2,7 @@
 //!
 //! `cargo test -p mqfq-calibrate --test presets -- --nocapture` prints both.
 
-use mqfq_blk::device::nvme::{PRESETS, Preset};
+use mqfq_blk::device::model::presets::{ALL as PRESETS, Preset};
 use mqfq_calibrate::bench::ModelBench;
 use mqfq_calibrate::finding::Finding;
 use mqfq_calibrate::sweep::{self, Extent, Kind, Plan};
@@ -58,7 +58,7 @@ fn is_as_it_is(preset: Preset) {
     let bandwidth = |per_s: u64| (per_s * (128 << 10)) as f64;
     let read_bytes_per_s = bandwidth(media.read_link.commands_per_s(128 << 10));
     beside("bandwidth of reads, bytes/s", read_bytes_per_s, profile.bandwidth_bytes_per_s as f64, 0.02);
-    // What is certain of the knee: it is not below 97% of the product of bandwidth and latency, and some way above it
+    // The knee is certainly not below 97% of the product of bandwidth and latency, and some way above it
     // dies no longer collide; the presets' own words ("full at D") are of that kind, within a step of a factor 1.5.
     let knee = f64::from(finding.curves[0].knee_depth.unwrap());
     let product = 0.97 * read_ns * media.read_link.commands_per_s(4096) as f64 * 1e-9;

@@ -1,12 +1,12 @@
 //! Durations as people write them: `"50ms"`, `"3us"`, `"1s"`, `"250ns"`, `"0"`.
 //!
 //! A whole number and one unit, for the same reason as in [`crate::size`]: `"1.5s"` and `"1m"` mean different things to
-//! different tools. A bare number is no duration, since nobody could see its unit; only 0 needs none.
+//! different tools. A bare number is not a duration, since it does not show its unit; only 0 needs none.
 
 /// Unit names and their nanoseconds. `s` is last, being the end of the others.
 const UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// What [`parse`] takes, for an error's "allowed is".
+/// Format that [`parse`] takes, for an error's "allowed is".
 pub const ALLOWED: &str = "a whole number followed by ns, us, ms or s (\"50ms\")";
 
 /// Nanoseconds meant by `text`: digits, then a unit, and no space. `None` if it is anything else or does not fit 64

@@ -24,7 +24,7 @@ pub struct FormBounds {
     pub token_share_max: u32,
 }
 
-/// What is set by hand of the relaxed form.
+/// Keys of the relaxed form that are set by hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ByHand {
     /// `quantum`: 0 or a power of two, up to half the window, bytes.

@@ -1,10 +1,10 @@
 //! `[group.NAME]`: groups of tenants, in groups.
 //!
-//! Answers: which groups are there, in an order in which each comes after the one that it is in? What a group has
-//! besides `weight` and `group` is nothing; who may say `group = "NAME"` is the caller's.
+//! Answers: which groups are there, each after the group that it is in? A group has no keys besides `weight` and
+//! `group`; the caller decides which sections may say `group = "NAME"`.
 
 use crate::text::{did_you_mean, list, quoted};
-use crate::{ConfigError, Entry, Place, Section};
+use crate::{ConfigError, Entry, Section, SourceLocation};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -14,10 +14,10 @@ pub struct Group {
     /// NAME.
     pub name: String,
     /// Where its section begins.
-    pub place: Place,
-    /// `weight`. `None`: it says nothing.
+    pub place: SourceLocation,
+    /// `weight`. `None`: the key is missing.
     pub weight: Option<u64>,
-    /// `group`: the one that it is in, by its number in [`Groups`]; smaller than its own.
+    /// `group`: its parent's number in [`Groups`], smaller than its own.
     pub parent: Option<usize>,
 }
 
@@ -28,7 +28,7 @@ pub struct Groups(Vec<Group>);
 /// Keys of `[group.NAME]`.
 pub const KEYS: &[&str] = &["weight", "group"];
 
-/// What `group = ...` is to be.
+/// Values that `group = ...` may have, for errors.
 const ALLOWED: &str = "the name of a [group.NAME] section";
 
 impl Groups {
@@ -36,7 +36,7 @@ impl Groups {
     /// each other.
     ///
     /// # Errors
-    /// A key that is unknown or out of range, a group that is not there, one that is in itself, one that lies too deep.
+    /// A key that is unknown or out of range, or a group that is missing, inside itself, or too deep.
     pub fn read(root: &Section<'_, '_>, weights: RangeInclusive<u64>, depth_max: usize) -> Result<Self, ConfigError> {
         let mut read = Vec::new();
         for (name, section) in root.named_tables("group")? {
@@ -49,7 +49,7 @@ impl Groups {
         // By the number in the file, the parent's.
         let mut parents = Vec::new();
         for (.., parent) in &read {
-            let of = |(name, place): &(String, Place)| {
+            let of = |(name, place): &(String, SourceLocation)| {
                 by_name.get(name.as_str()).copied().ok_or_else(|| unknown(place, name, by_name.keys().copied()))
             };
             parents.push(parent.as_ref().map(of).transpose()?);
@@ -81,7 +81,7 @@ impl Groups {
         Ok(Groups(order.iter().map(group).collect()))
     }
 
-    /// All of them; each comes after the one that it is in.
+    /// All groups; each comes after the group that it is in.
     pub fn all(&self) -> &[Group] {
         &self.0
     }
@@ -89,7 +89,7 @@ impl Groups {
     /// The group that `group = "NAME"` names, by its number.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No group has this name.
     pub fn find(&self, entry: &Entry<'_, '_>) -> Result<usize, ConfigError> {
         let name = entry.text(ALLOWED)?;
         let found = self.0.iter().position(|group| group.name == name);
@@ -100,7 +100,11 @@ impl Groups {
     }
 }
 
-fn unknown<'a>(place: &Place, name: &str, known: impl ExactSizeIterator<Item = &'a str> + Clone) -> ConfigError {
+fn unknown<'a>(
+    place: &SourceLocation,
+    name: &str,
+    known: impl ExactSizeIterator<Item = &'a str> + Clone,
+) -> ConfigError {
     let hint = did_you_mean(name, known.clone());
     let known = if known.len() == 0 { "none is defined".to_owned() } else { format!("defined are {}", list(known)) };
     place.error(format!("there is no group {}, {known}{hint}", quoted(name)))
@@ -124,7 +128,7 @@ mod tests {
         let told: Vec<_> = groups.all().iter().map(|group| (group.name.as_str(), group.weight, group.parent)).collect();
         assert_eq!(told, [("company", None, None), ("other", None, None), ("team", Some(7), Some(0))]);
         assert_eq!(read("").unwrap(), Groups::default());
-        // Numbers are those of the order, also where another group comes before the one that it is in.
+        // Numbers follow the order, also where a group's section stands before its parent's.
         let groups = read("[group.team]\ngroup = \"company\"\n[group.other]\n[group.company]\n").unwrap();
         let told: Vec<_> = groups.all().iter().map(|group| (group.name.as_str(), group.parent)).collect();
         assert_eq!(told, [("other", None), ("company", None), ("team", Some(1))]);

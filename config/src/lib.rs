@@ -15,4 +15,4 @@ pub mod size;
 pub mod text;
 
 pub use owned::{Owner, read_owned};
-pub use reader::{ConfigError, Entry, Place, Section, Source, join};
+pub use reader::{ConfigError, Entry, Section, Source, SourceLocation, join};

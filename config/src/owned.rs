@@ -4,7 +4,7 @@
 
 use crate::{ConfigError, Entry, Section};
 
-/// One of the things that a section chooses among, and the keys that it has.
+/// A choice of a section, and the keys that it has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
     /// Its name, as users write it.
@@ -13,10 +13,11 @@ pub struct Owner {
     pub keys: Vec<&'static str>,
 }
 
-/// Hands `read` each key of the chosen one that the section has. `choice` is the key's name that chose, for messages.
+/// Hands `read` each key of the section that the chosen owner has. `choice` is the name of the key that chose, for
+/// messages.
 ///
 /// # Errors
-/// What `read` answers, or a key that others have and the chosen one has not.
+/// An error of `read`, or a key that other owners have and the chosen one does not.
 pub fn read_owned<'s, 'a>(
     section: &Section<'s, 'a>,
     choice: &str,

@@ -22,7 +22,7 @@ pub struct ConfigError {
     pub line: usize,
     /// Full name of the key, such as `tenant.alice.weight`; empty if the file is not TOML at all.
     pub key: String,
-    /// What is wrong, and what is allowed.
+    /// The mistake, and the allowed values.
     pub message: String,
 }
 
@@ -40,27 +40,27 @@ impl std::error::Error for ConfigError {}
 
 /// Where something stands in the file: enough to refuse it later.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct SourceLocation {
     file: Arc<str>,
     line: usize,
     key: String,
 }
 
-impl Place {
+impl SourceLocation {
     /// The full name of the key that stands here.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The refusal of what stands here. What of `message` comes from the file cannot break the line.
+    /// The refusal of the value here. Parts of `message` that come from the file cannot break the line.
     pub fn error(&self, message: impl AsRef<str>) -> ConfigError {
         let message = sentence(message.as_ref());
         ConfigError { file: self.file.to_string(), line: self.line, key: self.key.clone(), message }
     }
 
     /// The place of `key` inside the table that stands here, for a key that is missing.
-    pub fn inside(&self, key: &str) -> Place {
-        Place { file: self.file.clone(), line: self.line, key: join(&self.key, key) }
+    pub fn inside(&self, key: &str) -> SourceLocation {
+        SourceLocation { file: self.file.clone(), line: self.line, key: join(&self.key, key) }
     }
 }
 
@@ -101,8 +101,8 @@ impl<'a> Source<'a> {
         1 + self.line_ends.partition_point(|end| *end < byte)
     }
 
-    fn place(&self, byte: usize, key: String) -> Place {
-        Place { file: self.file.clone(), line: self.line_of(byte), key }
+    fn place(&self, byte: usize, key: String) -> SourceLocation {
+        SourceLocation { file: self.file.clone(), line: self.line_of(byte), key }
     }
 }
 
@@ -110,7 +110,7 @@ impl<'a> Source<'a> {
 pub struct Section<'s, 'a> {
     source: &'s Source<'a>,
     table: &'s DeTable<'a>,
-    place: Place,
+    place: SourceLocation,
     allowed: &'static [&'static str],
 }
 
@@ -127,7 +127,7 @@ impl<'s, 'a> Section<'s, 'a> {
         Section { source, table, place: source.place(0, String::new()), allowed: &[] }.with_allowed(allowed)
     }
 
-    /// The same table with another list of keys.
+    /// This table with another list of allowed keys.
     ///
     /// # Errors
     /// A key that is not `allowed`.
@@ -143,7 +143,7 @@ impl<'s, 'a> Section<'s, 'a> {
     }
 
     /// Where the table begins.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &SourceLocation {
         &self.place
     }
 
@@ -158,7 +158,7 @@ impl<'s, 'a> Section<'s, 'a> {
     /// None of `keys` is there.
     ///
     /// # Errors
-    /// `why`, at the first one that is.
+    /// `why`, at the first such key.
     pub fn refuse(&self, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
         match keys.iter().find_map(|key| self.get(key)) {
             Some(entry) => Err(entry.place().error(why)),
@@ -196,13 +196,13 @@ impl<'s, 'a> Section<'s, 'a> {
 /// One value and where it stands.
 pub struct Entry<'s, 'a> {
     source: &'s Source<'a>,
-    place: Place,
+    place: SourceLocation,
     value: &'s DeValue<'a>,
 }
 
 impl<'s, 'a> Entry<'s, 'a> {
     /// Where the key stands.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> SourceLocation {
         self.place.clone()
     }
 
@@ -400,7 +400,7 @@ impl<'s, 'a> Entry<'s, 'a> {
     pub fn items(&self, allowed: &str) -> Result<Vec<Entry<'s, 'a>>, ConfigError> {
         let array = self.value.as_array().ok_or_else(|| self.wrong_type(allowed))?;
         let item = |value: &'s Spanned<DeValue<'a>>| {
-            let place = Place { line: self.source.line_of(value.span().start), ..self.place.clone() };
+            let place = SourceLocation { line: self.source.line_of(value.span().start), ..self.place.clone() };
             Entry { source: self.source, place, value: value.get_ref() }
         };
         Ok(array.iter().map(item).collect())
@@ -439,7 +439,7 @@ impl<'s, 'a> Entry<'s, 'a> {
             .ok_or_else(|| self.place.error(format!("this list does not fit here, allowed is {allowed}")))
     }
 
-    /// The value as it stands, for who passes it on without knowing its meaning.
+    /// The value as it stands, for a caller that passes it on without knowing its meaning.
     ///
     /// # Errors
     /// A date, or a number that does not fit.
@@ -473,7 +473,7 @@ impl<'s, 'a> Entry<'s, 'a> {
         })
     }
 
-    /// What is inside, said to stand where the whole does.
+    /// An entry for a value inside this one, at the place of this one.
     fn with(&self, value: &'s DeValue<'a>) -> Entry<'s, 'a> {
         Entry { source: self.source, place: self.place.clone(), value }
     }
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(pairs, [("yard", 4), ("box", 5), ("mile", 6)]);
     }
 
-    /// What a reader makes of a value under the key `k` in line 2: what it is, or the sentence.
+    /// Reads a value under the key `k` in line 2 with `of`: the result, or the error's sentence.
     fn read<T: fmt::Debug>(value: &str, of: impl Fn(&Entry<'_, '_>) -> Result<T, ConfigError>) -> String {
         let text = format!("# a comment\nk = {value}\n");
         let source = Source::new("c.toml", &text);

@@ -6,7 +6,7 @@
 /// Unit names and their factors.
 const UNITS: [(&str, u64); 5] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("B", 1)];
 
-/// What [`parse`] takes, for an error's "allowed is".
+/// Format that [`parse`] takes, for an error's "allowed is".
 pub const ALLOWED: &str = "bytes (4096), or a whole number followed by KiB, MiB, GiB or TiB (\"64KiB\")";
 
 /// Bytes meant by `text`: digits, then nothing or a unit, and no space. `None` if it is anything else or does not fit

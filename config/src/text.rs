@@ -43,7 +43,7 @@ fn is_printable(c: char) -> bool {
 /// The text of a file that was read as `bytes`.
 ///
 /// # Errors
-/// It is none: in words that follow "cannot read PATH: ".
+/// The bytes are not text: a message that follows "cannot read PATH: ".
 pub fn utf8(bytes: Vec<u8>) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| {
         let (good, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());

@@ -4,7 +4,7 @@
 //!   connect ─▶ stranger: one of STRANGERS_MAX ──first request that is let in──▶ guest: one of CONNECTIONS_MAX
 //!                  └─ STRANGER_WAIT is over, or newer strangers need the place ─▶ closed
 //! ```
-//! A stranger takes no place of a guest, so clients without the token keep nobody out. A new connection is accepted
+//! A stranger takes no place of a guest, so clients without the token keep no guest out. A new connection is accepted
 //! at once: if all places of strangers are taken, the oldest stranger goes.
 //!
 //! A browser sends requests that its user did not ask for. Three rules refuse them ([`Peer::refuse_forged`]): `Origin`
@@ -36,9 +36,9 @@ pub type IsOwnName = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// The client of a connection.
 #[derive(Clone)]
 pub struct Peer {
-    /// Who it is; by which way the request itself says (`ctl`).
+    /// The client; the request itself names its way (`ctl`).
     pub by: By,
-    /// What it must know.
+    /// Token that it must present.
     pub(crate) token: Option<Arc<str>>,
     /// Names in `Host` besides addresses and localhost. `None`: it came by a unix socket, and any name will do.
     pub(crate) names: Option<IsOwnName>,
@@ -141,7 +141,7 @@ impl Strangers {
     }
 
     /// One more; if there are too many, the oldest is told to leave.
-    pub(crate) fn come(self: &Arc<Self>) -> Arc<Stranger> {
+    pub(crate) fn admit(self: &Arc<Self>) -> Arc<Stranger> {
         let leave = Arc::new(Notify::new());
         let mut all = self.all();
         all.last += 1;
@@ -165,7 +165,7 @@ pub(crate) struct Stranger {
     strangers: Arc<Strangers>,
     number: u64,
     leave: Arc<Notify>,
-    /// That of a guest.
+    /// Permit of the guest's place.
     place: Mutex<Option<OwnedSemaphorePermit>>,
 }
 

@@ -88,7 +88,7 @@ impl Ask {
         Ask { body: body.into(), ..self.header(header::CONTENT_TYPE, media_type) }
     }
 
-    /// With a body whose media type a header says, or nobody.
+    /// With a body; a header of the request says its media type, if any.
     #[must_use]
     pub fn bytes(self, body: impl Into<Vec<u8>>) -> Ask {
         Ask { body: body.into(), ..self }
@@ -134,7 +134,7 @@ impl Reply {
         Err(serde_json::from_slice(&self.body).unwrap_or_else(unreadable))
     }
 
-    /// What a good answer says.
+    /// Value of a good answer.
     ///
     /// # Errors
     /// One sentence: the problem's, or it is not what is expected.
@@ -144,14 +144,14 @@ impl Reply {
     }
 }
 
-/// Somebody who asks one server.
+/// Client of one server.
 #[derive(Clone, Debug)]
 pub struct Client {
     /// Where it listens.
     pub address: Address,
-    /// What it wants to hear on TCP.
+    /// Token that it presents on TCP.
     pub token: Option<String>,
-    /// Whom it trusts on TCP; `None`: the connection is in the clear.
+    /// TLS trust for TCP; `None`: the connection is in the clear.
     pub trust: Option<Trust>,
     /// For a whole answer; `None`: as long as it takes.
     pub patience: Option<Duration>,

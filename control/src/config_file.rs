@@ -30,7 +30,7 @@ pub struct How {
 pub struct Saved {
     /// Its text.
     pub text: String,
-    /// What was changed in it; empty: nothing was written.
+    /// Changes that were written to it; empty: nothing was written.
     pub changes: Vec<KeyChange>,
 }
 

@@ -1,4 +1,4 @@
-//! What is configured, as one value: the tables of a config file, without places and comments.
+//! The configured document as one value: the tables of a config file, without places and comments.
 //!
 //! Answers: what does an [`Edit`] make of a document, and in which keys do two documents differ? What keys mean is for
 //! the config's reader, which gets the text of the result.
@@ -29,7 +29,7 @@ impl fmt::Display for NoToml {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Document {
     table: toml::Table,
-    /// Of a document that came as text: its places are those of the sentences about it.
+    /// Text of a document that came as text; sentences about it give places in this text.
     text: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Document {
         Ok(Document { table: table(values, "")?, text: None })
     }
 
-    /// The text that the config's reader is to read, and whether it is somebody's own (its lines mean something).
+    /// The text for the config's reader, and whether a user wrote it (then its lines mean something).
     pub fn text(&self) -> (String, bool) {
         match &self.text {
             Some(text) => (text.clone(), true),
@@ -118,7 +118,7 @@ impl Document {
     pub(crate) fn replace(&mut self, kind: Kind, name: &str, mut from: Document) {
         let keys = from.table.get_mut(kind.section()).and_then(toml::Value::as_table_mut);
         let keys = keys.and_then(|things| things.remove(name));
-        // What the reader has read has no section that is something else.
+        // The reader has accepted this document, so each section is a table.
         if let Ok(things) = section(&mut self.table, kind) {
             match keys {
                 Some(keys) => drop(things.insert(name.to_owned(), keys)),
@@ -131,7 +131,7 @@ impl Document {
         self.text = None;
     }
 
-    /// The same without all but one thing: what a change of that thing is told by, in a document of ten thousand.
+    /// Returns a document of this one thing alone; a change of the thing is found by it in a document of ten thousand.
     pub(crate) fn only(&self, kind: Kind, name: &str) -> Document {
         let thing = self.table.get(kind.section()).and_then(toml::Value::as_table).and_then(|things| things.get(name));
         let named = |thing: &toml::Value| toml::Table::from_iter([(name.to_owned(), thing.clone())]);
@@ -139,7 +139,7 @@ impl Document {
         Document { table: thing.map(section).into_iter().collect(), text: None }
     }
 
-    /// What `edit` makes of it.
+    /// Returns the document after `edit`.
     ///
     /// # Errors
     /// A value that TOML has not, or a thing that is to be changed or deleted and is not there.

@@ -1,6 +1,6 @@
-//! What has happened since event N: the last events, numbered, for any number of readers.
+//! Events since event N: the last events, numbered, for any number of readers.
 //!
-//! A reader that is slower than events come finds a gap in their numbers and is told; nobody waits for it.
+//! A reader that is slower than events come finds a gap in their numbers and is told; no writer waits for it.
 
 use crate::time::rfc3339;
 use serde::{Deserialize, Serialize};

@@ -36,7 +36,7 @@ struct Line {
 /// An open journal.
 pub struct Journal {
     file: File,
-    /// Of the file.
+    /// Length of the file.
     bytes: usize,
     /// Has the thread bring it to the disk. Full: it is asked already.
     sync: SyncSender<()>,
@@ -64,7 +64,7 @@ impl Journal {
         let of_thread = file.try_clone().map_err(failed)?;
         let body = move || {
             while asked.recv().is_ok() {
-                // A disk that fails says so to the next write, or to nobody: the journal is a help and no promise.
+                // A failed sync is reported by the next write, or not at all: the journal is a help and no promise.
                 let _ = of_thread.sync_data();
             }
         };
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::document::Document;
     use crate::model::Edit;
-    use crate::unsaved::told;
+    use crate::unsaved::described;
     use serde_json::json;
 
     struct Folder(PathBuf);
@@ -178,7 +178,7 @@ mod tests {
         }
 
         fn left(&self) -> String {
-            told(&self.open().take().unwrap(), 9)
+            described(&self.open().take().unwrap(), 9)
         }
     }
 
@@ -188,7 +188,6 @@ mod tests {
         }
     }
 
-    /// What runs, and its journal.
     struct Case {
         unsaved: Unsaved,
         now: Document,
@@ -239,7 +238,7 @@ mod tests {
         let (mut case, mut journal) = (Case::new(), folder.open());
         case.weight(&mut journal, "db", 5);
         let line_bytes = journal.bytes;
-        // Lines that nobody can read, until little room is left.
+        // Empty lines, until little room is left.
         journal.append(&vec![b'\n'; BYTES_MAX - 50 * line_bytes]).unwrap();
         for round in 0..100 {
             case.weight(&mut journal, "web", 1000 + round as u64);

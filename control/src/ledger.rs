@@ -1,7 +1,7 @@
 //! Which revision is it, and who set which value when?
 //!
 //! A revision numbers the documents that were in force, from 1. Each value and each thing remembers the revision that
-//! changed it last, who did it and when. Nothing here waits or looks at a clock.
+//! changed it last, its author and the time. Nothing here waits or looks at a clock.
 
 use crate::document::{Document, key};
 use crate::model::{Applied, By, Edit, Fault, KeyChange, Kind, Match, Proposal, Refusal, SetBy, State, Thing};
@@ -21,9 +21,9 @@ pub struct Ledger {
     things: BTreeMap<(Kind, String), u64>,
 }
 
-/// A document that was proposed, with what it changes.
+/// A proposal with what it changes.
 pub struct Candidate {
-    /// The document.
+    /// The document; where one thing is concerned, a document of this thing alone, and without it if it goes.
     pub document: Document,
     /// Against the present one; empty: there is nothing to do.
     pub changes: Vec<KeyChange>,
@@ -31,17 +31,6 @@ pub struct Candidate {
     pub created: bool,
     /// The only thing that is concerned.
     thing: Option<(Kind, String)>,
-}
-
-/// A proposal that changes one thing.
-pub struct Narrow {
-    /// A document of this thing alone, as it would be: without it, if it goes.
-    pub document: Document,
-    /// Never empty.
-    pub changes: Vec<KeyChange>,
-    /// The thing of a `Put` is new.
-    pub created: bool,
-    thing: (Kind, String),
 }
 
 impl Ledger {
@@ -66,51 +55,32 @@ impl Ledger {
         self.revision
     }
 
-    /// What a proposal would put in force.
+    /// Returns what a proposal would put in force. The price of one thing does not grow with the document.
     ///
     /// # Errors
     /// The revision is another one, or [`Document::edited`].
     pub fn candidate(&self, proposal: &Proposal) -> Result<Candidate, Refusal> {
         self.refuse_stale(proposal)?;
-        let document = self.document.edited(&proposal.edit)?;
-        let created = matches!(&proposal.edit, Edit::Put(kind, name, _) if !self.document.has(*kind, name));
-        let thing = proposal.edit.thing();
-        let changes = match thing {
-            Some((kind, name)) => self.document.only(kind, name).changes_to(&document.only(kind, name)),
-            None => self.document.changes_to(&document),
+        let Some((kind, name)) = proposal.edit.thing() else {
+            let document = self.document.edited(&proposal.edit)?;
+            let changes = self.document.changes_to(&document);
+            return Ok(Candidate { document, changes, created: false, thing: None });
         };
-        Ok(Candidate { document, changes, created, thing: thing.map(|(kind, name)| (kind, name.to_owned())) })
-    }
-
-    /// The proposal as a change of `keys` of one thing, at a price that does not grow with the document. `None`: it is
-    /// about something else, changes nothing or would be refused, and [`Ledger::candidate`] has the answer.
-    pub fn narrow(&self, proposal: &Proposal, keys: &[&str]) -> Option<Narrow> {
-        let Edit::Patch(_, _, patch) = &proposal.edit else { return None };
-        let has_others = patch.keys().any(|key| !keys.contains(&key.as_str()));
-        if has_others { None } else { self.narrow_any(proposal) }
-    }
-
-    /// The proposal as a change of one thing, which may come or go, at a price that does not grow with the document.
-    /// `None`: as of [`Ledger::narrow`].
-    pub fn narrow_any(&self, proposal: &Proposal) -> Option<Narrow> {
-        let (kind, name) = proposal.edit.thing()?;
-        self.refuse_stale(proposal).ok()?;
         let before = self.document.only(kind, name);
-        let document = before.edited(&proposal.edit).ok()?;
+        // The whole document has the names that may have been meant.
+        let whole = |refusal| self.document.edited(&proposal.edit).err().unwrap_or(refusal);
+        let document = before.edited(&proposal.edit).map_err(whole)?;
         let changes = before.changes_to(&document);
         let created = matches!(&proposal.edit, Edit::Put(..)) && !before.has(kind, name);
-        (!changes.is_empty()).then(|| Narrow { document, changes, created, thing: (kind, name.to_owned()) })
+        Ok(Candidate { document, changes, created, thing: Some((kind, name.to_owned())) })
     }
 
-    /// The narrow change is in force from now on, `at`. In no time if nobody else has the document.
-    pub fn accept_narrow(&mut self, narrow: Narrow, by: &By, at: SystemTime) {
-        let Narrow { document, changes, thing, .. } = narrow;
-        self.mark(&changes, by, at);
-        match document.has(thing.0, &thing.1) {
-            true => drop(self.things.insert(thing.clone(), self.revision)),
-            false => drop(self.things.remove(&thing)),
-        }
-        Arc::make_mut(&mut self.document).replace(thing.0, &thing.1, document);
+    /// The whole document once a candidate is in force.
+    pub fn whole(&self, candidate: &Candidate) -> Document {
+        let Some((kind, name)) = &candidate.thing else { return candidate.document.clone() };
+        let mut document = Document::clone(&self.document);
+        document.replace(*kind, name, candidate.document.clone());
+        document
     }
 
     fn refuse_stale(&self, proposal: &Proposal) -> Result<(), Refusal> {
@@ -133,21 +103,30 @@ impl Ledger {
     }
 
     /// The candidate is in force from now on, `at`. What was changed has a new revision; a candidate that changes
-    /// nothing leaves the old one.
+    /// nothing leaves the old one. For one thing it takes no time if the document has no other user.
     pub fn accept(&mut self, candidate: Candidate, by: &By, at: SystemTime) {
         let Candidate { document, changes, thing, .. } = candidate;
-        if changes.is_empty() {
-            // Its text may be another: comments, order.
-            self.document = Arc::new(document);
-            return;
+        if !changes.is_empty() {
+            self.mark(&changes, by, at);
         }
-        self.mark(&changes, by, at);
         match thing {
-            Some(thing) if document.has(thing.0, &thing.1) => drop(self.things.insert(thing, self.revision)),
-            Some(thing) => drop(self.things.remove(&thing)),
-            None => Kind::ALL.into_iter().for_each(|kind| self.mark_changed(kind, &document)),
+            Some(_) if changes.is_empty() => {}
+            Some((kind, name)) => {
+                let thing = (kind, name.clone());
+                match document.has(kind, &name) {
+                    true => drop(self.things.insert(thing, self.revision)),
+                    false => drop(self.things.remove(&thing)),
+                }
+                Arc::make_mut(&mut self.document).replace(kind, &name, document);
+            }
+            // Without changes its text may be another: comments, order.
+            None => {
+                if !changes.is_empty() {
+                    Kind::ALL.into_iter().for_each(|kind| self.mark_changed(kind, &document));
+                }
+                self.document = Arc::new(document);
+            }
         }
-        self.document = Arc::new(document);
     }
 
     /// The next revision, which has these changes.
@@ -176,7 +155,7 @@ impl Ledger {
         });
     }
 
-    /// What came of a candidate, before or after it was accepted.
+    /// Result of a candidate, before or after it was accepted.
     pub fn applied(&self, changes: Vec<KeyChange>, created: bool, dry_run: bool) -> Applied {
         let changed = !changes.is_empty();
         Applied { revision: self.revision, changed, dry_run, created, changes, done: vec![], warnings: vec![] }
@@ -192,28 +171,9 @@ impl Ledger {
         }
     }
 
-    /// `state`, which was everything, is again, after a narrow change of this thing. `now_in_force`: keys of it that
-    /// have other values.
-    pub fn follow(&self, state: &mut State, kind: Kind, name: &str, now_in_force: Map<String, Value>) {
-        state.revision = self.revision;
-        let Some(configured) = self.document.thing(kind, name) else { return };
-        let things = state.things.entry(kind.plural().to_owned()).or_default();
-        // In the document's order, which is that of names.
-        if let Ok(at) = things.binary_search_by(|thing| thing.name.as_str().cmp(name)) {
-            let thing = &mut things[at];
-            let mut in_force = std::mem::take(&mut thing.in_force);
-            // Of what nobody uses nothing is in force.
-            if !in_force.is_empty() {
-                in_force.extend(now_in_force);
-                in_force.retain(|_, value| !value.is_null());
-            }
-            *thing = self.with_marks(kind, name, configured, in_force);
-        }
-    }
-
-    /// The same after any narrow change: `touched` are all things that are other than before, or have something else in
+    /// Brings `state` up to date after any change: `touched` are all things that have changed or have other values in
     /// force.
-    pub fn follow_all<'n>(
+    pub fn follow<'n>(
         &self,
         state: &mut State,
         touched: impl IntoIterator<Item = (Kind, &'n str)>,
@@ -234,7 +194,7 @@ impl Ledger {
         }
     }
 
-    /// A thing with who set what.
+    /// A thing with the authors of its values.
     fn with_marks(
         &self,
         kind: Kind,
@@ -244,7 +204,7 @@ impl Ledger {
     ) -> Thing {
         let mark = |key_: &String| {
             let full = key(&[kind.section(), name, key_]);
-            // Of a key with a table inside, the latest of its inner ones.
+            // For a key with a table inside, the latest of its inner keys.
             let inner =
                 self.set_by.range(format!("{full}.")..).take_while(|(at, _)| at.starts_with(&format!("{full}.")));
             let latest = inner.map(|(_, mark)| mark).chain(self.set_by.get(&full)).max_by_key(|mark| mark.revision);
@@ -331,23 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn a_proposal_says_what_it_creates_and_for_whom_it_is_narrow() {
+    fn a_proposal_says_what_it_creates_and_what_it_would_change() {
         let ledger = ledger();
         let of = |edit| Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false };
-        let created = |edit| {
-            let proposal = of(edit);
-            let candidate = ledger.candidate(&proposal).unwrap();
-            let narrow = ledger.narrow_any(&proposal).unwrap();
-            assert_eq!(candidate.thing.as_ref(), Some(&narrow.thing));
-            [candidate.created, narrow.created]
-        };
-        assert_eq!(created(Edit::Put(Kind::Tenant, "new".into(), Map::new())), [true; 2]);
-        assert_eq!(created(Edit::Put(Kind::Tenant, "web".into(), Map::new())), [false; 2]);
-        assert_eq!(created(tenant("web", json!({ "weight": 4 }))), [false; 2]);
-        let both = of(tenant("web", json!({ "class": "idle", "weight": 4 })));
-        let is_narrow = |keys: &[&str]| ledger.narrow(&both, keys).is_some();
-        assert_eq!([&["class"][..], &["weight"], &["class", "weight"]].map(is_narrow), [false, false, true]);
-        let changes = ledger.narrow_any(&both).unwrap().changes;
+        let created = |edit| ledger.candidate(&of(edit)).unwrap().created;
+        assert!(created(Edit::Put(Kind::Tenant, "new".into(), Map::new())));
+        assert!(!created(Edit::Put(Kind::Tenant, "web".into(), Map::new())));
+        assert!(!created(tenant("web", json!({ "weight": 4 }))));
+        let changes = ledger.candidate(&of(tenant("web", json!({ "weight": 4 })))).unwrap().changes;
         let applied = ledger.applied(changes.clone(), true, true);
         assert_eq!((applied.revision, applied.changed, applied.dry_run, applied.created), (1, true, true, true));
         assert_eq!(applied.changes, changes);
@@ -368,14 +319,14 @@ mod tests {
             change(&mut ledger, edit, None).unwrap();
         }
         let touched = ["web", "db", "new"].map(|name| (Kind::Tenant, name));
-        ledger.follow_all(&mut state, touched, in_force);
+        ledger.follow(&mut state, touched, in_force);
         assert_eq!(state, ledger.state(in_force));
         let db = thing(&ledger, Kind::Tenant, "db");
         assert_eq!((&db.configured, db.revision), (&keys(json!({ "weight": 9 })), 3));
     }
 
     #[test]
-    fn an_edit_of_one_thing_is_told_as_the_whole_documents_would_tell_it() {
+    fn an_edit_of_one_thing_is_told_and_ends_as_that_of_the_whole_document_and_copies_nothing() {
         let mut ledger = ledger();
         for edit in [
             tenant("web", json!({ "weight": null, "cost": { "a.b": 1 } })),
@@ -389,53 +340,15 @@ mod tests {
             let proposal = Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false };
             let candidate = ledger.candidate(&proposal).unwrap();
             assert_eq!(candidate.changes, whole);
+            let document = ledger.document.edited(&proposal.edit).unwrap();
+            assert_eq!(ledger.whole(&candidate), document);
+            let before = Arc::as_ptr(&ledger.document);
             ledger.accept(candidate, &proposal.by, SystemTime::UNIX_EPOCH);
+            assert_eq!(*ledger.document, document);
+            assert_eq!(Arc::as_ptr(&ledger.document), before, "nothing is copied that nobody else has");
         }
         assert_eq!((ledger.revision(), thing(&ledger, Kind::Device, "d").revision), (7, 7));
         assert_eq!(thing(&ledger, Kind::Tenant, "db").revision, 1);
-    }
-
-    #[test]
-    fn a_narrow_change_ends_as_the_same_change_of_everything_and_copies_nothing() {
-        let in_force = |ledger: &Ledger| {
-            ledger.state(|kind, name| match (kind, name) {
-                (Kind::Tenant, "web") => {
-                    let web = ledger.document().thing(kind, name).unwrap();
-                    keys(json!({ "weight": web.get("weight").unwrap_or(&json!(100)), "class": "idle" }))
-                }
-                _ => Map::new(),
-            })
-        };
-        let (mut narrow, mut whole) = (ledger(), ledger());
-        let mut state = in_force(&narrow);
-        for (name, patch) in [
-            ("web", json!({ "weight": 7 })),
-            ("web", json!({ "weight": null, "max-iops": 9 })),
-            ("web", json!({ "max-iops": null, "weight": 300 })),
-        ] {
-            let proposal =
-                Proposal { edit: tenant(name, patch), by: By::via(Via::Http), only_if: None, dry_run: false };
-            let candidate = whole.candidate(&proposal).unwrap();
-            let change = narrow.narrow(&proposal, &["weight", "max-iops"]).unwrap();
-            assert_eq!(change.changes, candidate.changes);
-            let before = Arc::as_ptr(&narrow.document);
-            narrow.accept_narrow(change, &proposal.by, SystemTime::UNIX_EPOCH);
-            whole.accept(candidate, &proposal.by, SystemTime::UNIX_EPOCH);
-            assert_eq!(Arc::as_ptr(&narrow.document), before, "nobody else has it");
-            assert_eq!(narrow.document.table(), whole.document.table());
-            let weight = narrow.document().thing(Kind::Tenant, name).unwrap().get("weight").cloned();
-            narrow.follow(&mut state, Kind::Tenant, name, keys(json!({ "weight": weight.unwrap_or(json!(100)) })));
-            assert_eq!(state, in_force(&whole));
-        }
-        let none = |edit: Edit, only_if: Option<Match>| {
-            let proposal = Proposal { edit, by: By::via(Via::Http), only_if, dry_run: false };
-            narrow.narrow(&proposal, &["weight"]).is_none()
-        };
-        assert!(none(tenant("web", json!({ "class": "idle" })), None), "another key");
-        assert!(none(tenant("web", json!({ "weight": 300 })), None), "nothing changes");
-        assert!(none(tenant("x", json!({ "weight": 1 })), None), "not there");
-        assert!(none(tenant("web", json!({ "weight": 1 })), Some(Match::Absent)), "stale");
-        assert!(none(Edit::Delete(Kind::Tenant, "web".into()), None), "no patch");
     }
 
     #[test]
@@ -453,7 +366,7 @@ mod tests {
         let mut ledger = ledger();
         let at = |revision| Some(Match::Revision(Some(vec![revision])));
         assert_eq!(change(&mut ledger, tenant("db", json!({ "weight": 5 })), at(1)), Ok(2));
-        // Of another thing: it is where it was.
+        // Another thing keeps its revision.
         assert_eq!(change(&mut ledger, tenant("web", json!({ "weight": 5 })), at(1)), Ok(3));
         let stale = change(&mut ledger, tenant("web", json!({ "weight": 9 })), at(1)).unwrap_err();
         assert_eq!(stale.fault, Fault::Stale);

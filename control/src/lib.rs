@@ -1,7 +1,7 @@
 //! The control plane: the running state as one value, read and changed over HTTP.
 //!
 //! ```text
-//!   client ──HTTP──▶ listen (one thread, tokio) ──▶ api ──▶ trait Server ──▶ whoever serves: check, reconcile
+//!   client ──HTTP──▶ listen (one thread, tokio) ──▶ api ──▶ trait Server ──▶ the server: check, reconcile
 //!                                                    └─◀── state, events, counters ──┘
 //! ```
 //! This crate knows no device, no engine and no config key: what it is told of them are documents (tables of TOML) and

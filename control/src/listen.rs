@@ -1,4 +1,4 @@
-//! Who may connect, and how long may a client take?
+//! Connections of clients, and the limits on a client's time.
 //!
 //! One thread runs a current-thread runtime of tokio and everything of HTTP. What may wait (a change that drains a
 //! tenant, counters that every worker is asked for) goes to a few threads of the same runtime ([`WAITING_MAX`]), so
@@ -44,7 +44,7 @@ pub const HEADER_WAIT: Duration = Duration::from_secs(10);
 /// Longest header of a request, bytes.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
 
-/// Threads for what may wait: one for the change under way, the others for who only asks. More would compete with the
+/// Threads for calls that may wait: one for the change under way, the others for queries. More would compete with the
 /// workers for cores.
 const WAITING_MAX: usize = 3;
 
@@ -61,17 +61,17 @@ pub struct Listen {
     /// Where, as clients write it.
     pub address: String,
     /// How clients are told apart there.
-    pub door: Door,
-    /// Dropped when nobody listens any more: whoever removes the socket's file.
+    pub transport: Transport,
+    /// Dropped when the listener has ended; removes the socket's file.
     pub keep: Box<dyn Send>,
 }
 
 /// How clients of a socket are told apart.
 #[derive(Clone)]
-pub enum Door {
-    /// A unix socket: whoever has permission, and the kernel says who it is.
+pub enum Transport {
+    /// A unix socket: file permissions admit clients, the kernel identifies them.
     Unix,
-    /// A TCP socket: whoever knows the token, and has a certificate where TLS wants one.
+    /// A TCP socket: clients present the token, and a certificate where TLS wants one.
     Tcp {
         /// `Authorization: Bearer TOKEN`. `None`: TLS asks for certificates.
         token: Option<Arc<str>>,
@@ -134,9 +134,9 @@ impl Drop for Control {
 }
 
 async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::Result<()> {
-    let Listen { socket, door, keep: _keep, .. } = listen;
-    match door {
-        Door::Unix => {
+    let Listen { socket, transport, keep: _keep, .. } = listen;
+    match transport {
+        Transport::Unix => {
             let listener = StdUnixListener::from(socket);
             listener.set_nonblocking(true)?;
             let listener = UnixListener::from_std(listener)?;
@@ -158,7 +158,7 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
                 }
             }
         }
-        Door::Tcp { token, tls, names } => {
+        Transport::Tcp { token, tls, names } => {
             let listener = net::TcpListener::from(socket);
             listener.set_nonblocking(true)?;
             let listener = TcpListener::from_std(listener)?;
@@ -169,7 +169,7 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
                         // A peer that vanished is noticed by what cannot be written.
                         let _ = stream.set_nodelay(true);
                         let by = By { address: Some(from.to_string()), ..By::via(Via::Http) };
-                        let stranger = Some(strangers.come());
+                        let stranger = Some(strangers.admit());
                         let peer = Peer { by, token: token.clone(), names: Some(names.clone()), stranger };
                         tokio::spawn(stranger_of_tcp(stream, tls.as_ref().map(|tls| tls()), peer, router.clone()));
                     }
@@ -218,7 +218,7 @@ where
             connection(stream, peer, router).await;
         }
         Err((_, mut stream)) => {
-            // The alert is sent. A close with bytes that nobody has read would take it back (RST), so they are read.
+            // The alert is sent. A close with unread bytes would take it back (RST), so they are read.
             let mut bytes = [0; 1024];
             if stream.shutdown().await.is_ok() {
                 while stream.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
@@ -232,7 +232,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = TowerToHyperService::new(router.layer(Extension(peer)));
-    // Its end, an error too, is nobody's business but the client's.
+    // The end of a connection, an error too, concerns only its client.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_WAIT)

@@ -1,4 +1,4 @@
-//! Clients that hang, in virtual time: each is let go when its time is over, and costs nobody else anything.
+//! Clients that hang, in virtual time: each is closed when its time is over, and costs other clients nothing.
 
 use super::*;
 use crate::admission::{STRANGER_WAIT, STRANGERS_MAX};
@@ -6,6 +6,8 @@ use crate::api::tests::OnPaper;
 use crate::stream::WRITE_WAIT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::Instant;
+use tokio_rustls::rustls::crypto;
+use tokio_rustls::rustls::server::ResolvesServerCertUsingSni;
 
 /// A client of a unix socket whose buffers hold `bytes`.
 fn connected(router: &Router, bytes: usize) -> DuplexStream {
@@ -27,10 +29,15 @@ impl Tcp {
 
     /// A client of it.
     fn connect(&self, router: &Router) -> DuplexStream {
+        self.connect_with(None, router)
+    }
+
+    /// A client of it, whose connection is to be encrypted with these keys.
+    fn connect_with(&self, with: Option<Arc<tls::ServerConfig>>, router: &Router) -> DuplexStream {
         let (ours, theirs) = duplex(4096);
         let (by, token) = (By::via(Via::Http), Some(Arc::from(TOKEN)));
-        let peer = Peer { by, token, names: Some(Arc::new(|_| false)), stranger: Some(self.0.come()) };
-        tokio::spawn(stranger_of_tcp(theirs, None, peer, router.clone()));
+        let peer = Peer { by, token, names: Some(Arc::new(|_| false)), stranger: Some(self.0.admit()) };
+        tokio::spawn(stranger_of_tcp(theirs, with, peer, router.clone()));
         ours
     }
 }
@@ -55,7 +62,7 @@ fn router() -> Router {
 async fn rest(client: &mut DuplexStream) -> (String, Duration) {
     let (start, mut text) = (Instant::now(), Vec::new());
     client.read_to_end(&mut text).await.unwrap();
-    (String::from_utf8(text).unwrap(), start.elapsed())
+    (String::from_utf8_lossy(&text).into_owned(), start.elapsed())
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,6 +199,31 @@ async fn a_stranger_has_so_long_however_busy_it_keeps_its_connection() {
     }
 }
 
+/// Certificate and key of a TLS server.
+fn keys() -> Arc<tls::ServerConfig> {
+    let provider = Arc::new(crypto::ring::default_provider());
+    let builder = tls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_no_client_auth().with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_of_tls_that_does_not_end_has_the_time_of_a_stranger() {
+    let (tcp, router) = (Tcp::new(1), router());
+    // Silence; a record of 16 KiB that comes byte by byte; no TLS at all, of a client that goes on behind the alert.
+    for (said, goes_on) in [(&b""[..], false), (&[22, 3, 1, 64, 0], true), (b"GET / HTTP/1.1\r\n\r\n", true)] {
+        let mut client = tcp.connect_with(Some(keys()), &router);
+        let start = Instant::now();
+        client.write_all(said).await.unwrap();
+        while goes_on && client.write_all(b"1").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(start.elapsed() <= STRANGER_WAIT + Duration::from_secs(2), "it is still there");
+        }
+        let end = tokio::time::timeout(2 * STRANGER_WAIT, rest(&mut client)).await;
+        let after = start.elapsed();
+        assert!(end.is_ok() && after >= STRANGER_WAIT && after < 2 * STRANGER_WAIT, "{said:?}: {after:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn places_of_guests_are_counted_and_given_back() {
     let (tcp, router) = (Tcp::new(1), router());
@@ -246,6 +278,8 @@ async fn a_body_without_a_type_and_an_empty_one_are_refused_in_a_sentence() {
 #[tokio::test(start_paused = true)]
 async fn a_config_of_more_parts_than_ten_thousand_tenants_have_is_not_even_read() {
     let many = "a=[".to_owned() + &"0,".repeat(api::CONFIG_PARTS_MAX) + "]";
+    // Each of few keys makes sixteen tables.
+    let deep: String = (0..10_000).map(|key| format!("k{key}{}=0\n", ".a".repeat(16))).collect();
     // One of ten thousand tenants, each with an export.
     let tenant = |number: usize| {
         format!(
@@ -255,12 +289,64 @@ async fn a_config_of_more_parts_than_ten_thousand_tenants_have_is_not_even_read(
         )
     };
     let enough: String = (0..10_000).map(tenant).collect();
-    for (body, status) in [(many, "413"), (enough, "200")] {
+    for (body, status) in [(many, "413"), (deep, "413"), (enough, "200")] {
         let mut client = connected(&router(), 1 << 23);
         let (head, length) =
             ("PUT /v1/config?dry-run HTTP/1.1\r\nHost: x\r\nContent-Type: application/toml", body.len());
         client.write_all(format!("{head}\r\nContent-Length: {length}\r\n\r\n{body}").as_bytes()).await.unwrap();
         let line = status_line(&mut client).await;
         assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{length} bytes: {line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_config_is_read_once_the_first_one_is_answered() {
+    let router = router();
+    let [mut first, mut second] = [(); 2].map(|()| connected(&router, 4096));
+    let ask = "PUT /v1/config HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n";
+    first.write_all(format!("{ask}{{").as_bytes()).await.unwrap();
+    // The first one has the only place by now.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    second.write_all(format!("{ask}{{}}").as_bytes()).await.unwrap();
+    let early = tokio::time::timeout(Duration::from_secs(1), status_line(&mut second)).await;
+    assert!(early.is_err(), "two configs are held at a time: {early:?}");
+    first.write_all(b"}").await.unwrap();
+    for client in [&mut first, &mut second] {
+        assert_eq!(status_line(client).await, "HTTP/1.1 200 OK");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_of_streams_are_counted_and_given_back() {
+    let router = router();
+    let listen = async || {
+        let mut client = connected(&router, 4096);
+        client.write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        (status_line(&mut client).await, client)
+    };
+    let mut all = Vec::new();
+    for _ in 0..api::STREAMS_MAX {
+        let (line, client) = listen().await;
+        assert_eq!(line, "HTTP/1.1 200 OK");
+        all.push(client);
+    }
+    assert_eq!(listen().await.0, "HTTP/1.1 503 Service Unavailable");
+    all.pop();
+    // Its end is seen at the latest when something is sent.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(listen().await.0, "HTTP/1.1 200 OK");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_of_a_server_that_ended_hears_all_events_of_the_next_one() {
+    let server = OnPaper::new("");
+    server.events().push("note", "something", serde_json::Value::Null);
+    let mut client = connected(&api::router(server, Vec::new()), 4096);
+    client.write_all(b"GET /v1/events?after=7 HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut seen = String::new();
+    while !seen.contains("id: 1\n") {
+        let mut bytes = [0; 4096];
+        let read = tokio::time::timeout(Duration::from_secs(1), client.read(&mut bytes)).await;
+        seen += std::str::from_utf8(&bytes[..read.expect("the first event comes").unwrap()]).unwrap();
     }
 }

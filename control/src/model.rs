@@ -1,4 +1,4 @@
-//! What is asked of a server, and what it answers: the trait that whoever serves implements, and its nouns.
+//! Requests to a server and its answers: the trait that the server implements, and its nouns.
 //!
 //! One truth: what is configured is a document with a revision. The file at the start, SIGHUP, `mqfq ctl` and HTTP are
 //! ways to propose another document; a proposal is taken as a whole or not at all.
@@ -10,15 +10,15 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Whoever serves. The methods are called on threads of the control plane that may wait.
+/// A server. The methods are called on threads of the control plane that may wait.
 pub trait Server: Send + Sync + 'static {
-    /// What the process is. Does not wait for a change under way.
+    /// State of the process. Does not wait for a change under way.
     fn status(&self) -> Status;
 
     /// Configured and in force, as of the last change. Does not wait for a change under way.
     fn state(&self) -> Arc<State>;
 
-    /// What is configured: the document of the present revision, with the revision.
+    /// The document of the present revision, with the revision.
     fn configured(&self) -> (Arc<Document>, u64);
 
     /// Has a proposal checked and applied, as a whole or not at all. Waits for the one before it and for what it
@@ -44,7 +44,7 @@ pub trait Server: Send + Sync + 'static {
     /// There is no such device, it is not used, or it cannot be closed or opened.
     fn reopen(&self, device: &str, by: &By) -> Result<Applied, Refusal>;
 
-    /// Somebody has written this text to the config file: it is what [`Server::file`] answers from then on.
+    /// Tells that this text was written to the config file: [`Server::file`] answers it from then on.
     fn saved(&self, text: String);
 
     /// Gives memory that a large document has taken back to the system, if the allocator keeps it.
@@ -53,7 +53,7 @@ pub trait Server: Send + Sync + 'static {
     /// The counters, as SIGUSR1 prints them with `--json`. Asks every worker.
     fn counters(&self) -> Value;
 
-    /// What happens.
+    /// Events of the server.
     fn events(&self) -> &Events;
 }
 
@@ -104,7 +104,7 @@ impl Kind {
     }
 }
 
-/// By which way somebody came.
+/// Way by which a client came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
@@ -118,10 +118,10 @@ pub enum Via {
     Http,
 }
 
-/// Who did something.
+/// Author of a change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct By {
-    /// By which way.
+    /// Its way.
     pub via: Via,
     /// The user, as the kernel says of the peer of a unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +135,7 @@ pub struct By {
 }
 
 impl By {
-    /// Somebody who came this way, of whom nothing else is known.
+    /// Returns a client that came this way, of which nothing else is known.
     pub const fn via(via: Via) -> By {
         By { via, uid: None, pid: None, address: None }
     }
@@ -148,7 +148,7 @@ pub enum Edit {
     Whole(Document),
     /// This thing has these keys and no others.
     Put(Kind, String, Map<String, Value>),
-    /// Of this thing, which is there, these keys have other values; `null` takes one away (RFC 7396).
+    /// Keys of this thing, which exists, that get other values; `null` takes one away (RFC 7396).
     Patch(Kind, String, Map<String, Value>),
     /// This thing is gone.
     Delete(Kind, String),
@@ -173,12 +173,12 @@ pub enum Match {
     Absent,
 }
 
-/// Somebody wants a change.
+/// A wanted change.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Proposal {
     /// The change that is wanted.
     pub edit: Edit,
-    /// Who wants it.
+    /// Its author.
     pub by: By,
     /// Only if this holds.
     pub only_if: Option<Match>,
@@ -206,10 +206,10 @@ pub struct KeyChange {
     pub to: Value,
 }
 
-/// What came of a proposal.
+/// Result of a proposal.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Applied {
-    /// Of the document after it.
+    /// Revision of the document after it.
     pub revision: u64,
     /// There was something to change.
     pub changed: bool,
@@ -219,7 +219,7 @@ pub struct Applied {
     pub created: bool,
     /// The keys.
     pub changes: Vec<KeyChange>,
-    /// What was done to what runs, or would be, a sentence each; nothing: nothing that is used is concerned.
+    /// Effects on the running server, done or planned, a sentence each; empty: the change concerns nothing in use.
     pub done: Vec<String>,
     /// About what is right and does nothing.
     pub warnings: Vec<String>,
@@ -228,7 +228,7 @@ pub struct Applied {
 /// Why a proposal was not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// Of which kind.
+    /// Kind of fault.
     pub fault: Fault,
     /// One sentence: place, fault, what is allowed.
     pub sentence: String,
@@ -260,10 +260,10 @@ pub enum Fault {
     Broken,
 }
 
-/// What the process is.
+/// State of the process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
     /// The process.
     pub pid: u32,
@@ -271,7 +271,7 @@ pub struct Status {
     pub uptime_s: u64,
     /// Worker threads.
     pub workers: usize,
-    /// Of the document.
+    /// Revision of the document.
     pub revision: u64,
     /// Changes that the config file does not have.
     #[serde(default)]
@@ -293,9 +293,9 @@ pub struct Status {
 /// Configured and in force.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct State {
-    /// Of the document.
+    /// Revision of the document.
     pub revision: u64,
-    /// Of each collection, the things by name.
+    /// Things of each collection, by name.
     pub things: BTreeMap<String, Vec<Thing>>,
 }
 
@@ -308,16 +308,23 @@ pub struct Thing {
     pub revision: u64,
     /// Its section, as it is configured.
     pub configured: Map<String, Value>,
-    /// What holds now, defaults and what was found included; empty: nothing uses it.
+    /// Values in force, with defaults and values found at run time; empty: not in use.
     pub in_force: Map<String, Value>,
-    /// By key, who set it last.
+    /// Last author of each key.
     pub set_by: BTreeMap<String, SetBy>,
 }
 
-/// Who set a value, and when.
+/// Things of one kind, as the API lists them.
+#[derive(Deserialize)]
+pub struct ThingList {
+    /// The things, by name.
+    pub things: Vec<Thing>,
+}
+
+/// Author and time of a value.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SetBy {
-    /// Who.
+    /// Author.
     #[serde(flatten)]
     pub by: By,
     /// When, UTC.

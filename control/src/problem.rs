@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The media type.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// What a client is told.
+/// Error answer to a client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
     /// Always `about:blank`: the status says the kind.

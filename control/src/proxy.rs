@@ -28,7 +28,6 @@ const ASKED: [header::HeaderName; 2] = [header::ACCEPT, header::HeaderName::from
 /// Headers of an answer that the browser is told.
 const ANSWERED: [header::HeaderName; 2] = [header::CONTENT_TYPE, header::CONTENT_SECURITY_POLICY];
 
-/// What a request is judged by.
 struct Shared {
     client: Client,
     /// Where the proxy listens.
@@ -188,7 +187,7 @@ mod tests {
             (Method::GET, "/", vec![host, ("cookie", "mqfq-9118=bbbb")], 403),
             (Method::GET, "/", vec![("host", "evil.example:9118"), cookie], 403),
             (Method::POST, "/v1/config/reload", vec![host, cookie], 405),
-            // Whoever may ask gets as far as the server, which is not there.
+            // An allowed request gets as far as the server, which is not there.
             (Method::GET, "/v1/live", vec![host, cookie], 502),
             (Method::GET, "/", vec![("host", "localhost:9118"), cookie], 502),
         ] {

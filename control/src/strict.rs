@@ -1,8 +1,7 @@
 //! Does a body of JSON say each thing once?
 //!
 //! RFC 8259 leaves it open which of two values counts where a key stands twice in an object; readers differ, and
-//! `serde_json` takes the last one. Here it is refused, as TOML refuses it: nothing that somebody has written is passed
-//! over.
+//! `serde_json` takes the last one. Here it is refused, as TOML refuses it: nothing written is ignored.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};

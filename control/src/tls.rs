@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 pub use tokio_rustls::rustls::ServerConfig;
 
-/// What a handshake begins with now.
+/// Configuration of the next handshake.
 pub type Present = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
 /// Files in PEM form that a client needs.
@@ -34,12 +34,12 @@ pub struct Files {
     pub key: Option<PathBuf>,
 }
 
-/// Whom a client trusts, and as whom it comes.
+/// A client's authorities and certificate.
 #[derive(Clone, Debug)]
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// What the files say; `None`: there is none of them, and connections are in the clear.
+    /// Reads the files; `None`: there is none of them, and connections are in the clear.
     ///
     /// # Errors
     /// One sentence: files that do not go together, or the first that holds nothing of its kind.

@@ -14,7 +14,7 @@ pub type ThingKey = Option<(Kind, String)>;
 /// Changes that a refusal names.
 const TOLD_MAX: usize = 16;
 
-/// What the file says, and in what the configured document differs.
+/// The file's document, and how the configured document differs from it.
 pub struct Unsaved {
     file: Document,
     /// From the file's value to the configured one. No list is empty.
@@ -78,7 +78,7 @@ impl Unsaved {
     }
 }
 
-/// Those of `changes` that `document` does not have.
+/// Returns the `changes` that `document` does not have.
 pub fn missing(changes: Vec<KeyChange>, document: &Document) -> Vec<KeyChange> {
     let leaves = document.leaves();
     let has = |KeyChange { key, to, .. }: &KeyChange| match leaves.get(key.as_str()) {
@@ -100,12 +100,12 @@ pub fn refusal(lost: &[KeyChange], file: &str) -> String {
          reload or mqfq serve --replace",
         counted(lost.len(), "change"),
         shown(file),
-        told(lost, TOLD_MAX)
+        described(lost, TOLD_MAX)
     )
 }
 
 /// Changes in words: the first `most`, and how many more there are.
-pub fn told(changes: &[KeyChange], most: usize) -> String {
+pub fn described(changes: &[KeyChange], most: usize) -> String {
     let text = |value: &Value| shown(&value.to_string());
     let of = |KeyChange { key, from, to }: &KeyChange| match (from, to) {
         (Value::Null, to) => format!("{key} = {}", text(to)),
@@ -154,7 +154,7 @@ mod tests {
         ] {
             now = now.edited(&edit).unwrap();
             unsaved.follow(&now, (kind, &name));
-            let told_now = |unsaved: &Unsaved| told(&unsaved.changes().cloned().collect::<Vec<_>>(), 9);
+            let told_now = |unsaved: &Unsaved| described(&unsaved.changes().cloned().collect::<Vec<_>>(), 9);
             assert_eq!(told_now(&unsaved), wanted);
             let mut whole = Unsaved::new(document(FILE));
             whole.follow_all(&now);

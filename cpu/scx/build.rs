@@ -1,4 +1,4 @@
-//! What does the loader load? The object that clang makes of `bpf/pmqfq.bpf.c`, if the `bpf` feature is on.
+//! Builds the object that the loader loads: clang compiles `bpf/pmqfq.bpf.c`, if the `bpf` feature is on.
 
 fn main() {
     println!("cargo:rerun-if-changed=bpf");

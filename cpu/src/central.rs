@@ -112,7 +112,7 @@ pub(crate) struct InService<const CHAINS: usize> {
     pub dispatch: u64,
     /// The program's next request in service.
     next: Option<CoreId>,
-    /// By how much the tag after it may still move back.
+    /// Distance by which the tag after it may still move back.
     slack: [VSpan; CHAINS],
 }
 
@@ -204,8 +204,8 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         self.outstanding.first().map_or(self.served[CHAINS - 1], |(smallest, _)| smallest)
     }
 
-    /// The same of one program. Start tags of a program never decrease, and those of its requests that wait are the
-    /// latest.
+    /// The smallest start tag of one program's requests in the last chain. A program's start tags never decrease, and
+    /// its waiting requests have the latest ones.
     fn smallest_of(&self, program: &Program<CHAINS>) -> Option<VTime> {
         const { assert!(CHAINS > 0) };
         match program.first {
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!((starts(&queue), queue.finish(ProgramId(0))[0].whole_ns()), (vec![0, 10, 20], 30));
         queue.end(CoreId(1), 4);
         assert_eq!((starts(&queue), queue.finish(ProgramId(0))[0].whole_ns()), (vec![0, 14], 24));
-        // Of the last one it is rule 4: 14 + 3.
+        // For the last request it is rule 4: 14 + 3.
         queue.end(CoreId(2), 3);
         assert_eq!(queue.finish(ProgramId(0))[0].whole_ns(), 17);
         queue.end(CoreId(0), 10);

@@ -29,9 +29,9 @@ use crate::vtime::VTime;
 pub enum FairQueueKind {
     /// Start-time fair queueing with D servers.
     SfqD,
-    /// With the smallest start tag as virtual time.
+    /// SFQ(D) with the smallest start tag as virtual time.
     MinSfqD,
-    /// With four tags.
+    /// SFQ(D) with four tags.
     FsfqD,
 }
 

@@ -16,12 +16,12 @@
 //!
 //! # Choices
 //! * An idle core is used first: no request is preempted while one is free.
-//! * *Minimum slice.* A request that has run for less than `min_slice_ns` cannot be preempted. Of the others the one
-//!   with the largest start tag is preempted. If there is none, the request whose slice is over first is preempted at
-//!   that moment, if another still is before it. With 0 this is rule 3.
+//! * *Minimum slice.* A request that has run for less than `min_slice_ns` cannot be preempted. The largest start tag
+//!   among the others is preempted. If there is none, the request whose slice is over first is preempted at that
+//!   moment, if another still is before it. With 0 this is rule 3.
 //! * A quantum that expires is an arrival as well (section 3: the thread "immediately re-submits"). Its core is free
 //!   then and takes the first request of all; only if that is another one may the new request preempt elsewhere.
-//! * Corrections of start tags are no arrivals: a waiting program whose sibling ended early has a smaller start tag
+//! * Corrections of start tags are not arrivals: a waiting request whose sibling ended early has a smaller start tag
 //!   then, and preempts no request for it.
 //! * A core that was told to stop and has not yet is as good as preempted: v leaves it out.
 //!
@@ -179,7 +179,7 @@ impl Ideal {
         self.queue.progress(program, 0, now_ns)
     }
 
-    /// Requests that lost their core to one that arrived.
+    /// Requests that lost their core to an arriving one.
     pub fn preempted(&self) -> u64 {
         self.preempted
     }
@@ -201,7 +201,7 @@ impl Ideal {
             if on.start[0] <= start || self.queue.asked[core.index()] || self.due_ns[core.index()].is_some() {
                 continue;
             }
-            // Of two with one start tag, the one that was dispatched last.
+            // Between equal start tags the later dispatch counts as larger.
             let key = (on.start[0], on.dispatch);
             let over_ns = on.since_ns + self.options.min_slice_ns;
             if over_ns <= now_ns {
@@ -245,11 +245,11 @@ impl Scheduler for Ideal {
         if !why.is_runnable() {
             return;
         }
-        // What it was granted is used up when it expires, even if the machine took a part of it for the switch: else it
-        // might never be.
+        // An expired grant counts as used up, even if the machine took a part of it for the switch: else it might
+        // never be.
         let used_ns = if why == Stop::Expired { ended.granted_ns } else { ran_ns };
         let left_ns = ended.left_ns.saturating_sub(used_ns);
-        // What is too short to be worth a slice is not kept.
+        // A rest too short to be worth a slice is not kept.
         let [start] = if left_ns >= self.options.min_slice_ns.max(1) {
             self.queue.push_front(thread, [VTime::ZERO], left_ns)
         } else {

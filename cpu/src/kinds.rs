@@ -101,7 +101,7 @@ impl Kind {
         Kind::of(name).ok_or_else(|| format!("scheduler {name:?}, allowed are {}", Kind::NAMES.join(", ")))
     }
 
-    /// The scheduler of this name; `None`: there is none.
+    /// The scheduler of this name, if there is one.
     pub fn of(name: &str) -> Option<Kind> {
         if !Kind::NAMES.contains(&name) {
             return None;

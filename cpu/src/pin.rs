@@ -3,12 +3,12 @@
 //! Source: P-MQFQ section 4.1: threads and virtual CPUs are pinned to cores of their own, which turns load balancing
 //! off. "Often employed in production systems to improve performance predictability and preserve locality."
 //!
-//! Pin is no scheduler: the i-th thread of each program may run on core i only, and any base honours that. It ends CPU
-//! stacking. A critical thread is still preempted by the other threads of its core, and waits there (section 4.2).
+//! Pin is not a scheduler: the i-th thread of each program may run on core i only, and any base honours that. It ends
+//! CPU stacking. A critical thread is still preempted by the other threads of its core, and waits there (section 4.2).
 
 use crate::scheduler::{CoreId, Machine, Tasks, ThreadId};
 
-/// The same tasks, each program's threads on cores of their own. A pinned thread stays pinned.
+/// `tasks` with each program's threads on cores of their own. A pinned thread stays pinned.
 ///
 /// # Errors
 /// One sentence, if a program has more threads than there are cores.

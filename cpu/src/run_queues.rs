@@ -1,4 +1,4 @@
-//! What can be built on a scheduler that has a queue per core?
+//! The interface on which an extension of a scheduler with a queue per core is built.
 //!
 //! The hooks through which an extension ([`crate::pmqfq`]) sees the queues of the scheduler below it and moves threads
 //! between them. An implementation stays a scheduler of its own that knows of no extension: it decides as before until

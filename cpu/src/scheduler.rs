@@ -1,4 +1,4 @@
-//! What does a CPU scheduler see, and what may it do?
+//! The interface of a CPU scheduler: what it sees, and what it may do.
 //!
 //! The interface between a scheduling policy and its driver: the simulator, a test ([`crate::by_hand`]), or a scheduler
 //! that is loaded into Linux. The last one's callbacks are the reason for the shape:

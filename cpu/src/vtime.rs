@@ -27,7 +27,7 @@ impl VTime {
     /// The beginning of virtual time.
     pub const ZERO: VTime = VTime(0);
 
-    /// In nanoseconds at the default weight, rounded down.
+    /// Nanoseconds at the default weight, rounded down.
     pub fn whole_ns(self) -> u64 {
         (self.0 >> UNIT_BITS) as u64
     }

@@ -1,7 +1,6 @@
 //! Which virtual CPU has credit left? A scheduler in the manner of Xen's credit scheduler.
 //!
-//! Sources: P-MQFQ section 3.2 and 4.2; "Credit Scheduler" in the Xen Project's wiki. It is no copy of any version of
-//! Xen.
+//! Sources: P-MQFQ section 3.2 and 4.2; "Credit Scheduler" in the Xen Project's wiki. Not a copy of any version of Xen.
 //!
 //! # Shape
 //! Each core has a queue, sorted by two priorities; equals take turns of 30 ms.
@@ -314,7 +313,7 @@ impl Scheduler for XenCredit {
         if was_idle || running.is_some_and(|running| self.vcpus[running.index()].priority > priority) {
             out.reschedule(core);
         }
-        // An idle core comes for it, or for the one that it replaced.
+        // An idle core takes it, or the virtual CPU that it replaced.
         if !was_idle {
             let near = self.idle.next_from(core, self.machine.socket_of(core));
             if let Some(idle) = near.or_else(|| self.idle.next_from(core, 0..self.machine.cores())) {

@@ -1,5 +1,5 @@
-//! The ideal scheduler against the same one as one would write it on paper: it adds up what everybody ran, and looks
-//! through all that wait.
+//! The ideal scheduler against a version as on paper, which adds up each thread's run time and looks through all
+//! waiting threads.
 
 mod history;
 

@@ -114,8 +114,7 @@ fn the_check_finds_a_scheduler_that_takes_a_weight_for_another() {
 
 #[test]
 fn the_check_finds_that_preemption_is_switched_off() {
-    // Programs that block and wake, so that there is somebody to preempt, and hogs. What is held against all of them is
-    // the bound with l_min.
+    // Hogs, and programs that block and wake, which makes preemptions. All are held to the bound with l_min.
     let habits = [
         Habit { computes_ns: Some((MS / 10, 2 * MS)), sleeps_ns: (1, MS), ..Habit::hog(1024, 12) },
         Habit::hog(1024, 8),

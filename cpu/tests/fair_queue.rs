@@ -52,7 +52,7 @@ fn min_sfq_advances_with_the_slow_flow_whose_burst_then_starves_the_fast_one() {
 #[test]
 fn sfq_uses_all_cores_and_neither_penalizes_the_fast_flow_nor_makes_up_for_the_slow_one() {
     let (v, fast, slow) = a_burst_of_the_slow_program(FairQueueKind::SfqD);
-    // Of the fast one's 300 quanta the last three began at 297, 298 and 299.
+    // The last three of the fast program's 300 quanta began at 297, 298 and 299.
     assert_eq!(v, 299 * QUANTUM);
     assert!(fast.abs_diff(slow) <= 4 * QUANTUM, "{fast} and {slow}: half each from now on");
 }

@@ -76,7 +76,7 @@ fn an_arrival_below_virtual_time_preempts_the_largest_start_tag_which_pays_for_w
     by_hand.block(threads[1][1]);
     assert_eq!(by_hand.core_of(threads[0][2]), Some(CoreId(0)));
     assert_eq!((v(&by_hand), finish(&by_hand, G), finish(&by_hand, F)), (200, 50, 300));
-    // G went idle, so rule 2 aligns it to v = 200: no compensation for the past, and nobody is preempted.
+    // G went idle, so rule 2 aligns it to v = 200: no compensation for the past, and no thread is preempted.
     by_hand.wake(threads[1][0]);
     assert_eq!(by_hand.scheduler.preempted(), 0);
     assert_eq!(finish(&by_hand, G), 200);
@@ -164,7 +164,7 @@ fn who_has_not_run_for_the_minimum_slice_is_preempted_when_it_has() {
     by_hand.wake(threads[0][0]);
     by_hand.wake(threads[0][1]);
     by_hand.run_to(140);
-    // As above: 100, 200, 300 in service since 100. The new request, at 200, is below 300, but nobody has run for 60.
+    // As above: 100, 200, 300 in service since 100. The new request, at 200, is below 300, but none has run for 60.
     by_hand.wake(threads[1][1]);
     assert_eq!(by_hand.scheduler.preempted(), 0);
     by_hand.run_to(159);

@@ -60,8 +60,8 @@ fn where_the_equation_gives_the_parallel_program_more_than_half_it_does_not_get_
         let model = model(cores, permille, 1000);
         assert!(model.lag() > 0.29 && fair_queue(&model, FairQueueKind::MinSfqD, 200).abs() <= 0.02, "{model:?}");
     }
-    // And 0.149, where the equation has -0.167: who is even is not always first. Once a round began late, quanta and
-    // rounds are out of phase, and each round waits for the hog that began last.
+    // And 0.149, where the equation has -0.167: an even program is not always first. Once a round began late, quanta
+    // and rounds are out of phase, and each round waits for the hog that began last.
     let lag = fair_queue(&model(4, 800, 1000), FairQueueKind::MinSfqD, 200);
     assert!((0.13..=0.17).contains(&lag), "{lag}");
 }

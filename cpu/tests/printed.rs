@@ -16,7 +16,7 @@ fn printed(quantum_ns: u64, min_slice_ns: u64) -> IdealOptions {
 
 #[test]
 fn two_hogs_on_one_core_take_turns_of_the_quantum_whatever_the_minimum_slice() {
-    // Nobody arrives but whose quantum expired: rule 3 has nothing to act on. While f runs for 6 ms g gets nothing.
+    // Threads arrive only when their quantum expired, so rule 3 never acts. While f runs for 6 ms g gets nothing.
     let habits = [Habit::hog(1024, 1), Habit::hog(1024, 1)];
     for min_slice_ns in [0, 1, MS] {
         let mut history = ideal(1, &habits, printed(6 * MS, min_slice_ns), 1);
@@ -27,7 +27,7 @@ fn two_hogs_on_one_core_take_turns_of_the_quantum_whatever_the_minimum_slice() {
         assert!(pairs[0].worst > bound(2, min_slice_ns, 1024, 1024), "the printed bound, {min_slice_ns} ns");
         assert!(pairs[0].worst <= bound(1, 6 * MS, 1024, 1024), "the bound with l_max for l_min");
     }
-    // What the analysis has in mind: every slice is a request of its own.
+    // The analysis assumes that every slice is a request of its own.
     let options = IdealOptions { preemption: Preemption::EverySlice, ..printed(6 * MS, MS) };
     let mut history = ideal(1, &habits, options, 1);
     history.run_to(600 * MS);

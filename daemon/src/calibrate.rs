@@ -1,4 +1,4 @@
-//! `mqfq calibrate`: from what the user names to a device, from what it gives to tables, a picture and a config.
+//! `mqfq calibrate`: from the user's options to a device, and from its measurements to tables, a picture and a config.
 //!
 //! | named | opened | writes |
 //! |---|---|---|
@@ -10,20 +10,20 @@
 //! SIGINT and SIGTERM end it after the load that is under way, at most some seconds; a scratch file is removed.
 
 use crate::config::{Config, Medium};
-use crate::plain;
 use crate::signals::Signals;
 use clap::{ArgGroup, Args};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::model::presets::Preset;
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::device::nvme::Preset;
 use mqfq_calibrate::bench::{Bench, ModelBench, WallBench};
 use mqfq_calibrate::finding::Finding;
 use mqfq_calibrate::report::{self, Report};
 use mqfq_calibrate::sweep::{self, Extent, Plan};
 use mqfq_config::text::{quoted, shown};
 use mqfq_config::{duration, size};
+use mqfq_report::plain;
 use mqfq_report::print_line;
 use mqfq_report::progress::Progress;
 use std::fs::{File, OpenOptions};
@@ -90,7 +90,7 @@ pub struct CalibrateOptions {
     /// Workers that load the device, at most: 1 to 64. Default: one per CPU, up to 4.
     #[arg(long, value_name = "N", value_parser = workers(), conflicts_with = "preset")]
     pub workers: Option<u16>,
-    /// Of the random places of requests, and of a modelled drive's random numbers: 0 or more.
+    /// Seed of random request addresses, and of a modelled drive's random numbers: 0 or more.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// NAME of [device.NAME] in what is printed. Default: from what is measured.
@@ -115,7 +115,7 @@ fn scratch_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How long a load runs, ns.
+/// Duration of a load, ns.
 fn step(text: &str) -> Result<u64, String> {
     match duration::parse(text).filter(|ns| (1_000_000..=2_000_000_000).contains(ns)) {
         Some(ns) => Ok(ns),
@@ -123,11 +123,11 @@ fn step(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is measured.
+/// A device to calibrate.
 struct Target {
-    /// In titles.
+    /// Name in titles.
     title: String,
-    /// Of the section that is printed, unless the user gives another.
+    /// Name of the printed section, unless the user gives another.
     name: String,
     bench: Box<dyn Bench>,
     is_model: bool,
@@ -136,7 +136,7 @@ struct Target {
     _scratch: Option<Scratch>,
 }
 
-/// Calibrates, and prints what was found.
+/// Calibrates, and prints the findings.
 ///
 /// # Errors
 /// One sentence.
@@ -229,11 +229,8 @@ fn of_config(file: &Path, name: &str, options: &CalibrateOptions) -> Result<Targ
             let file = FileOptions { size_bytes, direct: *direct, read_only, ..FileOptions::new(&path.value) };
             file_target(&file, name, options.destructive, options)
         }
-        Medium::Nvme { preset, slowed, .. } => {
-            let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
-            let media = preset.media.slowed(slowed.unwrap_or(1).into(), 1);
-            model(Preset { media, ..preset }, name, options)
-        }
+        Medium::Model { preset, .. } => model(*preset, name, options),
+        Medium::Other(other) => Ok(wall((other.open)()?, name, name, true, options)),
     }
 }
 
@@ -250,13 +247,16 @@ fn model(preset: Preset, name: &str, options: &CalibrateOptions) -> Result<Targe
 
 fn file_target(file: &FileOptions, name: &str, writes: bool, options: &CalibrateOptions) -> Result<Target, String> {
     let device = FileDevice::open(file)?;
-    device.warnings().iter().for_each(|warning| crate::tell(warning));
+    device.warnings().iter().for_each(|warning| crate::output::tell(warning));
     if let Ok(metadata) = std::fs::metadata(&file.path)
         && metadata.is_file()
         // st_blocks counts in 512 bytes, whatever the file system's block is.
         && metadata.blocks().saturating_mul(512) < metadata.len() / 10 * 9
     {
-        crate::tell(&format!("{}: has holes, and reads of those ask nothing of the drive", file.path.display()));
+        crate::output::tell(&format!(
+            "{}: has holes, and reads of those ask nothing of the drive",
+            file.path.display()
+        ));
     }
     let title = file.path.display().to_string();
     Ok(wall(Arc::new(device), &title, name, writes, options))
@@ -306,7 +306,7 @@ fn write_all(
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.0) {
-            crate::tell(&format!("cannot remove the scratch file {}: {}", self.0.display(), plain(&error)));
+            crate::output::tell(&format!("cannot remove the scratch file {}: {}", self.0.display(), plain(&error)));
         }
     }
 }

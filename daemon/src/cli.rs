@@ -17,7 +17,7 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -93,8 +93,8 @@ pub enum Command {
         /// It is made if it is not there.
         folder: PathBuf,
     },
-    /// Show what fair queueing does: tenants alone and together, under none, sfqd and mqfq. Needs nothing, takes under
-    /// 30 seconds.
+    /// Show what fair queueing does: tenants alone and together, under none and mqfq. Needs nothing, takes under 20
+    /// seconds.
     Demo {
         /// Folder for the picture.
         #[arg(long, default_value = ".")]
@@ -217,6 +217,10 @@ mod tests {
             (
                 &["mqfq", "ctl", "statsu"][..],
                 "unrecognized subcommand 'statsu', see mqfq ctl --help; did you mean status?",
+            ),
+            (
+                &["mqfq", "ctl", "tenat", "list"],
+                "unrecognized subcommand 'tenat', see mqfq ctl --help; did you mean tenant?",
             ),
             (
                 &["mqfq", "ctl", "tenant", "set", "web", "--weigth", "3"],

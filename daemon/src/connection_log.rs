@@ -1,4 +1,4 @@
-//! What is said of clients that were refused or closed: at most a line per address and second, however many there are.
+//! The log of clients that were refused or closed: at most a line per address and second, however many there are.
 
 use mqfq_blk::clock::Clock;
 use mqfq_front::front_end::Log;
@@ -15,7 +15,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// What to say now.
+    /// The line to write now.
     fn note(&mut self, line: &str, now_ns: u64) -> Option<String> {
         if self.said_ns.is_some_and(|said_ns| now_ns < said_ns + PAUSE_NS) {
             self.left_out += 1;

@@ -1,33 +1,31 @@
-//! The server as the control plane sees it: the document that is configured, what is in force of it, and the one way to
-//! change both.
+//! The server as the control plane sees it: the configured document, the values in force, and the one way to change
+//! both.
 //!
 //! ```text
 //!   SIGHUP, PUT, PATCH, DELETE ──▶ Running::change ──▶ reader, check ──▶ Reconciler ──▶ ledger, state, event
 //!                                  one after the other  refusals         steps
 //! ```
-//! The start is revision 1. [`saving`] brings changes to the config file, or names those that it does not have.
+//! The start is revision 1. [`saving`] writes changes to the config file, or names those that are not in it.
 
 mod saving;
 
 mod shown;
 
-use crate::config::caps;
+use crate::config::cached::{CachedConfig, Part, Right};
 use crate::config::control::ControlConfig;
-use crate::config::kept::{Kept, Part, Right};
 use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan};
 use crate::output::Output;
-use crate::reconcile::{Change, Lack, Reconciler, Refusals, Things};
+use crate::reconcile::{Change, Lack, Reconciler, Refusals, Runtime};
 use crate::upgrade;
 use mqfq_blk::device::Health;
 use mqfq_blk::engine::Engine;
-use mqfq_blk::slots::Slot;
 use mqfq_config::text::{self, counted, shown};
 use mqfq_control::admission::IsOwnName;
 use mqfq_control::document::Document;
 use mqfq_control::events::Events;
 use mqfq_control::journal::Journal;
 use mqfq_control::ledger::{Candidate, Ledger};
-use mqfq_control::listen::Door;
+use mqfq_control::listen::Transport;
 use mqfq_control::model::{ConfigFile, Fault, KeyChange};
 use mqfq_control::tls;
 use mqfq_control::unsaved::{self, Unsaved};
@@ -37,7 +35,7 @@ use mqfq_control::{
 use mqfq_front::socket::SocketAddress;
 use mqfq_front::tls::Keys;
 use serde_json::{Map, Value, json};
-use shown::{ERASED, TO_ERASE, WITHHELD, lack_in_force, one_in_force, owners, state_of};
+use shown::{one_in_force, owner, state_of, withheld_in_force};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -46,17 +44,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
-/// What the config is called in sentences about a document that came over the API.
+/// Name of the config in sentences about a document that came over the API.
 const DOCUMENT: &str = "config";
 
 /// Clients that may wait for the control plane to accept them.
 const BACKLOG: i32 = 128;
 
-/// A token is at least as long, bytes, so that nobody guesses it.
+/// Least length of a token, bytes, so that it cannot be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
-
-/// Keys of a tenant that [`Running::propose_narrow`] changes.
-const NARROW_KEYS: [&str; 3] = ["weight", caps::MAX_IOPS, caps::MAX_BYTES_PER_S];
 
 /// Changes that one line of the log names.
 const LOST_TOLD: usize = 16;
@@ -67,15 +62,15 @@ const CHANGES_TOLD: usize = 3;
 const KEYS_TOLD: usize = 16;
 const VALUE_BYTES_TOLD: usize = 256;
 
-/// What a server was started from.
+/// The files of a server's start.
 pub struct Origin {
     /// The config file.
     pub path: PathBuf,
-    /// Its text.
+    /// The file's text.
     pub text: String,
     /// `[control]` in it.
     pub control: Option<ControlConfig>,
-    /// Where the control plane listens.
+    /// Addresses of the control plane.
     pub listen: Vec<String>,
 }
 
@@ -92,27 +87,27 @@ pub struct Running {
     counters: Counters,
     /// Held while a change is checked and applied, which may take as long as a device needs to run empty.
     changing: Mutex<Changing>,
-    /// Held for a copy of what is inside.
+    /// Held only for a copy of the contents.
     shown: Mutex<Shown>,
     /// Whether an erase goes on, for [`Running::look`].
     erases: Arc<Erases>,
 }
 
-/// What a change changes.
+/// The state that a change modifies.
 struct Changing {
     reconciler: Reconciler,
     ledger: Ledger,
     /// The document as it was read. `None`: the next change reads it.
-    kept: Option<Kept>,
+    cached: Option<CachedConfig>,
     /// `None`: no control plane listens, so all changes come of the file.
     unsaved: Option<Unsaved>,
     /// `None`: there is none, or it could not be written.
     journal: Option<Journal>,
-    /// Each change repeats them.
+    /// Each change repeats warnings.
     has_warnings: bool,
 }
 
-/// What is shown while a change is under way.
+/// The state that is shown while a change is under way.
 struct Shown {
     document: Arc<Document>,
     state: Arc<State>,
@@ -123,7 +118,7 @@ struct Shown {
     closed: Option<String>,
 }
 
-/// Whether an erase has begun since somebody waited for one.
+/// Whether an erase has begun since the last [`Erases::wait`].
 #[derive(Default)]
 pub struct Erases {
     has_begun: Mutex<bool>,
@@ -146,7 +141,7 @@ impl Erases {
     }
 }
 
-/// What was done, or why nothing.
+/// The changes made, and the result.
 type Done = (Vec<Change>, Result<Applied, Refusal>);
 
 impl Running {
@@ -181,7 +176,7 @@ impl Running {
                 has_warnings: !reconciler.plan().warnings.is_empty(),
                 reconciler,
                 ledger,
-                kept: None,
+                cached: None,
                 unsaved,
                 journal: None,
             }),
@@ -190,7 +185,7 @@ impl Running {
         }
     }
 
-    /// What is told when an erase begins.
+    /// Notified when an erase begins.
     pub fn erases(&self) -> Arc<Erases> {
         self.erases.clone()
     }
@@ -204,12 +199,12 @@ impl Running {
 
     /// The end was asked for: waits for the change under way, and lets none begin.
     pub fn drains(&self) {
-        // Relaxed: whoever changes something reads it under the lock that is taken next.
+        // Relaxed: a thread that changes something reads it under the lock that is taken next.
         self.is_draining.store(true, Ordering::Relaxed);
         let lost = self.lost_at_end(&self.changing());
         if !lost.is_empty() {
             let (number, file) = (counted(lost.len(), "change"), shown(&self.shown().file.path));
-            let lost = unsaved::told(&lost, LOST_TOLD);
+            let lost = unsaved::described(&lost, LOST_TOLD);
             self.output.note(&format!("{number} not in {file} end with this server: {lost}"));
         }
         self.output.events().push(
@@ -230,18 +225,11 @@ impl Running {
         changing.reconciler.look();
         let reconciler = &changing.reconciler;
         let mut shown = self.shown();
-        let exports = Arc::make_mut(&mut shown.state).things.get_mut(Kind::Export.plural());
-        let by_name: BTreeMap<&str, Slot> =
-            reconciler.plan().exports.iter().map(|(slot, export)| (export.name.as_str(), slot)).collect();
-        for thing in exports.into_iter().flatten().filter(|thing| thing.in_force.contains_key(WITHHELD)) {
-            [WITHHELD, ERASED, TO_ERASE].iter().for_each(|key| drop(thing.in_force.remove(*key)));
-            let lack = by_name.get(thing.name.as_str()).map(|slot| lack_in_force(reconciler, *slot));
-            thing.in_force.extend(lack.into_iter().flatten().map(|(key, value)| (key.to_owned(), value)));
-        }
+        withheld_in_force(reconciler, Arc::make_mut(&mut shown.state));
         reconciler.is_erasing()
     }
 
-    /// Calls `of` with what runs.
+    /// Calls `of` with the plan in force.
     pub fn with_plan<T>(&self, of: impl FnOnce(&Plan) -> T) -> T {
         of(self.changing().reconciler.plan())
     }
@@ -251,12 +239,12 @@ impl Running {
         self.changing().reconciler.close_idle_devices();
     }
 
-    /// Calls `of` with what stands behind the plan.
-    pub fn with_things<T>(&self, of: impl FnOnce(&Things) -> T) -> T {
-        of(self.changing().reconciler.things())
+    /// Calls `of` with the running things of the plan.
+    pub fn with_runtime<T>(&self, of: impl FnOnce(&Runtime) -> T) -> T {
+        of(self.changing().reconciler.runtime())
     }
 
-    /// Reads the config file again, as SIGHUP asks: what was changed, the revision after it, and why nothing was.
+    /// Reads the config file again, as SIGHUP asks: the changes, the revision after them, and why there are none.
     pub fn reload_for_signal(&self) -> (Vec<Change>, u64, Option<String>) {
         let (changes, result) = self.reload_by(&By::via(Via::Sighup), Reload::default());
         (changes, self.shown().state.revision, result.err().map(|refusal| refusal.sentence))
@@ -264,7 +252,7 @@ impl Running {
 
     fn reload_by(&self, by: &By, how: Reload) -> Done {
         let name = self.origin.path.display().to_string();
-        // Before the file is read: of two who have it read, the later one has the later text in force.
+        // Locked before the file is read: of two reloads, the later one has the later text in force.
         let mut changing = self.changing();
         if let Err(refusal) = self.refuse_at_end() {
             return (Vec::new(), Err(refusal));
@@ -291,7 +279,7 @@ impl Running {
             Ok(candidate) => candidate,
             Err(refusal) => return (Vec::new(), Err(refusal)),
         };
-        let mut done = self.change(&mut changing, candidate, config, &proposal, &|error| error.to_string());
+        let mut done = self.change(&mut changing, candidate, config, true, &proposal, &|error| error.to_string());
         match &mut done.1 {
             Ok(applied) if how.dry_run => applied.warnings.extend(refusal),
             Ok(_) => self.file_is(&mut changing, text),
@@ -300,12 +288,14 @@ impl Running {
         self.tell(by, done)
     }
 
-    /// Checks and applies a candidate that `config` is read from. `say` makes a sentence of the reader's refusal.
+    /// Checks and applies a candidate that `config` is read from; it is a user's own text if it `is_own`. `say` makes a
+    /// sentence of the reader's refusal.
     fn change(
         &self,
         changing: &mut Changing,
         candidate: Candidate,
         config: Config,
+        is_own: bool,
         proposal: &Proposal,
         say: &dyn Fn(&ConfigError) -> String,
     ) -> Done {
@@ -318,119 +308,111 @@ impl Running {
             let sentence = "[control] cannot change while serving, allowed is to change it by a restart";
             return refused(Fault::Conflict, sentence.to_owned());
         }
-        // Of a text of somebody's own the order is another one.
-        let kept = if candidate.document.text().1 || proposal.dry_run { None } else { Some(config.clone()) };
+        // The sections of an own text are in another order.
+        let cached = if is_own || proposal.dry_run { None } else { Some(config.clone()) };
         let mut new = match config.check(&HeldFiles { plan: changing.reconciler.plan(), but: None }) {
             Ok(new) => new,
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
-        let kept = kept.and_then(|config| Kept::new(config, &new));
+        let cached = cached.and_then(|config| CachedConfig::new(config, &new));
         let warnings = std::mem::take(&mut new.warnings);
-        let Changing { reconciler, ledger, has_warnings, kept: kept_before, .. } = changing;
         if !proposal.dry_run {
             warnings.iter().for_each(|warning| self.output.note(warning));
         }
-        let done = reconciler.propose(&new, proposal.dry_run);
-        self.tell_erases(reconciler);
+        let done = changing.reconciler.propose(&new, proposal.dry_run);
+        self.tell_erases(&changing.reconciler);
         let done = match done {
             Ok(done) => done,
             Err(Refusals(sentences)) => return refused(Fault::Conflict, sentences.join("; ")),
         };
+        if proposal.dry_run {
+            let sentences = done.iter().map(Change::sentence).collect();
+            let applied = changing.ledger.applied(candidate.changes, candidate.created, true);
+            return (done, Ok(Applied { done: sentences, warnings, ..applied }));
+        }
+        (changing.has_warnings, changing.cached) = (!warnings.is_empty(), cached);
+        let all = |changing: &Changing, state: &mut State| {
+            *state = state_of(&self.origin, &changing.ledger, &changing.reconciler, &self.engine);
+        };
+        let applied = self.accept(changing, candidate, &proposal.by, &done, all);
+        (done, Ok(Applied { warnings, ..applied }))
+    }
+
+    /// Accepts a candidate that is in force: the ledger has it, and the shown state `follows`.
+    fn accept(
+        &self,
+        changing: &mut Changing,
+        candidate: Candidate,
+        by: &By,
+        done: &[Change],
+        follows: impl FnOnce(&Changing, &mut State),
+    ) -> Applied {
         let (changes, created) = (candidate.changes.clone(), candidate.created);
-        if !proposal.dry_run {
-            *has_warnings = !warnings.is_empty();
-            *kept_before = kept;
-            ledger.accept(candidate, &proposal.by, SystemTime::now());
-            let state = Arc::new(state_of(&self.origin, ledger, reconciler, &self.engine));
-            let mut shown = self.shown();
-            (shown.state, shown.document, shown.closed) = (state, ledger.document(), None);
-        }
-        let sentences = done.iter().map(Change::sentence).collect();
-        (done, Ok(Applied { done: sentences, warnings, ..ledger.applied(changes, created, proposal.dry_run) }))
-    }
-
-    /// Weight and caps of one tenant, at a price that does not grow with the config: the reader reads that section
-    /// alone. `None`: it is another change, or not plain, and nothing was done.
-    fn propose_narrow(&self, changing: &mut Changing, proposal: &Proposal) -> Option<Applied> {
-        let Edit::Patch(kind @ Kind::Tenant, name, _) = &proposal.edit else { return None };
-        if !self.is_plain(changing, proposal) {
-            return None;
-        }
-        let Changing { reconciler, ledger, kept, .. } = changing;
-        let narrow = ledger.narrow(proposal, &NARROW_KEYS)?;
-        let config = Config::parse(DOCUMENT, &narrow.document.text().0).ok()?;
-        let [tenant] = &config.tenants[..] else { return None };
-        let done = reconciler.set_tenant(name, tenant.weight, tenant.caps)?;
-        if let Some(kept) = kept {
-            kept.set_tenant(tenant);
-        }
-        let changes = narrow.changes.clone();
-        let mut in_force: Map<String, Value> = caps::KEYS.iter().map(|key| ((*key).into(), Value::Null)).collect();
-        in_force.extend(caps::in_force(tenant.caps));
-        in_force.insert("weight".into(), tenant.weight.get().into());
         let mut shown = self.shown();
-        // Whoever else has it would have it copied.
+        // A second owner would have it copied.
         shown.document = Arc::default();
-        ledger.accept_narrow(narrow, &proposal.by, SystemTime::now());
-        shown.document = ledger.document();
-        ledger.follow(Arc::make_mut(&mut shown.state), *kind, name, in_force);
-        let sentences = done.iter().map(Change::sentence).collect();
-        Some(Applied { done: sentences, ..ledger.applied(changes, false, false) })
-    }
-
-    /// A change that one section is enough for.
-    fn is_plain(&self, changing: &Changing, proposal: &Proposal) -> bool {
-        let is_plain = !proposal.dry_run && !changing.has_warnings && self.origin.control.is_some();
-        // While a device is closed every change is to open it, or is refused.
-        is_plain && self.shown().closed.is_none()
+        changing.ledger.accept(candidate, by, SystemTime::now());
+        (shown.document, shown.closed) = (changing.ledger.document(), None);
+        follows(changing, Arc::make_mut(&mut shown.state));
+        let done = done.iter().map(Change::sentence).collect();
+        Applied { done, ..changing.ledger.applied(changes, created, false) }
     }
 
     /// A change of one tenant or export, which may come or go, at a price that does not grow with the config: the
-    /// reader reads that section alone, it is checked with what it names, and what is shown changes where it must.
-    /// `None`: it is another change, would be refused or warned about, and nothing was done.
-    fn propose_one(&self, changing: &mut Changing, proposal: &Proposal) -> Option<Done> {
-        let (kind, name) = proposal.edit.thing()?;
-        if !self.is_plain(changing, proposal) {
-            return None;
-        }
-        let Changing { reconciler, ledger, kept, .. } = changing;
-        let kept = kept.as_mut()?;
-        let narrow = ledger.narrow_any(proposal)?;
-        let part = Part::of(kind, name, Config::parse(DOCUMENT, &narrow.document.text().0).ok()?)?;
-        let before = owners(reconciler, kind, name);
-        let right = kept.check(&part, &HeldFiles { plan: reconciler.plan(), but: None })?;
-        let done = match (kind, &right) {
-            (Kind::Tenant, Right::Nothing) => Ok(Vec::new()),
-            (Kind::Tenant, Right::Alone(plan)) => reconciler.propose_tenant(name, plan)?,
-            (_, Right::Alone(plan)) => reconciler.propose_export(name, Some(plan))?,
-            (_, Right::Nothing) => reconciler.propose_export(name, None)?,
+    /// reader reads that section alone, it is checked with those that it names, and only a part of the shown state
+    /// changes.
+    ///
+    /// # Errors
+    /// The candidate: it is another change, would be refused or warned about, and nothing was done.
+    fn propose_section(
+        &self,
+        changing: &mut Changing,
+        candidate: Candidate,
+        proposal: &Proposal,
+    ) -> Result<Done, Candidate> {
+        let Changing { reconciler, cached, has_warnings, .. } = changing;
+        let is_plain = !proposal.dry_run && !*has_warnings && self.origin.control.is_some();
+        // While a device is closed every change is to open it, or is refused.
+        let cached = cached.as_mut().filter(|_| is_plain && self.shown().closed.is_none());
+        let (Some(cached), Some((kind, name))) = (cached, proposal.edit.thing()) else { return Err(candidate) };
+        let alone = Config::parse(DOCUMENT, &candidate.document.text().0).ok();
+        let Some(part) = alone.and_then(|alone| Part::of(kind, name, alone)) else { return Err(candidate) };
+        let Some(right) = cached.check(&part, &HeldFiles { plan: reconciler.plan(), but: None }) else {
+            return Err(candidate);
         };
+        let (before, withheld) = (owner(reconciler, kind, name), reconciler.is_withholding());
+        let done = match &right {
+            Right::Alone(plan) => reconciler.propose_part(Some(plan), None),
+            Right::Nothing => reconciler.propose_part(None, (kind == Kind::Export).then_some(name)),
+        };
+        self.tell_erases(reconciler);
         let done = match done {
-            Ok(done) => done,
-            Err(Refusals(sentences)) => {
-                let sentence = without_place(&sentences.join("; ")).to_owned();
-                return Some((Vec::new(), Err(Refusal::new(Fault::Conflict, sentence))));
+            None => return Err(candidate),
+            Some(Err(Refusals(sentences))) => {
+                return Ok((Vec::new(), Err(Refusal::new(Fault::Conflict, sentences.join("; ")))));
             }
+            Some(Ok(done)) => done,
         };
-        kept.set(part, &right);
-        let (changes, created) = (narrow.changes.clone(), narrow.created);
-        let mut shown = self.shown();
-        // Whoever else has it would have it copied.
-        shown.document = Arc::default();
-        ledger.accept_narrow(narrow, &proposal.by, SystemTime::now());
-        shown.document = ledger.document();
-        let after = owners(reconciler, kind, name);
-        // Tenants of exports: what they have in force may begin or end with one.
+        cached.set(part, &right);
+        let after = owner(reconciler, kind, name);
+        // The values in force of an export's tenants may begin or end with it.
         let owners = before.iter().chain(&after).map(|tenant| (Kind::Tenant, &**tenant));
         let touched: BTreeSet<(Kind, &str)> = owners.chain([(kind, name)]).collect();
-        let of = |kind, name: &str| one_in_force(reconciler, kind, name);
-        ledger.follow_all(Arc::make_mut(&mut shown.state), touched.iter().copied(), of);
-        debug_assert_eq!(*shown.state, state_of(&self.origin, ledger, reconciler, &self.engine), "{:?}", proposal.edit);
-        let sentences = done.iter().map(Change::sentence).collect();
-        Some((done, Ok(Applied { done: sentences, ..ledger.applied(changes, created, false) })))
+        let follow = |Changing { ledger, reconciler, .. }: &Changing, state: &mut State| {
+            ledger.follow(state, touched.iter().copied(), |kind, name| one_in_force(reconciler, kind, name));
+            let withholds = reconciler.is_withholding();
+            if withheld || withholds {
+                withheld_in_force(reconciler, state);
+            }
+            // An erase that goes on has erased more in the meantime.
+            let whole = || state_of(&self.origin, ledger, reconciler, &self.engine);
+            debug_assert!(withholds || *state == whole(), "{:?}", proposal.edit);
+        };
+        let applied = self.accept(changing, candidate, &proposal.by, &done, follow);
+        Ok((done, Ok(applied)))
     }
 
-    /// As it is configured: a device that a failed attempt has left closed is in the document alone.
+    /// Opens a device as it is configured: one that a failed attempt has left closed is in the document alone.
     fn reopen_device(&self, changing: &mut Changing, device: &str) -> Result<Applied, Refusal> {
         let Changing { reconciler, ledger, .. } = changing;
         let conflict = |sentence: String| Refusal::new(Fault::Conflict, sentence);
@@ -470,7 +452,7 @@ impl Running {
         Ok(Applied { changed: true, done, ..ledger.applied(Vec::new(), false, false) })
     }
 
-    /// Nothing changes once the end was asked for. Under the lock of a change.
+    /// Refuses changes once the end was asked for. Called under the lock of a change.
     fn refuse_at_end(&self) -> Result<(), Refusal> {
         // Relaxed: see `drains`.
         match self.is_draining.load(Ordering::Relaxed) {
@@ -479,7 +461,7 @@ impl Running {
         }
     }
 
-    /// An event about what somebody wanted.
+    /// An event about the result of a proposal.
     fn tell(&self, by: &By, done: Done) -> Done {
         match &done.1 {
             Err(refusal) => self.output.events().push("refused", refusal.sentence.clone(), json!({ "by": by })),
@@ -491,14 +473,14 @@ impl Running {
                     "keys": applied.changes.len(),
                     "changes": told,
                 });
-                self.output.events().push("change", unsaved::told(&applied.changes, CHANGES_TOLD), data);
+                self.output.events().push("change", unsaved::described(&applied.changes, CHANGES_TOLD), data);
             }
             Ok(_) => {}
         }
         done
     }
 
-    /// What came of a proposal, in an event, and in the file or the journal.
+    /// Records the result of a proposal in an event, and in the file or the journal.
     fn tell_and_record(&self, changing: &mut Changing, proposal: &Proposal, done: Done) -> Result<Applied, Refusal> {
         let mut applied = self.tell(&proposal.by, done).1?;
         if applied.changed && !applied.dry_run {
@@ -551,28 +533,27 @@ impl Server for Running {
     fn propose(&self, proposal: &Proposal) -> Result<Applied, Refusal> {
         let mut changing = self.changing();
         self.refuse_at_end()?;
-        if let Some(applied) = self.propose_narrow(&mut changing, proposal) {
-            return self.tell_and_record(&mut changing, proposal, (Vec::new(), Ok(applied)));
-        }
-        if let Some(done) = self.propose_one(&mut changing, proposal) {
-            return self.tell_and_record(&mut changing, proposal, done);
-        }
         let candidate = changing.ledger.candidate(proposal)?;
         if candidate.changes.is_empty() {
             return Ok(changing.ledger.applied(Vec::new(), false, proposal.dry_run));
         }
-        let (text, is_own) = candidate.document.text();
-        // Of a document that we have written the lines say nothing.
-        let say = move |error: &ConfigError| match is_own {
-            true => error.to_string(),
-            false if error.key.is_empty() => error.message.clone(),
-            false => format!("{}: {}", error.key, error.message),
+        let ((done, mut result), is_own) = match self.propose_section(&mut changing, candidate, proposal) {
+            Ok(done) => (done, false),
+            Err(candidate) => {
+                let (text, is_own) = changing.ledger.whole(&candidate).text();
+                // The lines of a document that we have written say nothing.
+                let say = move |error: &ConfigError| match is_own {
+                    true => error.to_string(),
+                    false if error.key.is_empty() => error.message.clone(),
+                    false => format!("{}: {}", error.key, error.message),
+                };
+                let done = match Config::parse(DOCUMENT, &text) {
+                    Ok(config) => self.change(&mut changing, candidate, config, is_own, proposal, &say),
+                    Err(error) => (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
+                };
+                (done, is_own)
+            }
         };
-        let done = match Config::parse(DOCUMENT, &text) {
-            Ok(config) => self.change(&mut changing, candidate, config, proposal, &say),
-            Err(error) => (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
-        };
-        let (done, mut result) = done;
         if let (Err(refusal), Edit::Delete(kind, name)) = (&mut result, &proposal.edit)
             && let Some(sentence) = still_used(&changing.ledger.document(), *kind, name)
         {
@@ -611,11 +592,7 @@ impl Server for Running {
     }
 
     fn give_memory_back(&self) {
-        // SAFETY: the call only releases memory that nothing has. Workers allocate nothing on their path.
-        #[cfg(target_env = "gnu")]
-        unsafe {
-            libc::malloc_trim(0);
-        }
+        crate::heap::give_back();
     }
 
     fn counters(&self) -> Value {
@@ -627,14 +604,14 @@ impl Server for Running {
     }
 }
 
-/// The reader's refusal of a document. What a deletion leaves behind was right before: somebody needs what is gone.
+/// The reader's refusal of a document. The rest was right before a deletion: it needs the deleted thing.
 fn refusal(error: &ConfigError, edit: &Edit, sentence: String) -> Refusal {
     let fault = if matches!(edit, Edit::Delete(..)) { Fault::Conflict } else { Fault::Bad };
     let key = (!error.key.is_empty()).then(|| error.key.clone());
     Refusal { key, line: Some(error.line), ..Refusal::new(fault, sentence) }
 }
 
-/// Why a thing cannot go: what names it.
+/// The sentence that refuses to delete a used thing.
 fn still_used(document: &Document, kind: Kind, name: &str) -> Option<String> {
     let users = document.users(kind, name);
     let (first, _) = users.first()?;
@@ -664,8 +641,8 @@ fn short(KeyChange { key, from, to }: &KeyChange) -> Value {
     json!({ "key": key, "from": short(from), "to": short(to) })
 }
 
-/// The sockets of `[control]`, which listen from now on; those of TCP encrypt with `keys`. `inherited` are those that
-/// another process has there.
+/// The sockets of `[control]`, which listen from now on; those of TCP encrypt with `keys`. `inherited` sockets are
+/// another process's.
 ///
 /// # Errors
 /// One sentence: an address that cannot be listened on, or a token that cannot be read.
@@ -682,12 +659,14 @@ pub fn listen(
     let tls: Option<tls::Present> = keys.map(|keys| Arc::new(move || keys.now()) as tls::Present);
     let listen = |address: &SocketAddress| {
         let listening = upgrade::listen(address, control.socket_mode, BACKLOG, inherited(address))?;
-        let door = match address {
-            SocketAddress::Tcp { .. } => Door::Tcp { token: token.clone(), tls: tls.clone(), names: names.clone() },
-            SocketAddress::Unix(_) => Door::Unix,
+        let transport = match address {
+            SocketAddress::Tcp { .. } => {
+                Transport::Tcp { token: token.clone(), tls: tls.clone(), names: names.clone() }
+            }
+            SocketAddress::Unix(_) => Transport::Unix,
         };
         let (socket, address, file) = listening.into_parts();
-        Ok(Listen { socket, address: address.to_string(), door, keep: Box::new(file) })
+        Ok(Listen { socket, address: address.to_string(), transport, keep: Box::new(file) })
     };
     control.listen.iter().map(listen).collect()
 }
@@ -713,7 +692,8 @@ pub fn token_of(control: &ControlConfig) -> Result<Option<String>, String> {
 fn token(path: &Path) -> Result<String, String> {
     let name = shown(&path.to_string_lossy());
     let text = crate::files::read_text(path, 4096).map_err(|why| format!("cannot read {name}: {why}"))?;
-    let mode = std::fs::metadata(path).map_err(|error| format!("cannot read {name}: {}", crate::plain(&error)))?.mode();
+    let mode =
+        std::fs::metadata(path).map_err(|error| format!("cannot read {name}: {}", mqfq_report::plain(&error)))?.mode();
     if mode & 0o077 != 0 {
         let mode = mode & 0o777;
         return Err(format!("{name} has mode {mode:o}: others can read it, allowed is at most 600"));
@@ -752,6 +732,10 @@ mod tests {
         }
         for mode in [0o640, 0o620, 0o610, 0o604, 0o602, 0o601] {
             assert!(read(mode).is_err_and(|why| why.contains(&format!("has mode {mode:o}: "))), "{mode:o}");
+        }
+        for text in ["0123456789 abcdef", "0123456789abcde", "0123456789abcde\u{e9}"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(read(0o600).is_err_and(|why| why.contains("holds no token")), "{text}");
         }
         std::fs::remove_file(&path).unwrap();
     }

@@ -1,18 +1,18 @@
-//! From a device's section to the device.
+//! Makes a device from its section.
 
 use crate::config::{ConfigError, DevicePlan, Located, Medium};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions, OnFailure};
 use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::model::ModelDevice;
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Start of the software controller's random numbers (which die holds what, how long each read takes). One number, so
-/// that two servers of one config behave alike.
-const NVME_SEED: u64 = 1;
+/// Start of a modelled drive's random numbers (which die holds what, how long each read takes). One number, so that two
+/// servers of one config behave alike.
+const MODEL_SEED: u64 = 1;
 
 /// Opens the device; sentences that the user should read go to `warnings`.
 ///
@@ -22,10 +22,10 @@ pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Dev
     open_with(plan, None, warnings)
 }
 
-/// The same, with the file that another process serves if that lends it.
+/// Opens the device, with the file that another process serves if that lends it.
 ///
 /// # Errors
-/// One sentence: the device cannot be opened, or the file that is lent is not the one that the config names.
+/// One sentence: the device cannot be opened, or the lent file is not the configured one.
 pub fn open_with(
     plan: &DevicePlan,
     file: Option<File>,
@@ -44,17 +44,11 @@ pub fn open_with(
             warnings.extend(device.warnings().iter().map(|warning| path.place.error(warning).to_string()));
             Arc::new(device)
         }
-        Medium::Nvme { preset, size_bytes, arbitration, queue_pairs, slowed } => {
-            let options = NvmeDeviceOptions {
-                preset,
-                size_bytes: *size_bytes,
-                seed: NVME_SEED,
-                arbitration: *arbitration,
-                queue_pairs_max: *queue_pairs,
-                slowed: *slowed,
-            };
-            Arc::new(NvmeDevice::new(options).map_err(|why| plan.config.place.error(why))?)
+        Medium::Model { preset, size_bytes } => {
+            let device = ModelDevice::new(*preset, *size_bytes, MODEL_SEED);
+            Arc::new(device.map_err(|why| plan.config.place.error(why))?)
         }
+        Medium::Other(other) => (other.open)().map_err(|why| plan.config.place.error(why))?,
     })
 }
 

@@ -1,4 +1,4 @@
-//! The end of a server: what it waits for, said if that takes time.
+//! The end of a server, and a sentence about its waits.
 
 use crate::output::Output;
 use mqfq_blk::engine::{DeviceStats, Engine};
@@ -6,7 +6,7 @@ use mqfq_config::text::{counted, shown};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// From the begin of a drain to a sentence about what it waits for.
+/// Time from the begin of a drain to a sentence about it.
 const DRAIN_TOLD: Duration = Duration::from_secs(1);
 
 /// Requests that a device has not ended.
@@ -14,12 +14,12 @@ pub fn requests_left(device: &DeviceStats) -> u64 {
     device.hctxs.iter().map(|hctx| hctx.in_flight + hctx.staged).sum()
 }
 
-/// Drains, and says what that waits for if it takes [`DRAIN_TOLD`]. Whether all was answered within `drain_s`.
+/// Drains, and says what it waits for after [`DRAIN_TOLD`]. Returns whether all was answered within `drain_s`.
 pub fn drain(engine: &Engine, drain_s: u64, output: &Output) -> bool {
     let (over, is_over) = mpsc::channel::<()>();
     let tell = move || {
         let is_long = is_over.recv_timeout(DRAIN_TOLD) == Err(mpsc::RecvTimeoutError::Timeout);
-        // At the end of its time the end says what was left.
+        // At the end of that time another sentence says what is left.
         if is_long && drain_s > DRAIN_TOLD.as_secs() {
             let requests = |device: &DeviceStats| {
                 let left = usize::try_from(requests_left(device)).unwrap_or(usize::MAX);

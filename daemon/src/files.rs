@@ -1,7 +1,7 @@
 //! Files that a user named: opened so that none can hold the server up, and refused in words.
 //!
-//! A FIFO stops whoever opens it until somebody opens its other end, which may be never. So the type is looked at
-//! first, and the file is opened without waiting in case that it has changed in between.
+//! Opening a FIFO blocks until its other end is opened, which may be never. So the type is looked at first, and the
+//! file is opened without waiting in case that it has changed in between.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -15,13 +15,13 @@ use std::path::Path;
 /// Why not, in words that follow "cannot read PATH: ".
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, String> {
     const ALLOWED: &str = "a regular file";
-    let metadata = std::fs::metadata(path).map_err(|error| crate::plain(&error))?;
+    let metadata = std::fs::metadata(path).map_err(|error| mqfq_report::plain(&error))?;
     allow(&metadata, FileType::is_file, ALLOWED)?;
     let file = open(OpenOptions::new().read(true), path)?;
-    allow(&file.metadata().map_err(|error| crate::plain(&error))?, FileType::is_file, ALLOWED)?;
+    allow(&file.metadata().map_err(|error| mqfq_report::plain(&error))?, FileType::is_file, ALLOWED)?;
     let mut text = Vec::new();
     // One byte more tells a file that is too long.
-    (&file).take(bytes_max + 1).read_to_end(&mut text).map_err(|error| crate::plain(&error))?;
+    (&file).take(bytes_max + 1).read_to_end(&mut text).map_err(|error| mqfq_report::plain(&error))?;
     if text.len() as u64 > bytes_max {
         return Err(format!("it has more than {bytes_max} bytes, which is the most that is allowed"));
     }
@@ -34,11 +34,11 @@ pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, String> {
 /// Why not, in words.
 pub fn create(path: &Path) -> Result<File, String> {
     let file = made(OpenOptions::new().write(true), path)?;
-    file.set_len(0).map_err(|error| crate::plain(&error))?;
+    file.set_len(0).map_err(|error| mqfq_report::plain(&error))?;
     Ok(file)
 }
 
-/// A regular file that only its owner may read, made if there is none, with what is in it.
+/// Opens a regular file that only its owner may read, with its contents, or makes it.
 ///
 /// # Errors
 /// Why not, in words.
@@ -52,7 +52,7 @@ fn made(how: &mut OpenOptions, path: &Path) -> Result<File, String> {
         allow(&metadata, FileType::is_file, ALLOWED)?;
     }
     let file = open(how.create(true), path)?;
-    allow(&file.metadata().map_err(|error| crate::plain(&error))?, FileType::is_file, ALLOWED)?;
+    allow(&file.metadata().map_err(|error| mqfq_report::plain(&error))?, FileType::is_file, ALLOWED)?;
     Ok(file)
 }
 
@@ -66,15 +66,15 @@ fn made(how: &mut OpenOptions, path: &Path) -> Result<File, String> {
 pub fn device_size_bytes(path: &Path) -> Result<u64, String> {
     let is_device = |kind: &FileType| kind.is_file() || kind.is_block_device();
     const ALLOWED: &str = "a regular file or a block device";
-    let metadata = std::fs::metadata(path).map_err(|error| crate::plain(&error))?;
+    let metadata = std::fs::metadata(path).map_err(|error| mqfq_report::plain(&error))?;
     allow(&metadata, is_device, ALLOWED)?;
     if metadata.is_file() {
         return accessible(path, libc::R_OK).map(|()| metadata.len());
     }
     let mut file = open(OpenOptions::new().read(true), path)?;
-    allow(&file.metadata().map_err(|error| crate::plain(&error))?, is_device, ALLOWED)?;
+    allow(&file.metadata().map_err(|error| mqfq_report::plain(&error))?, is_device, ALLOWED)?;
     // The end of a block device is not in its metadata.
-    file.seek(SeekFrom::End(0)).map_err(|error| crate::plain(&error))
+    file.seek(SeekFrom::End(0)).map_err(|error| mqfq_report::plain(&error))
 }
 
 /// This process may write to the file.
@@ -90,15 +90,15 @@ fn accessible(path: &Path, mode: libc::c_int) -> Result<(), String> {
     // SAFETY: `name` is a C string; nothing else is read or written.
     match unsafe { libc::faccessat(libc::AT_FDCWD, name.as_ptr(), mode, libc::AT_EACCESS) } {
         0 => Ok(()),
-        _ => Err(crate::plain(&std::io::Error::last_os_error())),
+        _ => Err(mqfq_report::plain(&std::io::Error::last_os_error())),
     }
 }
 
 fn open(how: &mut OpenOptions, path: &Path) -> Result<File, String> {
     how.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).map_err(|error| match error.raw_os_error() {
-        // A FIFO that was put there after the look at its type, and that nobody reads.
+        // A FIFO without a reader, put there after the look at its type.
         Some(libc::ENXIO) => "it is not a regular file".to_owned(),
-        _ => crate::plain(&error),
+        _ => mqfq_report::plain(&error),
     })
 }
 

@@ -1,8 +1,7 @@
-//! What is in force on a device, and why, in one sentence.
+//! The D and T in force on a device, and why, in one sentence.
 //!
-//! Answers: with which D and T does a device run now, who chose them, and what comes of it? A figure is one that was
-//! set, or one that was found while the device runs (`blk/src/tuning.rs`). Programs get the same numbers by key
-//! (`report.rs`).
+//! Answers: with which D and T does a device run now, who chose them, and with which throughput? A number was set, or
+//! was found while the device runs (`blk/src/tuning.rs`). Programs get the same numbers by key (`report.rs`).
 
 use mqfq_blk::engine::DeviceStats;
 use mqfq_blk::tuning::{InForce, Reason, State, WindowReason, WindowState};
@@ -11,11 +10,11 @@ use mqfq_config::size;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// T of a device whose rule finds it.
+/// T of a device that finds it.
 #[derive(Serialize)]
 pub struct WindowReport {
     bytes: u64,
-    /// Since it was set last; since the start if it never was.
+    /// Time since it was set last, or since the start.
     age_ns: u64,
     /// Half a sentence.
     reason: String,
@@ -38,13 +37,13 @@ impl WindowReport {
     }
 }
 
-/// What a device begins with: "D 64 units of 4KiB (nothing is measured yet); T 64KiB, set". `None`: its policy has
-/// neither D nor T.
+/// The initial D and T of a device: "D 64 units of 4KiB (nothing is measured yet); T 64KiB, set". `None`: its policy
+/// has neither.
 pub fn at_start(options: &PolicyOptions) -> Option<String> {
     said(options, None).map(|parts| parts.join("; "))
 }
 
-/// What is in force now. `bytes_per_s`: what the device serves.
+/// The D and T in force now. `bytes_per_s`: the device's throughput.
 pub fn now(device: &DeviceStats, bytes_per_s: Option<f64>) -> Option<String> {
     let mut parts = said(&device.options, device.in_force.as_ref())?;
     parts.extend(bytes_per_s.map(rate));
@@ -111,7 +110,7 @@ fn rate(bytes_per_s: f64) -> String {
 #[derive(Default)]
 pub struct Rates {
     at_ns: u64,
-    /// By name of the device, then of the tenant: both come and go.
+    /// Bytes by name of the device, then of the tenant: both come and go.
     bytes: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -145,6 +144,7 @@ mod tests {
     use mqfq_blk::split::{Split, SplitControl};
     use mqfq_blk::stats::FlowStats;
     use mqfq_blk::{PolicyKind, Weight};
+    use mqfq_policies::SFQD;
 
     fn device(options: PolicyOptions, in_force: Option<InForce>, bytes: u64) -> DeviceStats {
         let mut stats = FlowStats::default();
@@ -225,7 +225,7 @@ mod tests {
     fn what_is_set_and_what_is_not_found_yet_are_told_apart() {
         let said = |options| at_start(&options).unwrap_or_default();
         assert_eq!(said(PolicyOptions::new(PolicyKind::Mqfq)), "D 64 requests, set; T 64KiB, set");
-        assert_eq!(said(PolicyOptions::new(PolicyKind::Sfqd)), "D 64 requests, set");
+        assert_eq!(said(PolicyOptions::new(SFQD)), "D 64 requests, set");
         assert_eq!(said(auto()), "D 64 units of 4KiB (nothing is measured yet); T 64KiB (no queue has waited yet)");
         assert_eq!(at_start(&PolicyOptions::new(PolicyKind::None)), None);
     }

@@ -1,4 +1,4 @@
-//! All of the one binary but its first line: reads the command line and runs what it names.
+//! All of the one binary but its first line: reads the command line and runs the named command.
 //!
 //! A library, so that the simulation of the whole server (`lab/vopr`) runs the reconciler that ships.
 //!
@@ -10,10 +10,12 @@ mod cli;
 pub mod config;
 mod connection_log;
 pub mod control;
+pub mod device_errors;
 mod devices;
 mod draining;
 mod examples;
 mod files;
+mod heap;
 mod in_force;
 pub mod live;
 #[cfg(test)]
@@ -30,25 +32,30 @@ mod serve;
 mod signals;
 mod systemd;
 mod trace;
-pub mod trouble;
 pub mod upgrade;
 pub mod watch;
 
 use clap::CommandFactory;
 use cli::{Cli, Command};
-use mqfq_config::text;
-use mqfq_control::ctl::command_line::Asked;
+use config::Additions;
+use mqfq_blk::Registry;
+use mqfq_control::ctl::command_line::CtlRequest;
 use mqfq_demo::demo::{self, DemoOptions};
 use mqfq_observe::top::run::TopOptions;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// The process: its status.
+/// The process that ships: its status.
 pub fn main() -> ExitCode {
+    main_with(Additions::policies(Registry::PRODUCT))
+}
+
+/// [`main`] with other policies and kinds of device that configs may name: the laboratory's process has more.
+pub fn main_with(additions: Additions) -> ExitCode {
+    config::extend(additions);
     mqfq_control::ctl::shell::complete(Cli::command);
     let cli = match mqfq_report::command_line::arguments_of::<Cli>(examples::teach(Cli::command()), "mqfq") {
         Ok(cli) => cli,
-        Err(sentence) => return fail(&sentence, 2),
+        Err(sentence) => return output::fail(&sentence, 2),
     };
     if let Command::Serve { config, replace, discard_unsaved, stats, trace, trace_requests, log_format } = cli.command {
         let (json, print_stats) = (cli.json, stats);
@@ -66,17 +73,17 @@ pub fn main() -> ExitCode {
     }
     end_where_nobody_reads();
     if let Command::Ctl(cli::Ctl(asked)) = &cli.command {
-        // As of diff(1): 0 the same, 1 different, 2 nobody knows.
-        let failed = if asked.asked == Asked::Diff { 2 } else { 1 };
+        // As in diff(1): 0 the same, 1 different, 2 unknown.
+        let failed = if asked.asked == CtlRequest::Diff { 2 } else { 1 };
         return match mqfq_control::ctl::run(asked, cli.json) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::from(1),
-            Err(sentence) => fail(&sentence, failed),
+            Err(sentence) => output::fail(&sentence, failed),
         };
     }
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => fail(&sentence, 1),
+        Err(sentence) => output::fail(&sentence, 1),
     }
 }
 
@@ -100,17 +107,6 @@ fn run(cli: Cli) -> Result<(), String> {
     }
 }
 
-/// A sentence and a status.
-fn fail(sentence: &str, status: u8) -> ExitCode {
-    tell(sentence);
-    ExitCode::from(status)
-}
-
-/// A sentence for people, on a line of stderr that nothing in it can break. That nobody can be told changes nothing.
-fn tell(sentence: &str) {
-    let _ = writeln!(io::stderr(), "mqfq: {}", text::sentence(sentence));
-}
-
 /// `print!` panics if stdout is a pipe without a reader (`mqfq demo | head -1`) or a full disk. For a command that
 /// prints and ends, that is the end, with a sentence and a status; not a bug with a backtrace.
 ///
@@ -122,15 +118,10 @@ fn end_where_nobody_reads() {
         // The standard library's own words; the sentence goes on with the stream and why.
         match panic.payload_as_str().and_then(|message| message.strip_prefix("failed printing to ")) {
             Some(rest) => {
-                fail(&format!("cannot write to {rest}"), 1);
+                output::fail(&format!("cannot write to {rest}"), 1);
                 std::process::exit(1);
             }
             None => others(panic),
         }
     }));
-}
-
-/// An operating system's error as words: without the number that Rust adds, which says nothing to a user.
-fn plain(error: &io::Error) -> String {
-    text::sentence(&error.to_string())
 }

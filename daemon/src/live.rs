@@ -1,8 +1,9 @@
-//! What stands behind a plan while it runs: opened devices, exports that clients have, listeners, tenants' memory.
+//! The running things of a plan: opened devices, exports that clients have, listeners, tenants' memory.
 //!
 //! Answers: which thing of the process is which section of the config? The reconciler (`reconcile.rs`) alone changes
 //! it; a report asks for the counters of the listeners, which are shared.
 
+use crate::config::difference::Difference;
 use crate::config::trust::{TlsMode, TrustPlan};
 use crate::config::{DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan, ServerConfig, family};
 use mqfq_blk::PolicyOptions;
@@ -10,13 +11,13 @@ use mqfq_blk::cap::Caps;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, FlowOptions, Grouping};
 use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slot, Slots};
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
+use mqfq_front::connection_slots::ConnectionSlots;
+use mqfq_front::export::{BlockSizes, Export, ExportId, ExportState, ExportTable, TenantId};
 use mqfq_front::front_end::{ExportAddress, LimitsSince, ListenOptions, Listener};
 use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
-use mqfq_front::places::Places;
 use mqfq_front::stats::{Counts, Stats};
 use mqfq_front::tls::{Keys, Offer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -40,41 +41,31 @@ pub struct Tenants {
     ids: Slots<()>,
 }
 
-/// What each tenant of a plan may hold, bytes.
+/// Most memory of each tenant of a plan, bytes.
 fn memory_limits(plan: &Plan) -> BTreeMap<&str, u64> {
     let flows = plan.devices.values().flat_map(|device| device.flows.values());
     flows.map(|flow| (flow.tenant.as_str(), flow.memory_bytes)).collect()
 }
 
 impl Tenants {
-    /// Those of `plan`, which hold nothing.
+    /// The tenants of `plan`, which hold nothing.
     ///
     /// # Errors
     /// There are more than can be named.
     pub fn new(plan: &Plan) -> Result<Tenants, String> {
-        let limits = MemoryLimits { server_bytes: plan.server.memory_bytes, tenants: memory_limits(plan).len() };
+        let all = memory_limits(plan);
+        let limits = MemoryLimits { server_bytes: plan.server.memory_bytes, tenants: all.len() };
         let mut tenants =
             Tenants { server: ServerMemory::new(limits), by_name: BTreeMap::new(), ids: Slots::new(PLACES_MAX) };
-        tenants.add(plan)?;
+        all.into_iter().try_for_each(|(name, bytes_max)| tenants.add(name, bytes_max).map(drop))?;
         Ok(tenants)
     }
 
-    /// Has those of `plan` as well.
+    /// Adds a tenant, and shares nothing out yet. True: it was not there.
     ///
     /// # Errors
     /// As [`Tenants::new`].
-    pub fn add(&mut self, plan: &Plan) -> Result<(), String> {
-        for (name, bytes_max) in memory_limits(plan) {
-            self.come(name, bytes_max)?;
-        }
-        Ok(())
-    }
-
-    /// Has one more, and shares nothing out yet. True: it was not there.
-    ///
-    /// # Errors
-    /// As [`Tenants::new`].
-    pub fn come(&mut self, name: &str, bytes_max: u64) -> Result<bool, String> {
+    pub fn add(&mut self, name: &str, bytes_max: u64) -> Result<bool, String> {
         if self.by_name.contains_key(name) {
             return Ok(false);
         }
@@ -84,49 +75,35 @@ impl Tenants {
         Ok(true)
     }
 
-    /// Has one less, and shares nothing out yet.
-    pub fn go(&mut self, name: &str) {
+    /// Removes a tenant, and shares nothing out yet.
+    pub fn remove(&mut self, name: &str) {
         if let Some(tenant) = self.by_name.remove(name) {
             self.ids.remove(tenant.id.0);
         }
     }
 
-    /// Shares the server's memory out among those that it has.
+    /// Shares the server's memory out among the tenants.
     pub fn share(&self, server_bytes: u64) {
         let limits = MemoryLimits { server_bytes, tenants: self.by_name.len() };
-        self.server.share_again(limits, self.by_name.values().map(|tenant| &*tenant.memory));
+        self.server.share(limits, self.by_name.values().map(|tenant| &*tenant.memory));
     }
 
-    /// One may hold so much from now on.
+    /// Sets most memory of a tenant, bytes.
     pub fn limit(&self, name: &str, bytes_max: u64) {
         if let Some(tenant) = self.by_name.get(name) {
             self.server.limit(&tenant.memory, bytes_max);
         }
     }
 
-    /// Those of `plan` are there, and no others.
+    /// The tenants are those of `plan`, with their limits.
     #[cfg(debug_assertions)]
     pub fn are_of(&self, plan: &Plan) -> bool {
-        self.by_name.keys().eq(memory_limits(plan).into_keys())
-    }
-
-    /// Has those of `plan` alone, and shares the memory out among them as it says.
-    pub fn follow(&mut self, plan: &Plan) {
-        let limits = memory_limits(plan);
-        let ids = &mut self.ids;
-        self.by_name.retain(|name, tenant| {
-            let stays = limits.contains_key(name.as_str());
-            if !stays {
-                ids.remove(tenant.id.0);
-            }
-            stays
-        });
-        let server = MemoryLimits { server_bytes: plan.server.memory_bytes, tenants: limits.len() };
-        self.server.share(server, self.by_name.iter().map(|(name, tenant)| (&*tenant.memory, limits[name.as_str()])));
+        let limits = self.by_name.iter().map(|(name, tenant)| (name.as_str(), tenant.memory.limits().1));
+        limits.eq(memory_limits(plan))
     }
 }
 
-/// The exports of `plan`, of tenants that are there, by slot. One that is in `before` keeps its door.
+/// The exports of `plan`, of tenants that are there, by slot.
 ///
 /// # Errors
 /// One sentence: an export that does not fit its device.
@@ -135,41 +112,40 @@ pub fn exports(
     tenants: &Tenants,
     caps: &LiveCaps,
     device: impl Fn(Slot) -> Arc<dyn Device>,
-    before: &Exports,
 ) -> Result<Exports, String> {
     let one = |(slot, export): (Slot, &ExportPlan)| {
         let plan = &plan.devices[export.device];
         let tenant = &plan.flows[export.flow].tenant;
-        let whose = Whose::new(slot, export, tenant, (tenants, caps), before.get(&slot));
-        Ok((slot, fit(export, whose, plan, &*device(export.device))?))
+        let resources = ExportResources::new(slot, export, tenant, (tenants, caps), None);
+        Ok((slot, fit(export, resources, plan, &*device(export.device))?))
     };
     plan.exports.iter().map(one).collect()
 }
 
-/// Which export it is, and whose.
-pub struct Whose {
+/// Number and owner of an export.
+pub struct ExportResources {
     id: ExportId,
     tenant: TenantId,
     memory: Arc<TenantMemory>,
     caps: Arc<Caps>,
-    door: Door,
+    state: ExportState,
 }
 
-impl Whose {
-    /// An export of a tenant that is there. It keeps the door that it had `before`.
+impl ExportResources {
+    /// An export of a tenant that is there. It keeps the state that it had `before`.
     pub fn new(
         slot: Slot,
         export: &ExportPlan,
         tenant: &str,
         (tenants, caps): (&Tenants, &LiveCaps),
         before: Option<&Export>,
-    ) -> Whose {
+    ) -> ExportResources {
         let Tenant { id, memory } = tenants.by_name[tenant].clone();
-        let door = before.map(|export| export.door.clone()).unwrap_or_default();
+        let state = before.map(|export| export.state.clone()).unwrap_or_default();
         if before.is_none() {
-            door.admit(export.clients.clone());
+            state.admit(export.clients.clone());
         }
-        Whose { id: ExportId(slot), tenant: id, memory, caps: caps.of(&export.name, tenant), door }
+        ExportResources { id: ExportId(slot), tenant: id, memory, caps: caps.of(&export.name, tenant), state }
     }
 }
 
@@ -177,7 +153,12 @@ impl Whose {
 ///
 /// # Errors
 /// One sentence: it does not fit the device as that turned out to be.
-pub fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
+pub fn fit(
+    export: &ExportPlan,
+    resources: ExportResources,
+    plan: &DevicePlan,
+    device: &dyn Device,
+) -> Result<Export, String> {
     let info = device.info();
     let name = &plan.config.name;
     let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
@@ -199,7 +180,7 @@ pub fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn De
         block.payload_bytes_max = block.payload_bytes_max.min(most / block.min_bytes * block.min_bytes);
         block.preferred_bytes = block.preferred_bytes.min(1 << block.payload_bytes_max.ilog2());
     }
-    let Whose { id, tenant, memory, caps, door } = whose;
+    let ExportResources { id, tenant, memory, caps, state } = resources;
     Ok(Export {
         id,
         name: export.name.clone(),
@@ -207,7 +188,7 @@ pub fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn De
         device: export.device.into(),
         flow: export.flow.into(),
         tenant,
-        door,
+        state,
         offset_bytes,
         size_bytes,
         read_only: export.read_only,
@@ -217,7 +198,7 @@ pub fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn De
     })
 }
 
-/// What an address of a plan offers.
+/// The exports that an address of a plan offers.
 pub fn offered<'a>(slots: &'a [Slot], exports: &'a Exports) -> impl Iterator<Item = Export> + 'a {
     slots.iter().map(|slot| exports[slot].clone())
 }
@@ -225,14 +206,16 @@ pub fn offered<'a>(slots: &'a [Slot], exports: &'a Exports) -> impl Iterator<Ite
 /// The flows of a device, by place, as the engine takes them.
 pub fn flows(plan: &DevicePlan) -> Vec<Option<FlowOptions>> {
     let mut flows = vec![None; plan.flows.places()];
-    for (slot, flow) in plan.flows.iter() {
-        let (weight, class, limits) = (flow.weight, flow.class, flow.staged);
-        flows[slot.place()] = Some(FlowOptions { name: flow.name(), weight, class, limits });
-    }
+    plan.flows.iter().for_each(|(slot, of)| flows[slot.place()] = Some(flow(of)));
     flows
 }
 
-/// The groups that they are in.
+/// One flow.
+pub fn flow(flow: &FlowPlan) -> FlowOptions {
+    FlowOptions { name: flow.name(), weight: flow.weight, class: flow.class, limits: flow.staged }
+}
+
+/// The groups of a device's flows.
 pub fn grouping(plan: &DevicePlan) -> Grouping {
     let mut of_flow = vec![None; plan.flows.places()];
     plan.flows.iter().for_each(|(slot, flow)| of_flow[slot.place()] = flow.group);
@@ -249,7 +232,7 @@ pub fn device_options(plan: &DevicePlan, device: Arc<dyn Device>, workers: usize
         name: plan.config.name.clone(),
         device,
         policy: plan.config.policy.options(workers),
-        fallback: plan.config.policy.fallback(workers),
+        first_policy: crate::config::first_policy(plan.config.policy.fallback(workers)),
         queue_depth: plan.config.queue_depth,
         flows: flows(plan).into_iter().flatten().collect(),
         cost: plan.config.cost,
@@ -267,16 +250,25 @@ pub fn policy(plan: &DevicePlan, workers: usize, has_class_queues: bool) -> Poli
 
 /// A place where clients come from.
 pub struct LiveListener {
-    /// As configured.
+    /// The address, as configured.
     pub address: ExportAddress,
-    /// Of its own client.
+    /// Number of its own client.
     pub number: u64,
-    /// What it offers.
+    /// The exports that it offers.
     pub table: Arc<ExportTable>,
-    /// Whom it lets in.
-    pub places: Option<Arc<Places>>,
-    /// What it has made.
+    /// The places of its clients.
+    pub places: Option<Arc<ConnectionSlots>>,
+    /// Its socket's file.
     file: Option<PathBuf>,
+}
+
+impl LiveListener {
+    /// Shares `connections_max` places out among the tenants that have an export here now.
+    pub fn share(&self, connections_max: usize) {
+        if let Some(places) = &self.places {
+            places.share(&self.table, connections_max);
+        }
+    }
 }
 
 /// Counters of the listeners that there are, with their addresses as the kernel has them.
@@ -291,13 +283,13 @@ impl ListenerCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// In the order in which they came.
+    /// Counters by address, oldest listener first.
     pub fn all(&self) -> Vec<(String, Counts)> {
         self.lock().values().map(|(address, stats)| (address.clone(), stats.counts())).collect()
     }
 }
 
-/// Whose an export is, and where its requests count.
+/// The tenant of an export, and the flow of its requests.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ExportOwner {
     tenant: String,
@@ -306,7 +298,7 @@ pub struct ExportOwner {
 }
 
 impl ExportOwner {
-    /// That of an export on a device, whose requests count as those of `flow`.
+    /// The owner of an export on a device, whose requests count as those of `flow`.
     pub fn new(device: &str, flow: &FlowPlan) -> ExportOwner {
         ExportOwner { tenant: flow.tenant.clone(), device: device.to_owned(), flow: flow.name() }
     }
@@ -317,11 +309,13 @@ impl ExportOwner {
 pub struct Owners(Arc<Mutex<BTreeMap<String, ExportOwner>>>);
 
 impl Owners {
-    /// Those of `plan`.
+    /// The owners of `plan`.
     pub fn new(plan: &Plan) -> Owners {
-        let owners = Owners(Arc::default());
-        owners.follow(plan);
-        owners
+        let owner = |export: &ExportPlan| {
+            let device = &plan.devices[export.device];
+            (export.name.clone(), ExportOwner::new(&device.config.name, &device.flows[export.flow]))
+        };
+        Owners(Arc::new(Mutex::new(plan.exports.values().map(owner).collect())))
     }
 
     /// The tenant of an export.
@@ -334,30 +328,21 @@ impl Owners {
         self.lock().get(export).map(|owner| (owner.device.clone(), owner.flow.clone()))
     }
 
-    /// Those of `plan`, and no others.
+    /// The owners are those of `plan`.
     #[cfg(debug_assertions)]
     pub fn are_of(&self, plan: &Plan) -> bool {
         let other = Owners::new(plan);
         *self.lock() == *other.lock()
     }
 
-    /// One more, or one that is another's now.
-    pub fn come(&self, export: &str, owner: ExportOwner) {
+    /// Sets the owner of an export.
+    pub fn add(&self, export: &str, owner: ExportOwner) {
         self.lock().insert(export.to_owned(), owner);
     }
 
-    /// One less.
-    pub fn go(&self, export: &str) {
+    /// Removes an export.
+    pub fn remove(&self, export: &str) {
         self.lock().remove(export);
-    }
-
-    /// Those of `plan` alone.
-    pub fn follow(&self, plan: &Plan) {
-        let owner = |export: &ExportPlan| {
-            let device = &plan.devices[export.device];
-            (export.name.clone(), ExportOwner::new(&device.config.name, &device.flows[export.flow]))
-        };
-        *self.lock() = plan.exports.values().map(owner).collect();
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ExportOwner>> {
@@ -368,21 +353,21 @@ impl Owners {
 /// TLS of the listeners that there are and that come.
 pub struct Trust {
     keys: Option<Arc<Keys>>,
-    /// Of the control plane.
+    /// Keys of the control plane.
     control: Option<Arc<Keys>>,
-    /// By address, as it is written.
+    /// Modes of addresses, by their text.
     modes: Mutex<BTreeMap<String, TlsMode>>,
 }
 
 impl Trust {
-    /// As `plan` says.
+    /// The TLS of `plan`.
     pub fn new(plan: &TrustPlan) -> Arc<Trust> {
         let keys = plan.material.as_ref().map(Keys::new);
         let control = plan.control.as_ref().map(|(_, material)| Keys::new(material));
         Arc::new(Trust { keys, control, modes: Mutex::new(plan.modes.clone()) })
     }
 
-    /// What the control plane's TCP addresses encrypt with. `None`: nothing.
+    /// The keys of the control plane's TCP addresses. `None`: they do not encrypt.
     pub fn control(&self) -> Option<Arc<Keys>> {
         self.control.clone()
     }
@@ -395,20 +380,18 @@ impl Trust {
         Some(Offer { keys, is_required: mode == TlsMode::Required })
     }
 
-    /// Knows the addresses of `plan` as well.
-    pub fn learn(&self, plan: &TrustPlan) {
+    /// Knows addresses that come as well.
+    pub fn learn(&self, modes: &BTreeMap<String, Option<TlsMode>>) {
+        let come = modes.iter().filter_map(|(address, mode)| Some((address.clone(), (*mode)?)));
+        self.modes.lock().unwrap_or_else(PoisonError::into_inner).extend(come);
+    }
+
+    /// Forgets addresses that go, and handshakes begin with new certificates.
+    pub fn follow(&self, new: &Difference) {
+        let gone = new.modes.iter().filter(|(_, mode)| mode.is_none());
         let mut modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
-        modes.extend(plan.modes.iter().map(|(address, mode)| (address.clone(), *mode)));
-    }
-
-    /// Knows an address less.
-    pub fn forget(&self, address: &str) {
-        self.modes.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
-    }
-
-    /// Has those of `plan` alone, and handshakes begin with its material.
-    pub fn follow(&self, plan: &TrustPlan) {
-        *self.modes.lock().unwrap_or_else(PoisonError::into_inner) = plan.modes.clone();
+        gone.for_each(|(address, _)| _ = modes.remove(address));
+        let Some(plan) = &new.trust else { return };
         if let (Some(keys), Some(material)) = (&self.keys, &plan.material) {
             keys.replace(material);
         }
@@ -423,7 +406,7 @@ pub type MakeOptions = Arc<dyn Fn(&ExportAddress) -> ListenOptions + Send + Sync
 
 /// The listeners that there are.
 pub struct Listeners {
-    /// By front end and how the address is written, of which there is one way for each.
+    /// Listeners by front end and text of the address, which is unique.
     all: BTreeMap<String, LiveListener>,
     counts: ListenerCounts,
     options: MakeOptions,
@@ -431,30 +414,32 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// None. `options` makes those of each, which all have `since`.
+    /// Has no listener. `options` makes those of each, which share `since`.
     pub fn new(options: MakeOptions, since: Arc<LimitsSince>) -> Listeners {
         Listeners { all: BTreeMap::new(), counts: ListenerCounts::default(), options, since }
     }
 
-    /// Gives those who come from now on the limits of `server`, and sockets that are there the permissions, if those
-    /// are others than `before`. Sentences about those that cannot have them.
+    /// Gives new connections the limits of `server`, and present sockets its permissions if those differ from
+    /// `before`'s. Returns sentences about sockets that cannot have them.
     pub fn limit(&self, server: &ServerConfig, before: &ServerConfig) -> Vec<String> {
         let [handshake, stall] = [server.handshake_s, server.stall_s].map(Duration::from_secs);
         self.since.set(server.connection_memory_bytes, handshake, stall, server.socket_mode);
         let set_mode = |path: &PathBuf| {
             let set = std::fs::set_permissions(path, Permissions::from_mode(server.socket_mode));
-            set.err().map(|error| format!("cannot set the permissions of {}: {}", path.display(), crate::plain(&error)))
+            set.err().map(|error| {
+                format!("cannot set the permissions of {}: {}", path.display(), mqfq_report::plain(&error))
+            })
         };
         let files = self.all.values().filter_map(|listener| listener.file.as_ref());
         files.filter(|_| server.socket_mode != before.socket_mode).filter_map(set_mode).collect()
     }
 
-    /// Their counters.
+    /// Counters of the listeners.
     pub fn counts(&self) -> ListenerCounts {
         self.counts.clone()
     }
 
-    /// Listens on an address. Nobody is let in before its clients live somewhere.
+    /// Listens on an address. No client is let in before its clients live somewhere.
     ///
     /// # Errors
     /// One sentence, which names the address.
@@ -462,34 +447,30 @@ impl Listeners {
         address.address().listen(table, &(self.options)(address))
     }
 
-    /// From now on it is one of them.
+    /// Adds a listener.
     pub fn add(&mut self, address: ExportAddress, table: Arc<ExportTable>, listener: &dyn Listener) {
         let (number, places, file) = (listener.number(), listener.places(), listener.file());
         // A front end that numbers no listeners has one for each address all the same.
         let key = if number == u64::MAX { u64::MAX - self.all.len() as u64 } else { number };
         self.counts.lock().insert(key, (listener.address(), listener.stats()));
-        self.all.insert(format!("{address:?}"), LiveListener { address, number, table, places, file });
+        self.all.insert(address.key(), LiveListener { address, number, table, places, file });
     }
 
-    /// The one of an address.
+    /// The listener of an address.
     pub fn of(&self, address: &ExportAddress) -> Option<&LiveListener> {
-        self.all.get(&format!("{address:?}"))
+        self.named(&address.key())
     }
 
-    /// Takes the one of an address out.
-    pub fn take(&mut self, address: &ExportAddress) -> Option<LiveListener> {
-        let gone = self.all.remove(&format!("{address:?}"))?;
+    /// The listener with this key.
+    pub fn named(&self, key: &str) -> Option<&LiveListener> {
+        self.all.get(key)
+    }
+
+    /// Takes the one of an address out that is written so.
+    pub fn take(&mut self, key: &str) -> Option<LiveListener> {
+        let gone = self.all.remove(key)?;
         self.counts.lock().remove(&gone.number);
         Some(gone)
-    }
-
-    /// Takes those out that `addresses` do not name.
-    pub fn keep(&mut self, addresses: &[&ExportAddress]) -> Vec<LiveListener> {
-        let keys: BTreeSet<String> = addresses.iter().map(|address| format!("{address:?}")).collect();
-        let gone: Vec<LiveListener> =
-            self.all.extract_if(.., |key, _| !keys.contains(key)).map(|(_, listener)| listener).collect();
-        gone.iter().for_each(|listener| drop(self.counts.lock().remove(&listener.number)));
-        gone
     }
 }
 

@@ -18,7 +18,7 @@ static ALLOCATOR: Counting = Counting;
 // SAFETY: everything is what the system's allocator gives and takes, under the caller's own promises.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // Relaxed, all: a sum, which is read when nobody changes it.
+        // Relaxed, all: a sum, which is read when no thread changes it.
         LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }

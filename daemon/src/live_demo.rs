@@ -1,4 +1,4 @@
-//! `mqfq demo --live`: three tenants on a modelled drive, for as long as somebody watches.
+//! `mqfq demo --live`: three tenants on a modelled drive, until the user stops it.
 //!
 //! Starts this program once more as a server in a scratch folder, loads it over its NBD sockets, and shows it with
 //! `mqfq top`; without a terminal it says where the page is. A newcomer selects a tenant, presses `+`, types a weight,
@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-/// A load is made anew after so long: what is counted of a run grows with its length, and nobody reads it here.
+/// A load starts anew after so long: a run's counts grow with its length, and are not read here.
 const RUN_MS: u64 = 60_000;
 
 /// Name, weight, requests under way, and bytes of each. The first two ask for more than the drive can do.
@@ -30,7 +30,7 @@ struct Server(Child);
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.0.id().cast_signed()) {
-            // One that has ended needs no signal.
+            // A server that has ended needs no signal.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         let _ = self.0.wait();
@@ -45,7 +45,8 @@ pub fn run() -> Result<(), String> {
     let scratch = Scratch::new()?;
     let folder = scratch.path();
     let config = folder.join("live.toml");
-    std::fs::write(&config, text(folder)).map_err(|error| format!("{}: {}", config.display(), crate::plain(&error)))?;
+    std::fs::write(&config, text(folder))
+        .map_err(|error| format!("{}: {}", config.display(), mqfq_report::plain(&error)))?;
     let _server = serve(&config)?;
     let client =
         command_line::client_at(Some(&format!("unix:{}", control(folder).display())), None, &Default::default())?;
@@ -81,14 +82,14 @@ fn watch(client: Client, socket: &Path) -> Result<(), String> {
 }
 
 fn serve(config: &Path) -> Result<Server, String> {
-    let failed = |error: std::io::Error| format!("cannot start a server: {}", crate::plain(&error));
+    let failed = |error: std::io::Error| format!("cannot start a server: {}", mqfq_report::plain(&error));
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.args(["--json", "serve"]).arg(config).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let owner = rustix::process::getpid();
     let end_with_owner = move || {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
-        // Whose owner has died before that would wait for a signal that does not come.
+        // If its owner has died already, the signal will not come.
         if rustix::process::getppid() == Some(owner) { Ok(()) } else { Err(std::io::ErrorKind::Interrupted.into()) }
     };
     // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
@@ -118,7 +119,7 @@ fn control(folder: &Path) -> PathBuf {
 /// The config of the server.
 fn text(folder: &Path) -> String {
     let mut text = format!("[control]\nlisten = \"unix:{}\"\n", control(folder).display());
-    text += "[device.fast]\nkind = \"nvme\"\npreset = \"flash-60k\"\nsize = \"768MiB\"\npolicy = \"mqfq\"\n";
+    text += "[device.fast]\nkind = \"model\"\npreset = \"flash-60k\"\nsize = \"768MiB\"\npolicy = \"mqfq\"\n";
     for (number, (name, weight, ..)) in TENANTS.into_iter().enumerate() {
         let (offset, socket) = (number * 256, socket(folder, name));
         // Writing into a String cannot fail.

@@ -1,17 +1,17 @@
-//! In which form is a sentence on stderr: a line for people, an object for a collector of logs, or an entry of the
-//! journal with fields?
+//! Forms of a sentence on stderr: a line for people, an object for a collector of logs, or an entry of the journal with
+//! fields.
 //!
 //! | `--log-format` | a sentence becomes |
 //! |---|---|
 //! | `text` | `mqfq: SENTENCE`, on stderr |
-//! | `json` | `{"time":…,"level":…,"message":…,"tenant":…}` on a line of stderr, with what it is about |
+//! | `json` | `{"time":…,"level":…,"message":…,"tenant":…}` on a line of stderr, with its subject |
 //! | `journald` | a datagram to the journal's socket: MESSAGE, PRIORITY, MQFQ_DEVICE, MQFQ_TENANT and so on |
 //!
 //! Source of the last: systemd, "Native Journal Protocol".
 //!
 //! All three go through the queue of `output.rs`, which no thread of a server waits for. Libraries of structured logs
 //! write where an event happens, or bring a queue and a thread of their own; here events are a dozen kinds of
-//! sentences, and their queue is bounded, counts what it drops, and is emptied before the process ends.
+//! sentences, and their queue is bounded, counts lost lines, and is emptied before the process ends.
 
 use mqfq_config::text;
 use mqfq_control::time::rfc3339;
@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::time::SystemTime;
 
-/// Where the journal takes entries.
+/// Path of the journal's socket.
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The form.
@@ -36,19 +36,19 @@ pub enum LogFormat {
     Journald,
 }
 
-/// How bad it is, by syslog's numbers.
+/// Severity, by syslog's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// The server ends, or does not start.
     Error = 3,
-    /// Somebody is not served as they should be.
+    /// A client is not served as it should be.
     Warning = 4,
-    /// All else that is worth a line.
+    /// Any other event worth a line.
     Notice = 5,
 }
 
-/// What a sentence is about.
+/// The subject of a sentence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct About<'a> {
     /// A device, by name.
@@ -60,7 +60,7 @@ pub struct About<'a> {
     /// An export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub export: Option<&'a str>,
-    /// Where its clients come from.
+    /// The address of its clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<&'a str>,
 }
@@ -117,10 +117,10 @@ impl Journal {
     /// Connects to it.
     ///
     /// # Errors
-    /// One sentence: nobody listens there.
+    /// One sentence: no process listens there.
     pub fn open() -> Result<Journal, String> {
         Journal::at(JOURNAL_SOCKET).map_err(|error| {
-            let why = crate::plain(&error);
+            let why = mqfq_report::plain(&error);
             format!("cannot log to the journal at {JOURNAL_SOCKET}: {why}, allowed are --log-format text and json")
         })
     }

@@ -1,4 +1,4 @@
-//! The one binary. What it does stands in its library (`lib.rs`).
+//! The one binary. Its work is in the library (`lib.rs`).
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What watches a running server: the engine's counters, and the caps of its tenants, for `/metrics`, the page and
+//! Observers of a running server: the engine's counters, and the caps of its tenants, for `/metrics`, the page and
 //! *why* (`observe`).
 
 use crate::config::caps::WatchedCaps;
@@ -8,7 +8,7 @@ use mqfq_observe::source::Running;
 use mqfq_observe::watcher::Watcher;
 use std::sync::Arc;
 
-/// Watches `engine`, its caps and its exports from now on, until what is returned is dropped.
+/// Watches `engine`, its caps and its exports from now on, until the returned value is dropped.
 ///
 /// # Errors
 /// One sentence: the thread cannot be started.
@@ -17,5 +17,5 @@ pub fn start(engine: Arc<Engine>, caps: WatchedCaps, owners: Owners) -> Result<A
     let limited = move || caps.waited(clock.clock().now_ns());
     let export = move |name: &str| owners.counted(name);
     Watcher::start(Arc::new(Running { engine, limited, export }))
-        .map_err(|error| format!("cannot start a thread: {}", crate::plain(&error)))
+        .map_err(|error| format!("cannot start a thread: {}", mqfq_report::plain(&error)))
 }

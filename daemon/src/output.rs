@@ -1,15 +1,15 @@
-//! All that a server says: reports on stdout, sentences on stderr. Saying something neither blocks nor panics, whatever
-//! the two lead to.
+//! All output of a server: reports on stdout, sentences on stderr. Saying something neither blocks nor panics, whatever
+//! the two are connected to.
 //!
 //! ```text
 //!   main, panic hook, trouble ──push──▶ bounded queue ──▶ a thread per stream ──write──▶ descriptor
 //!                                  └ full: dropped, counted
 //! ```
-//! A pipe that nobody reads stops whoever writes to it, a full disk or a pipe without a reader fails him. Tenants are
-//! served either way, so only the threads that write meet that. Lines of one stream keep their order. Where some are
-//! missing a line says how many, as soon as something can be written again.
+//! A pipe that is not read blocks its writer; a full disk or a pipe without a reader makes the write fail. Only the
+//! threads that write meet that, and tenants are served either way. Lines of one stream keep their order. Where some
+//! are missing a line says how many, as soon as something can be written again.
 //!
-//! Workers say nothing: what happens on the data path is counted there and told elsewhere (`trouble.rs`).
+//! Workers say nothing: events of the data path are counted there and told elsewhere (`device_errors.rs`).
 
 use crate::log_format::{About, Journal, Level, LogFormat};
 use mqfq_config::text;
@@ -20,15 +20,28 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Bytes that may wait for a stream before what comes next is dropped. One report may be longer: it is taken if less
+/// Bytes that may wait for a stream before further lines are dropped. One report may be longer: it is taken if less
 /// than this waits.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
-/// How long the end of a server waits for its last lines to be written.
+/// Longest wait at a server's end for its last lines to be written.
 pub const LAST_LINES_WAIT: Duration = Duration::from_secs(1);
+
+/// Writes a sentence for people on one line of stderr, which nothing in it can break: for a command that prints and
+/// ends. A write that fails is ignored.
+pub fn tell(sentence: &str) {
+    let _ = writeln!(io::stderr(), "mqfq: {}", text::sentence(sentence));
+}
+
+/// [`tell`], and the status of a command that ends with it.
+pub fn fail(sentence: &str, status: u8) -> ExitCode {
+    tell(sentence);
+    ExitCode::from(status)
+}
 
 /// Something that waits to be written.
 #[derive(Default)]
@@ -38,16 +51,16 @@ struct Line {
     dropped_before: u64,
 }
 
-/// What waits for one stream.
+/// The lines that wait for one stream.
 #[derive(Default)]
 struct Queue {
     lines: VecDeque<Line>,
     bytes: usize,
-    /// After the last of `lines`.
+    /// Lines dropped after the last of `lines`.
     dropped: u64,
     /// The thread has taken something and has not written it yet.
     is_writing: bool,
-    /// Why something could not be written, the first time.
+    /// The first error of writing.
     failure: Option<io::ErrorKind>,
 }
 
@@ -66,7 +79,7 @@ impl Queue {
         self.lines.push_back(Line { text, dropped_before });
     }
 
-    /// What is to be written next.
+    /// Takes the next line to write.
     fn pop(&mut self) -> Option<Line> {
         if let Some(line) = self.lines.pop_front() {
             self.bytes -= line.text.len();
@@ -144,7 +157,7 @@ impl Stream {
             if left == Some(Duration::ZERO) {
                 return;
             }
-            // An hour: whoever has no deadline looks again then.
+            // Without a deadline it looks again after an hour.
             let waited = self.changed.wait_timeout(queue, left.unwrap_or(Duration::from_secs(3600)));
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -200,7 +213,7 @@ impl Write for Descriptor {
     }
 }
 
-/// Where a process says what it has to say. Clones say it in the same place.
+/// Stdout and stderr of a process. Clones write to the same ones.
 #[derive(Clone)]
 pub struct Output {
     out: Arc<Stream>,
@@ -221,7 +234,7 @@ impl Output {
         Output::start(is_json, false, log_format)
     }
 
-    /// For a command whose output is all that it does: whoever says something waits for room.
+    /// For a command whose output is all that it does: a caller with a line to write waits for room.
     ///
     /// # Errors
     /// As [`Output::of_server`].
@@ -229,7 +242,7 @@ impl Output {
         Output::start(is_json, true, LogFormat::Text)
     }
 
-    /// For a server that nobody listens to: what it says is dropped, once the room for it is full.
+    /// For a server without a reader: its lines are dropped once the room for them is full.
     pub fn of_nobody() -> Output {
         let [out, err] = [Arc::default(), Arc::default()];
         let events = Arc::new(Events::default());
@@ -238,7 +251,7 @@ impl Output {
 
     fn start(is_json: bool, is_patient: bool, log_format: LogFormat) -> Result<Output, String> {
         let lost_report = if is_json { lost_json } else { lost_text };
-        let failed = |error: io::Error| format!("cannot start a thread that writes: {}", crate::plain(&error));
+        let failed = |error: io::Error| format!("cannot start a thread that writes: {}", mqfq_report::plain(&error));
         let out = stream("mqfq-stdout", Descriptor::of(io::stdout().as_fd()).map_err(failed)?, lost_report);
         let lost = move |lost| log_format.lost(lost);
         let err = match log_format {
@@ -274,19 +287,19 @@ impl Output {
         self.say(Level::Notice, About::default(), sentence);
     }
 
-    /// The same of something that has names.
+    /// Says a sentence about something that has names.
     pub fn say(&self, level: Level, about: About<'_>, sentence: &str) {
         self.push(&self.err, self.line(level, about, sentence));
         let kind = match level {
             Level::Warning => "trouble",
             Level::Notice => "note",
-            // The process ends: nobody is there to read it.
+            // The process ends: no reader is left.
             Level::Error => return,
         };
         self.events.push(kind, text::sentence(sentence), serde_json::json!(about));
     }
 
-    /// What has happened, for readers of the control plane: all sentences, and what others add.
+    /// Events for readers of the control plane: all sentences, and those that others add.
     pub fn events(&self) -> &Events {
         &self.events
     }
@@ -306,7 +319,7 @@ impl Output {
         self.err.finish(deadline);
     }
 
-    /// What went wrong with stdout, if something did.
+    /// Fails if writing to stdout failed.
     ///
     /// # Errors
     /// One sentence.
@@ -321,7 +334,7 @@ impl Output {
     /// and whatever stderr leads to. The panic's own message and a sentence are said before.
     ///
     /// A server with a thread less would go on half dead: the tenants of a worker wait for ever, and soon the others'.
-    /// What a client was told to be stable is, as after a kill; the rest it sees as a lost connection.
+    /// Bytes that a client was told to be stable are, as after a kill; the rest it sees as a lost connection.
     pub fn end_process_on_panic(&self) {
         let output = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -346,7 +359,7 @@ impl Output {
     }
 }
 
-/// A stream and the thread that writes what is pushed to it to `out`.
+/// A stream, and the thread that writes its lines to `out`.
 fn stream(
     name: &str,
     out: impl Write + Send + 'static,
@@ -371,7 +384,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{self, Receiver, Sender};
 
-    /// A descriptor that does what the test says: it tells what it was asked to write and waits for how that ends.
+    /// A descriptor under the test's control: it reports the text of each write and waits for the result.
     struct Directed {
         asked: Sender<String>,
         answers: Receiver<io::Result<usize>>,
@@ -438,7 +451,7 @@ mod tests {
         let test = Test::start();
         test.stream.push("a\n".into());
         assert_eq!(test.asked.recv().unwrap(), "a\n");
-        // Nobody reads now. One report may be longer than all that may wait.
+        // The pipe is not read now. One report may be longer than all that may wait.
         let long = "l".repeat(WAITING_BYTES_MAX + 1);
         test.stream.push(long.clone());
         for _ in 0..3 {
@@ -482,7 +495,7 @@ mod tests {
         test.writes("mqfq: 2 lines could not be written here and are lost\n", Ok(5));
         test.writes(" 2 lines could not be written here and are lost\n", full());
         test.stream.push("fourth\n".into());
-        // What was cut off in the middle ends before the next line begins.
+        // A line that was cut off in the middle ends before the next line begins.
         test.writes_all("\n");
         test.writes_all("mqfq: 3 lines could not be written here and are lost\n");
         test.writes_all("fourth\n");
@@ -495,7 +508,7 @@ mod tests {
         let test = Test::start();
         test.stream.push("a\n".into());
         assert_eq!(test.asked.recv().unwrap(), "a\n");
-        // Nobody reads: this returns, which is all that can be said without a clock.
+        // The pipe is not read: this returns, which is all that can be said without a clock.
         test.stream.finish(Some(Instant::now()));
         assert!(!test.stream.queue().is_idle());
         test.answers.send(Ok(2)).unwrap();

@@ -4,20 +4,20 @@
 //!   never held ──hold──▶ held by tenants ──release──▶ left by tenants ──another tenant's claim──▶ erase first
 //!                          │      ▲                       │                                          │
 //!                          │      └──────the tenant again─┘                                    erased, flushed
-//!                          └──shrink──▶ nobody's: erase first, whoever gets it ──────────────────────┴──▶ held
+//!                          └──shrink──▶ unowned: erase before the next claim ────────────────────────┴──▶ held
 //! ```
 //! | a claim of tenant T meets | and | then |
 //! |---|---|---|
 //! | bytes that T holds or left | | they are offered as they are |
 //! | bytes that no export had | a new export | the same: an image that was put there |
 //! | | an export that grows, or `keep-data = false` | they are erased; a device in memory reads as zero there already |
-//! | bytes that another tenant left, and nobody's | | they are erased |
+//! | bytes that another tenant left, or unowned | | they are erased |
 //! | bytes that another tenant's export holds | both exports are `shared` | they are offered as they are |
 //! | | the server starts | nothing is offered until `keep-data` says which: the config may be older than the data |
 //! | anything | `keep-data = true` | it is offered as it is |
 //!
 //! A device that outlives the process has its areas in a [`Record`], which is on disk before an erase begins and before
-//! anything is offered. So a server that is killed in between finds what is still to be erased.
+//! anything is offered. So a server that is killed in between finds the bytes that are still to be erased.
 
 pub mod record;
 #[cfg(test)]
@@ -30,12 +30,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// What a device's areas are kept under.
+/// The key of a device's areas.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
-    /// Its kind, and the path or the name.
+    /// Kind of the device, and its path or name.
     pub name: String,
-    /// Its bytes outlive the process.
+    /// The device's bytes outlive the process.
     pub lasts: bool,
 }
 
@@ -47,7 +47,7 @@ pub fn key_of(device: &DevicePlan) -> Option<Key> {
     match &device.config.medium {
         Medium::Null { .. } => None,
         Medium::File { path, .. } => Some(Key { name: format!("file {}", path.value.display()), lasts: true }),
-        Medium::Memory { .. } | Medium::Nvme { .. } => {
+        Medium::Memory { .. } | Medium::Model { .. } | Medium::Other(_) => {
             Some(Key { name: format!("memory {}", device.config.name), lasts: false })
         }
     }
@@ -88,7 +88,7 @@ impl Areas {
         }
     }
 
-    /// All of `range` in order, in pieces of one history each.
+    /// Pieces of `range` in order, each with one history.
     fn pieces(&self, range: &Range<u64>) -> Vec<(Range<u64>, Option<&Area>)> {
         let mut pieces = Vec::new();
         let mut at = range.start;
@@ -107,7 +107,7 @@ impl Areas {
         pieces
     }
 
-    /// Each piece of `range` becomes what `change` makes of it.
+    /// Replaces each piece of `range` by the result of `change`.
     fn change(&mut self, range: &Range<u64>, change: impl Fn(Option<&Area>) -> Option<Area>) {
         self.split(range.start);
         self.split(range.end);
@@ -154,14 +154,14 @@ pub struct Claim<'a> {
     pub is_grown: bool,
 }
 
-/// What a claim needs before it is offered.
+/// The step that a claim needs before it is offered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The bytes can be offered as they are.
     Ready,
-    /// These bytes are erased first; the tenant that had them, if one had.
+    /// These bytes are erased first; the tenant that had them, if any.
     Erase(Vec<Range<u64>>, Option<String>),
-    /// `keep-data` must say first what becomes of these bytes, which are this tenant's.
+    /// `keep-data` must first decide about these bytes, which are this tenant's.
     Ask(Vec<Range<u64>>, String),
 }
 
@@ -184,10 +184,10 @@ impl Verdict {
 #[derive(Default)]
 pub struct Ownership {
     devices: BTreeMap<String, Areas>,
-    /// Those that outlive the process.
+    /// Devices that outlive the process.
     lasting: BTreeSet<String>,
     record: Option<Store>,
-    /// They are others than in the record.
+    /// The areas differ from those in the record.
     is_changed: bool,
 }
 
@@ -198,7 +198,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// At this path, not open yet.
+    /// A store at this path, not open yet.
     pub fn at(path: PathBuf) -> Store {
         Store { path, record: None }
     }
@@ -217,15 +217,15 @@ impl Store {
 }
 
 impl Ownership {
-    /// As `record` has them, if it is open; `None`: nothing is kept.
+    /// The areas in `record`, if it is open; `None`: nothing is kept.
     pub fn new(record: Option<Store>) -> Ownership {
         let devices = read(record.as_ref());
         let lasting = devices.keys().cloned().collect();
         Ownership { devices, lasting, record, is_changed: false }
     }
 
-    /// Whether bytes that no export has are known to be zeroes on a device that does not last: not where a process
-    /// served before that did not keep whose they were.
+    /// Doubts that bytes without an export are zeroes, on a device that does not last: the process that served before
+    /// did not keep their owners.
     pub fn doubt(&mut self, device: Option<&Key>, size_bytes: u64) {
         if device.is_some_and(|key| !key.lasts) {
             self.give_up(device, &(0..size_bytes));
@@ -240,7 +240,7 @@ impl Ownership {
         self.devices.entry(key.name.clone()).or_default()
     }
 
-    /// What `claim` needs while the server runs.
+    /// The step that `claim` needs while the server runs.
     pub fn verdict(&self, claim: &Claim<'_>) -> Verdict {
         let Some(key) = &claim.device else { return Verdict::Ready };
         let none = Areas::default();
@@ -284,7 +284,7 @@ impl Ownership {
         self.areas(key).change(range, |area| area.map(less));
     }
 
-    /// These bytes are erased before any tenant gets them, but for those that another export has.
+    /// Erases these bytes before any tenant gets them, except those that another export has.
     pub fn give_up(&mut self, device: Option<&Key>, range: &Range<u64>) {
         let Some(key) = device else { return };
         let alone = |area: Option<&Area>| match area {
@@ -348,7 +348,7 @@ impl Ownership {
         verdicts
     }
 
-    /// What is in force is on disk from now on, as far as devices outlive the process.
+    /// Writes the areas in force to disk, for devices that outlive the process.
     ///
     /// # Errors
     /// One sentence: it could not be written.
@@ -365,12 +365,12 @@ impl Ownership {
         Ok(())
     }
 
-    /// All of it, for the process that takes this one's place.
+    /// All areas, for the process that takes this one's place.
     pub fn pack(&self) -> Vec<u8> {
         serde_json::to_vec(&self.devices).unwrap_or_default()
     }
 
-    /// The opposite. `record`: where it is kept from now on.
+    /// Unpacks the areas. `record`: their store from now on.
     ///
     /// # Errors
     /// One sentence: the bytes are something else.
@@ -385,7 +385,7 @@ fn read(record: Option<&Store>) -> BTreeMap<String, Areas> {
     record.and_then(|store| store.record.as_ref()).map(Record::read).unwrap_or_default()
 }
 
-/// A tenant whose export had some of `ranges` when the server before ended.
+/// A tenant whose export had some of `ranges` when the last server ended.
 fn lost(areas: &Areas, ranges: &[Range<u64>]) -> Option<String> {
     let mut pieces = ranges.iter().flat_map(|range| areas.pieces(range));
     pieces.find_map(|(_, area)| area.filter(|area| area.held > 0 || area.is_lost)?.tenants.first().cloned())

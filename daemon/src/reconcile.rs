@@ -1,66 +1,62 @@
 //! The running server as a value, and how it becomes another one.
 //!
-//! Answers: what of a proposal can be had while tenants are served, in which order is it put in force, and what is left
-//! if a part of it fails? Everybody who wants something else of a running server proposes a whole [`Plan`]: SIGHUP with
-//! the config that it reads again, a control socket with the present one and a change in it. One function takes it
-//! ([`Reconciler::propose`]).
+//! Answers: which part of a proposal is possible while tenants are served, in which order is it put in force, and what
+//! is left if a part of it fails? SIGHUP proposes a whole [`Plan`], a control socket the sections that changed. Both
+//! become a [`Difference`], and each step below goes over its sets, whatever else the server has.
 //!
 //! # Order
 //! ```text
 //!   refuse     what only a restart changes (`config/change.rs`)                      nothing was touched
-//!   prepare    open devices, bind listeners, fit exports, build tables               dropped, if one fails
+//!   prepare    open devices, bind listeners, fit exports                             dropped, if one fails
 //!   try        engine: devices, flows that come, policies                            taken back, if one fails
 //!   ─────────  nothing below can fail
-//!   close      listeners; doors of exports that go, and their clients drain          with the protocol's own error
-//!   shrink     exports that get shorter: the door, then the end of what is under way
+//!   close      listeners; exports that go, whose clients drain                      with the protocol's own error
+//!   shrink     exports that get shorter: the new size, then the end of what is under way
 //!   open       limits, tables, listeners that come
-//!   let go     flows, devices
+//!   remove     flows, devices
 //! ```
-//! What goes is gone before what comes is offered: a byte that changes hands is never two exports' (I11). What is tried
-//! adds and changes alone, so that it can be taken back without anybody noticing more than a pause.
+//! A thing that goes is gone before a new one is offered: a byte that changes hands is never two exports' (I11). The
+//! tried steps only add and change, so that they can be taken back and clients notice no more than a pause.
 //!
 //! # A device that hangs
 //! holds nothing else up. Requests that it does not end within `drain-s` seconds, and as long again once their clients
-//! are shut down, are left to it; what they may still touch is nobody's until they have ended (`unended.rs`).
+//! are shut down, are left to it; bytes that they may still touch have no owner until they have ended
+//! (`pending_io.rs`).
 //!
 //! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`). Its number, its revision, and
-//! who has made it are kept by the control plane (`control/src/ledger.rs`).
+//! its author are kept by the control plane (`control/src/ledger.rs`).
 
-mod difference;
+mod changes;
 mod erase;
-mod names;
-mod narrow;
-mod unended;
+mod on_engine;
+mod pending_io;
 mod withheld;
 
-pub use difference::Change;
-pub use names::Names;
+pub use changes::Change;
 pub use withheld::{Lack, withhold};
 
-use crate::config::caps::{WatchedCaps, Whose};
-use crate::config::{ConfigError, DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan};
+use crate::config::caps::{CapOwner, WatchedCaps};
+use crate::config::difference::{Changed, Difference, Names};
+use crate::config::{self, ConfigError, DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan};
+use crate::device_errors::DeviceErrorCounts;
 use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants, Trust};
 use crate::log_format::{About, Level};
 use crate::output::Output;
 use crate::ownership::{KeyOf, Ownership, Verdict};
-use crate::privilege;
-use crate::trouble::TroubleCounts;
 use crate::upgrade::{self, Serving};
 use crate::watch::Watch;
-use mqfq_blk::Weight;
-use mqfq_blk::cap::CapLimits;
 use mqfq_blk::client::{MakeClient, Remains};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::Slot;
-use mqfq_front::export::{Door, Export, ExportTable};
+use mqfq_front::export::{Export, ExportState, ExportTable};
 use mqfq_front::front_end::{self, ExportAddress, Listener};
+use pending_io::PendingIo;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
-use unended::{LOOK, Unended};
 use withheld::{Why, Withheld};
 
 /// Between two looks whether a device is closed.
@@ -72,7 +68,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// Exports that drain at a time.
 const DRAINS_AT_ONCE: usize = 64;
 
-/// Why nothing of a proposal was applied: at least one sentence.
+/// The reasons why nothing of a proposal was applied: at least one sentence.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct Refusals(pub Vec<String>);
 
@@ -82,55 +78,55 @@ impl From<String> for Refusals {
     }
 }
 
-/// What runs, and the only one who changes it.
+/// The running server; all its changes are made here.
 pub struct Reconciler {
     plan: Plan,
     engine: Arc<Engine>,
-    things: Things,
-    /// Listeners that are gone and by which somebody has come who is still there.
+    runtime: Runtime,
+    /// Listeners that are gone but still have connections.
     closed: Vec<LiveListener>,
-    /// What devices have not ended of things that are gone.
-    unended: Unended,
+    /// Requests that devices have not ended, of things that are gone.
+    pending_io: PendingIo,
     /// Exports that lack bytes, for now.
     waiting: BTreeMap<Slot, Withheld>,
-    /// Of the plan. `None`: nobody has asked since it was another one as a whole.
-    names: Option<Names>,
+    /// Name index of the plan.
+    names: Names,
 }
 
 /// Opens a device that comes; sentences that the user should read go to the list.
 pub type OpenDevice = fn(&DevicePlan, &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError>;
 
-/// What stands behind the plan.
-pub struct Things {
-    /// `devices::open`, or what a simulation has in its place.
+/// The running things of the plan.
+pub struct Runtime {
+    /// `devices::open`, or a simulation's replacement.
     pub open_device: OpenDevice,
-    /// By slot.
+    /// Open devices.
     pub devices: BTreeMap<Slot, Arc<dyn Device>>,
-    /// By slot.
+    /// Exports.
     pub exports: Exports,
-    /// By name.
+    /// Tenants and their memory.
     pub tenants: Tenants,
-    /// By export.
+    /// Owners of exports.
     pub owners: Owners,
-    /// Of tenants and exports.
+    /// Caps of tenants and exports.
     pub caps: LiveCaps,
-    /// The same, as those who watch see them.
+    /// The caps, as observers see them.
     pub watched_caps: WatchedCaps,
-    /// By address.
+    /// Listeners.
     pub listeners: Listeners,
-    /// Where names of devices stand for what is told of them.
-    pub trouble: Arc<TroubleCounts>,
-    /// What another process would take over.
+    /// Names of devices for the log of their troubles.
+    pub device_errors: Arc<DeviceErrorCounts>,
+    /// Descriptors that another process would take over.
     pub serving: Arc<Serving>,
-    /// Whose data devices hold; another process takes it over.
+    /// Owners of the devices' data; another process takes them over.
     pub ownership: Arc<Mutex<Ownership>>,
-    /// What it knows devices by.
+    /// The keys of devices in `ownership`.
     pub key_of: KeyOf,
-    /// Who asks devices how they are.
+    /// Asks devices how they are.
     pub watch: Watch,
-    /// What listeners encrypt with.
+    /// The keys and modes of TLS.
     pub trust: Arc<Trust>,
-    /// For sentences about what was asked for and needs no answer.
+    /// For sentences about steps that need no answer.
     pub output: Output,
 }
 
@@ -141,104 +137,81 @@ struct Bound {
     listener: Box<dyn Listener>,
 }
 
-/// A step on the engine that was made, and may have to be taken back.
-enum Made {
-    Device(Slot),
-    Flows(Slot),
-    Policy(Slot),
+/// Tenants and caps that were added for exports that come.
+#[derive(Default)]
+struct Came {
+    tenants: Vec<String>,
+    caps: Vec<CapOwner>,
 }
 
 impl Reconciler {
-    /// Of an engine that runs `plan`, of which some exports are withheld ([`withhold`]).
-    pub fn new(plan: Plan, engine: Arc<Engine>, things: Things, withheld: Vec<(Slot, u64, Verdict)>) -> Reconciler {
-        things.watched_caps.follow(&things.caps, &plan);
-        let (closed, unended, waiting) = (Vec::new(), Unended::default(), BTreeMap::new());
-        let mut reconciler = Reconciler { plan, engine, things, closed, unended, waiting, names: None };
+    /// Wraps an engine that runs `plan`, of which some exports are withheld ([`withhold`]).
+    pub fn new(plan: Plan, engine: Arc<Engine>, runtime: Runtime, withheld: Vec<(Slot, u64, Verdict)>) -> Reconciler {
+        let (closed, pending_io, waiting) = (Vec::new(), PendingIo::default(), BTreeMap::new());
+        let names = Names::new(&plan);
+        let mut reconciler = Reconciler { plan, engine, runtime, closed, pending_io, waiting, names };
+        reconciler.plan.exports.iter().for_each(|(slot, _)| reconciler.watch_caps(slot));
         reconciler.begin(withheld);
         reconciler
     }
 
-    /// What is in force.
+    /// The plan in force.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// What stands behind it.
-    pub fn things(&self) -> &Things {
-        &self.things
+    /// The running things of the plan.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
-    /// Puts `plan` in force, as a whole or not at all, and says what is different; with `dry_run` it only says what
-    /// would be. Blocks until it is in force, which may take as long as `server.drain-s` says, and again as long for
-    /// devices that must run empty.
+    /// Name index of the plan.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Puts `plan` in force, as a whole or not at all, and returns the changes; with `dry_run` it only returns them.
+    /// Blocks until it is in force, which may take as long as `server.drain-s` says, and again as long for devices that
+    /// must run empty.
     ///
     /// # Errors
-    /// [`Refusals`]: what cannot be had while tenants are served, or what failed. All is as before.
+    /// [`Refusals`]: changes impossible while tenants are served, or failed steps. All is as before.
     pub fn propose(&mut self, plan: &Plan, dry_run: bool) -> Result<Vec<Change>, Refusals> {
         self.look_again(!dry_run);
-        let target = self.plan.aligned(plan, self.unended.places())?;
-        self.unended.refuse(&target, &self.plan)?;
-        self.refuse_claims(&target)?;
+        let target = self.plan.aligned(plan, self.pending_io.places())?;
+        self.put_in_force(Difference::between(&self.plan, &target), dry_run)
+    }
+
+    /// [`Reconciler::propose`] for the sections of `part` alone, which has them and those that they name, and without
+    /// the export `gone`. `None`: a whole plan has to be proposed, and nothing was done.
+    ///
+    /// # Errors
+    /// As [`Reconciler::propose`].
+    pub fn propose_part(&mut self, part: Option<&Plan>, gone: Option<&str>) -> Option<Result<Vec<Change>, Refusals>> {
+        self.look_again(true);
+        let new = self.plan.difference_of(&self.names, part, gone)?;
+        Some(self.put_in_force(new, false))
+    }
+
+    fn put_in_force(&mut self, new: Difference, dry_run: bool) -> Result<Vec<Change>, Refusals> {
+        self.pending_io.refuse(&new, &self.plan)?;
+        self.refuse_claims(&new)?;
         let policies = |slot: Slot, plan: &DevicePlan| {
             let has_class_queues = self.engine.has_class_queues(slot.place());
             let to_be = live::policy(plan, self.engine.workers(), has_class_queues);
             [self.engine.policy(slot.place()).kind, to_be.kind]
         };
-        let changes = difference::between(&self.plan, &target, &policies);
+        let changes = changes::of(&self.plan, &self.names, &new, &policies);
         if dry_run {
             return Ok(changes);
         }
-        if !changes.is_empty() {
-            self.apply(&target).inspect_err(|_| {
-                // Who was to come has neither a guarantee nor a cap.
-                self.things.tenants.follow(&self.plan);
-                self.things.caps.follow(&self.engine, &self.plan);
-            })?;
+        if !new.is_empty() {
+            self.apply(new)?;
         }
-        self.plan = target;
-        self.names = None;
-        self.things.watched_caps.follow(&self.things.caps, &self.plan);
         self.await_erases();
+        #[cfg(debug_assertions)]
+        self.assert_whole();
         Ok(changes)
-    }
-
-    /// Puts a weight and caps of a tenant in force, as [`Reconciler::propose`] would, without a plan of everything.
-    /// `None`: groups compete, or weights are those of exports, and nothing was done.
-    pub fn set_tenant(&mut self, tenant: &str, weight: Weight, caps: CapLimits) -> Option<Vec<Change>> {
-        let is_its = |(_, flow): &(Slot, &FlowPlan)| flow.tenant == tenant;
-        let flows = |(slot, device): (Slot, &DevicePlan)| {
-            device.flows.iter().filter(is_its).map(|(flow, _)| (slot, flow)).collect::<Vec<_>>()
-        };
-        let named = self.names().map(|names| {
-            let flows = names.flows.get(tenant).into_iter().flatten();
-            flows.map(|(device, of)| (*device, of.flow)).collect()
-        });
-        let flows: Vec<(Slot, Slot)> = named.unwrap_or_else(|| self.plan.devices.iter().flat_map(flows).collect());
-        let has_groups = |(device, flow): &(Slot, Slot)| {
-            let device = &self.plan.devices[*device];
-            !device.groups.is_empty() || device.flows[*flow].export.is_some()
-        };
-        if flows.iter().any(has_groups) {
-            return None;
-        }
-        self.look_again(false);
-        let mut changes = Vec::new();
-        let mut had = None;
-        for (slot, flow_slot) in flows {
-            let device = &mut self.plan.devices[slot];
-            let flow = &mut device.flows[flow_slot];
-            had.get_or_insert(flow.caps);
-            if flow.weight != weight {
-                changes.push(difference::of_weight(&device.config.name, tenant, flow.weight, weight));
-                self.engine.set_flow_weight(slot.place(), flow_slot.into(), weight);
-            }
-            (flow.weight, flow.caps) = (weight, caps);
-        }
-        if let Some(had) = had.filter(|had| *had != caps) {
-            changes.push(difference::of_caps(Whose::Tenant(tenant.to_owned()), had, caps));
-            self.things.caps.set(&self.engine, &Whose::Tenant(tenant.to_owned()), caps);
-        }
-        Some(changes)
     }
 
     /// Closes the device of this name, after its clients, and puts `plan` in force, which has it: it is opened anew.
@@ -250,11 +223,11 @@ impl Reconciler {
     pub fn reopen(&mut self, name: &str, plan: &Plan) -> Result<(), Refusals> {
         let slot = self.plan.devices.iter().find(|(_, device)| device.config.name == name).map(|(slot, _)| slot);
         if let Some(slot) = slot {
-            let old = Arc::downgrade(&self.things.devices[&slot]);
+            let old = Arc::downgrade(&self.runtime.devices[&slot]);
             let without = self.plan.without_device(slot);
             self.refuse_to_unbind(name, &without)?;
             self.propose(&without, false)?;
-            // Its lock goes with the last who has it, such as the thread that asks how it is.
+            // Its lock goes with its last owner, such as the thread that asks how it is.
             let end = Instant::now() + self.patience();
             while old.strong_count() > 0 {
                 if Instant::now() >= end {
@@ -271,7 +244,7 @@ impl Reconciler {
     /// # Errors
     /// One sentence: the sandbox lets no socket be bound.
     fn refuse_to_unbind(&self, name: &str, without: &Plan) -> Result<(), String> {
-        if self.plan.server.privilege.sandbox != privilege::Level::Strict {
+        if self.plan.server.privilege.sandbox != config::Level::Strict {
             return Ok(());
         }
         let stays = |address: &ExportAddress| without.listeners.iter().any(|(other, _)| other == address);
@@ -290,213 +263,220 @@ impl Reconciler {
     /// Closes the devices that have no request left, once their exports are drained. For a server that ends although
     /// another device still has requests: the kernel keeps the process, and all that it has open, until those end.
     pub fn close_idle_devices(&mut self) {
-        let Things { devices, serving, .. } = &mut self.things;
+        let Runtime { devices, serving, .. } = &mut self.runtime;
         devices.retain(|slot, _| self.engine.remove_device(slot.place(), ANSWERS_WITHIN).is_err());
-        serving.follow(Vec::new(), BTreeMap::new());
+        serving.clear();
     }
 
-    /// A device that held still while it was changed has the flows and the policy of the plan at last.
-    fn catch_up(&self, slot: Slot) -> Result<(), String> {
-        let plan = &self.plan.devices[slot];
-        let policy = live::policy(plan, self.engine.workers(), self.engine.has_class_queues(slot.place()));
-        let change_policy = || match self.engine.policy(slot.place()) == policy {
-            true => Ok(()),
-            false => self.engine.set_policy(slot.place(), policy, LOOK),
-        };
-        // As in `try_engine`.
-        if !plan.groups.is_empty() {
-            change_policy()?;
-        }
-        self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), LOOK)?;
-        if plan.groups.is_empty() { change_policy() } else { Ok(()) }
-    }
-
-    fn apply(&mut self, target: &Plan) -> Result<(), Refusals> {
-        let devices = self.open_devices(target)?;
-        self.things.trust.learn(&target.trust);
-        self.things.tenants.add(target)?;
-        self.things.caps.add(target);
-        let device = |slot| devices.get(&slot).or_else(|| self.things.devices.get(&slot)).expect("of the plan").clone();
-        let Things { tenants, caps, exports: before, .. } = &self.things;
-        let exports = live::exports(target, tenants, caps, device, before)?;
-        for (_, slots) in &target.listeners {
-            // What is wrong with a list is found before anything is touched.
-            ExportTable::new(live::offered(slots, &exports))?;
-        }
-        let bound = self.bind(target)?;
-        let mut made = Vec::new();
-        if let Err(sentence) = self.try_engine(target, &devices, &mut made) {
-            made.into_iter().rev().for_each(|step| self.take_back(step));
-            return Err(sentence.into());
-        }
-        self.commit(target, devices, exports, bound);
+    fn apply(&mut self, new: Difference) -> Result<(), Refusals> {
+        let devices = self.open_devices(&new)?;
+        self.runtime.trust.learn(&new.modes);
+        let mut came = Came::default();
+        let prepared = self.admit(&new, &mut came).and_then(|()| self.prepare(&new, &devices));
+        let (exports, bound) = prepared.inspect_err(|_| {
+            // New tenants and exports lose their memory and caps.
+            came.tenants.iter().for_each(|tenant| self.runtime.tenants.remove(tenant));
+            came.caps.iter().for_each(|owner| self.runtime.caps.remove(owner));
+        })?;
+        self.commit(new, devices, exports, bound);
         Ok(())
     }
 
-    /// Devices that come, opened.
-    fn open_devices(&self, target: &Plan) -> Result<BTreeMap<Slot, Arc<dyn Device>>, String> {
-        let mut warnings = Vec::new();
-        let is_new = |(slot, _): &(Slot, &DevicePlan)| self.plan.devices.get(*slot).is_none();
-        let open = |(slot, plan): (Slot, &DevicePlan)| {
-            let device = (self.things.open_device)(plan, &mut warnings).map_err(|error| error.to_string())?;
-            Ok((slot, device))
+    /// Tenants and exports that come have memory and caps.
+    fn admit(&mut self, new: &Difference, came: &mut Came) -> Result<(), String> {
+        let Runtime { tenants, caps, .. } = &mut self.runtime;
+        let mut add_cap = |owner: CapOwner, limits| {
+            if caps.add(owner.clone(), limits) {
+                came.caps.push(owner);
+            }
         };
-        let opened = target.devices.iter().filter(is_new).map(open).collect();
-        warnings.iter().for_each(|warning| self.things.output.note(warning));
+        for flow in new.flows_to_be(&self.plan) {
+            if tenants.add(&flow.tenant, flow.memory_bytes)? {
+                came.tenants.push(flow.tenant.clone());
+            }
+            add_cap(CapOwner::Tenant(flow.tenant.clone()), flow.caps);
+        }
+        new.exports.values().flatten().for_each(|export| add_cap(CapOwner::Export(export.name.clone()), export.caps));
+        Ok(())
+    }
+
+    /// Makes exports and listeners, and tries the engine's steps. Takes all of it back if one fails.
+    fn prepare(
+        &mut self,
+        new: &Difference,
+        devices: &BTreeMap<Slot, Arc<dyn Device>>,
+    ) -> Result<(Exports, Vec<Bound>), String> {
+        let Runtime { tenants, caps, exports: before, devices: there, .. } = &self.runtime;
+        let mut exports = Exports::new();
+        for (slot, export) in &new.exports {
+            let Some(export) = export else { continue };
+            let device = devices.get(&export.device).or_else(|| there.get(&export.device)).expect("of the plan");
+            let tenant = &new.flow(&self.plan, export.device, export.flow).tenant;
+            let owner = live::ExportResources::new(*slot, export, tenant, (tenants, caps), before.get(slot));
+            let made = live::fit(export, owner, new.device(&self.plan, export.device), &**device)?;
+            // Faults of its table are found before anything is touched.
+            ExportTable::new([made.clone()])?;
+            exports.insert(*slot, made);
+        }
+        let bound = self.bind(new)?;
+        let mut made = Vec::new();
+        if let Err(sentence) = self.try_engine(new, devices, &mut made) {
+            made.into_iter().rev().for_each(|step| self.take_back(step));
+            return Err(sentence);
+        }
+        Ok((exports, bound))
+    }
+
+    /// Devices that come, opened.
+    fn open_devices(&self, new: &Difference) -> Result<BTreeMap<Slot, Arc<dyn Device>>, String> {
+        let mut warnings = Vec::new();
+        let come = new.devices.iter().filter(|(slot, _)| self.plan.devices.get(**slot).is_none());
+        let open = |(slot, plan): (&Slot, &DevicePlan)| {
+            let device = (self.runtime.open_device)(plan, &mut warnings).map_err(|error| error.to_string())?;
+            Ok((*slot, device))
+        };
+        let opened = come.filter_map(|(slot, device)| Some((slot, device.as_ref()?))).map(open).collect();
+        warnings.iter().for_each(|warning| self.runtime.output.note(warning));
         opened
     }
 
-    /// Listeners that come, of which nobody has let a client in.
-    fn bind(&self, target: &Plan) -> Result<Vec<Bound>, String> {
-        let is_new = |(address, _): &&(ExportAddress, Vec<Slot>)| self.things.listeners.of(address).is_none();
-        target.listeners.iter().filter(is_new).map(|(address, _)| self.bind_one(address)).collect()
-    }
-
-    fn bind_one(&self, address: &ExportAddress) -> Result<Bound, String> {
-        let table = Arc::new(ExportTable::new([])?);
-        let listener = self.things.listeners.listen(address, table.clone())?;
-        Ok(Bound { address: address.clone(), table, listener })
+    /// Binds listeners that come; they have let no client in yet.
+    fn bind(&self, new: &Difference) -> Result<Vec<Bound>, String> {
+        let bind = |address: &ExportAddress| {
+            let table = Arc::new(ExportTable::new([])?);
+            let listener = self.runtime.listeners.listen(address, table.clone())?;
+            Ok(Bound { address: address.clone(), table, listener })
+        };
+        new.addresses.values().flatten().map(bind).collect()
     }
 
     fn patience(&self) -> Duration {
         Duration::from_secs(self.plan.server.drain_s)
     }
 
-    /// What may fail: devices and flows that come, and policies. Flows that go are still there after it.
-    fn try_engine(
-        &self,
-        target: &Plan,
-        devices: &BTreeMap<Slot, Arc<dyn Device>>,
-        made: &mut Vec<Made>,
-    ) -> Result<(), String> {
-        let workers = self.engine.workers();
-        for (slot, plan) in target.devices.iter() {
-            let Some(before) = self.plan.devices.get(slot) else {
-                let options = live::device_options(plan, devices[&slot].clone(), workers);
-                self.engine.add_device(slot.place(), &options)?;
-                made.push(Made::Device(slot));
-                continue;
-            };
-            let both = with_those_that_go(before, plan);
-            let is_same = difference::same_flows(before, &both);
-            // A policy that has groups comes before groups, and groups go before one that has none.
-            let change_policy = |made: &mut Vec<Made>| {
-                let policy = live::policy(plan, workers, self.engine.has_class_queues(slot.place()));
-                self.engine.set_policy(slot.place(), policy, self.patience())?;
-                made.push(Made::Policy(slot));
-                Ok::<(), String>(())
-            };
-            let has_other_policy = before.config.policy != plan.config.policy;
-            if has_other_policy && !plan.groups.is_empty() {
-                change_policy(made)?;
-            }
-            if !is_same {
-                let (flows, grouping) = (live::flows(&both), live::grouping(&both));
-                self.engine.set_flows(slot.place(), &flows, &grouping, self.patience())?;
-                made.push(Made::Flows(slot));
-            }
-            if has_other_policy && plan.groups.is_empty() {
-                change_policy(made)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A step goes back. That it cannot is said; then the device goes on with what it has, which reports show, until a
-    /// later proposal finds it moving.
-    fn take_back(&mut self, step: Made) {
-        let patience = self.patience();
-        let result = match step {
-            Made::Device(slot) => {
-                let gone = self.engine.remove_device(slot.place(), patience);
-                // If it hangs by now nobody gets its index before it has ended.
-                self.unended.device(slot, gone.is_ok());
-                gone
-            }
-            Made::Flows(slot) => {
-                let plan = &self.plan.devices[slot];
-                let back = self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience);
-                back.inspect_err(|_| self.unended.follow(slot, false))
-            }
-            Made::Policy(slot) => {
-                let has_class_queues = self.engine.has_class_queues(slot.place());
-                let policy = live::policy(&self.plan.devices[slot], self.engine.workers(), has_class_queues);
-                let back = self.engine.set_policy(slot.place(), policy, patience);
-                back.inspect_err(|_| self.unended.follow(slot, false))
-            }
-        };
-        self.told(result);
-    }
-
-    /// Of a step that needs no answer.
-    fn told(&self, result: Result<(), String>) {
+    /// Logs the failure of a step.
+    fn report_error(&self, result: Result<(), String>) {
         if let Err(sentence) = result {
-            self.things.output.note(&sentence);
+            self.runtime.output.note(&sentence);
         }
     }
 
-    /// From here on nothing fails: what does not end in time is said, and let be, unless it could still write bytes
-    /// that are to be somebody else's.
-    fn commit(&mut self, target: &Plan, devices: BTreeMap<Slot, Arc<dyn Device>>, exports: Exports, bound: Vec<Bound>) {
-        let grace = Duration::from_secs(target.server.drain_s);
-        let addresses: Vec<&ExportAddress> = target.listeners.iter().map(|(address, _)| address).collect();
-        self.things.listeners.keep(&addresses).into_iter().for_each(|gone| self.close(gone, grace));
-        self.things.trust.follow(&target.trust);
-        self.drain_exports(target, grace);
-        self.resize(target, &exports, grace);
-        self.things.caps.follow(&self.engine, target);
-        self.things.tenants.follow(target);
-        self.things.owners.follow(target);
+    /// From here on nothing fails: a step that does not end in time is logged and left, unless it could still write
+    /// bytes that another export is to get.
+    fn commit(
+        &mut self,
+        new: Difference,
+        devices: BTreeMap<Slot, Arc<dyn Device>>,
+        exports: Exports,
+        bound: Vec<Bound>,
+    ) {
+        let grace = Duration::from_secs(new.server.as_ref().unwrap_or(&self.plan.server).drain_s);
+        for (key, _) in new.addresses.iter().filter(|(_, address)| address.is_none()) {
+            if let Some(gone) = self.runtime.listeners.take(key) {
+                self.close(gone, grace);
+            }
+        }
+        self.runtime.trust.follow(&new);
+        self.drain_exports(&new.exports, grace);
+        let before = self.plan.exchange(&mut self.names, new);
+        let changed_devices = !before.devices.is_empty();
+        self.runtime.devices.extend(devices.clone());
+        before.exports.keys().for_each(|slot| drop(self.runtime.exports.remove(slot)));
+        self.runtime.exports.extend(exports);
+        self.resize(&before, grace);
+        self.follow(&before);
         // Before the first client: another device may have had the index.
-        self.name_devices(target, &devices);
-        self.open(target, &exports, bound);
-        let sentences = self.things.listeners.limit(&target.server, &self.plan.server);
-        sentences.iter().for_each(|sentence| self.things.output.note(sentence));
-        self.let_go(target, grace);
-        let stay: BTreeSet<Slot> = target.devices.iter().map(|(slot, _)| slot).collect();
-        self.things.devices.extend(devices);
-        self.things.devices.retain(|slot, _| stay.contains(slot));
-        self.things.exports = exports;
-        let named =
-            |(slot, device): (&Slot, &Arc<dyn Device>)| (target.devices[*slot].config.name.clone(), device.clone());
-        let listening = target.listeners.iter().filter_map(|(address, _)| self.things.listeners.of(address));
-        let listening = listening.map(|listener| (listener.number, upgrade::key(&listener.address)));
-        // Ours, and one of each connection.
-        self.closed.retain(|closed| closed.places.as_ref().is_some_and(|places| Arc::strong_count(places) > 1));
-        let elsewhere = self.closed.iter().filter_map(|closed| Some((closed.number, key_elsewhere(target, closed)?)));
-        let listening = listening.chain(elsewhere).collect();
-        self.things.serving.follow(self.things.devices.iter().map(named).collect(), listening);
+        self.name_devices(&devices);
+        self.open(&before, bound);
+        if let Some(server) = &before.server {
+            let sentences = self.runtime.listeners.limit(&self.plan.server, server);
+            sentences.iter().for_each(|sentence| self.runtime.output.note(sentence));
+        }
+        self.remove_from_engine(&before, grace);
+        if changed_devices {
+            let plan = &self.plan;
+            self.runtime.devices.retain(|slot, _| plan.devices.get(*slot).is_some());
+            let named =
+                |(slot, device): (&Slot, &Arc<dyn Device>)| (plan.devices[*slot].config.name.clone(), device.clone());
+            self.runtime.serving.have(self.runtime.devices.iter().map(named).collect());
+        }
+        self.follow_closed();
     }
 
-    /// Nobody comes by a listener any more that is no longer one of them.
+    /// Gives caps, memory and owners of changed things the values of the plan.
+    fn follow(&mut self, before: &Difference) {
+        let Self { plan, engine, runtime: Runtime { caps, watched_caps, tenants, owners, .. }, names, .. } = self;
+        let mut remove_cap = |owner: CapOwner| {
+            caps.remove(&owner);
+            watched_caps.remove(&owner);
+        };
+        for export in before.exports.values().flatten().filter(|export| !names.exports.contains_key(&export.name)) {
+            remove_cap(CapOwner::Export(export.name.clone()));
+            owners.remove(&export.name);
+        }
+        let gone = before.devices.iter().filter(|(slot, _)| plan.devices.get(**slot).is_none());
+        let flows = gone.filter_map(|(_, device)| device.as_ref()).flat_map(|device| device.flows.values());
+        let flows = flows.chain(before.flows.values().flat_map(BTreeMap::values).flatten());
+        for flow in flows.filter(|flow| !names.flows.contains_key(&flow.tenant)) {
+            remove_cap(CapOwner::Tenant(flow.tenant.clone()));
+            tenants.remove(&flow.tenant);
+        }
+        let come = before.devices.iter().filter(|(_, before)| before.is_none());
+        let come = come.flat_map(|(slot, _)| plan.devices.get(*slot)).flat_map(|device| device.flows.values());
+        let stay = before.flows.iter().flat_map(|(device, flows)| flows.keys().map(|flow| (*device, *flow)));
+        for flow in come.chain(stay.filter_map(|(device, flow)| plan.devices[device].flows.get(flow))) {
+            caps.set(engine, &CapOwner::Tenant(flow.tenant.clone()), flow.caps);
+            tenants.limit(&flow.tenant, flow.memory_bytes);
+        }
+        tenants.share(plan.server.memory_bytes);
+        for slot in before.exports.keys().copied() {
+            let Some(export) = self.plan.exports.get(slot) else { continue };
+            let device = &self.plan.devices[export.device];
+            let owner = live::ExportOwner::new(&device.config.name, &device.flows[export.flow]);
+            self.runtime.owners.add(&export.name, owner);
+            self.runtime.caps.set(&self.engine, &CapOwner::Export(export.name.clone()), export.caps);
+            self.watch_caps(slot);
+        }
+    }
+
+    /// Shows observers the caps of an export and of its tenant.
+    fn watch_caps(&self, slot: Slot) {
+        let Runtime { caps, watched_caps, .. } = &self.runtime;
+        let export = &self.plan.exports[slot];
+        let flow = &self.plan.devices[export.device].flows[export.flow];
+        watched_caps.add(caps, CapOwner::Export(export.name.clone()), &flow.name());
+        watched_caps.add(caps, CapOwner::Tenant(flow.tenant.clone()), &flow.tenant);
+    }
+
+    /// Closes a listener that the plan has no longer.
     fn close(&mut self, gone: LiveListener, grace: Duration) {
         if !front_end::close_listener(&self.engine, gone.number, grace) {
             let (address, grace_s) = (&gone.address, grace.as_secs());
-            self.things.output.note(&format!("{address} was not gone within {grace_s} s: its requests fail now"));
+            self.runtime.output.note(&format!("{address} was not gone within {grace_s} s: its requests fail now"));
         }
         // A replacement would have them go on at another address, with its exports and without TLS if it has none.
         gone.places.iter().for_each(|places| places.close_handshakes());
         self.closed.push(gone);
     }
 
-    /// Listeners that are gone are forgotten with the last who has come by them; until then another process would have
-    /// those at another address.
+    /// Forgets listeners that are gone with their last connection; until then another process would have those
+    /// connections at another address.
     fn follow_closed(&mut self) {
         // Ours, and one of each connection.
         let is_over =
             |closed: &mut LiveListener| closed.places.as_ref().is_none_or(|places| Arc::strong_count(places) == 1);
         let over: Vec<LiveListener> = self.closed.extract_if(.., is_over).collect();
-        over.iter().for_each(|closed| self.things.serving.call(closed.number, None));
+        over.iter().for_each(|closed| self.runtime.serving.call(closed.number, None));
         for closed in &self.closed {
-            self.things.serving.call(closed.number, key_elsewhere(&self.plan, closed));
+            self.runtime.serving.call(closed.number, key_elsewhere(&self.plan, closed));
         }
     }
 
-    /// Exports that go take no new clients, and those that they have are drained.
-    fn drain_exports(&mut self, target: &Plan, grace: Duration) {
-        let gone = self.things.exports.iter().filter(|(slot, _)| target.exports.get(**slot).is_none());
-        let gone: Vec<(Slot, Export)> = gone.map(|(slot, export)| (*slot, export.clone())).collect();
-        gone.iter().for_each(|(_, export)| export.door.close());
+    /// Closes exports that go to new clients, and drains the others.
+    fn drain_exports(&mut self, new: &Changed<ExportPlan>, grace: Duration) {
+        let gone = new.iter().filter(|(_, export)| export.is_none());
+        let gone: Vec<(Slot, Export)> = gone.map(|(slot, _)| (*slot, self.runtime.exports[slot].clone())).collect();
+        gone.iter().for_each(|(_, export)| export.state.close());
         let had: Vec<u64> = gone.iter().map(|(slot, _)| self.had(*slot)).collect();
         let mut late = Vec::new();
         // Workers that are stepped are this thread's.
@@ -513,7 +493,7 @@ impl Reconciler {
                 let drains: Vec<_> = some.iter().map(spawn).collect();
                 let join = |(drained, export): (std::io::Result<ScopedJoinHandle<'_, bool>>, &_)| match drained {
                     Ok(drain) => drain.join().unwrap_or(false),
-                    // There is no thread to be had: one after another.
+                    // No thread can be started: one after another.
                     Err(_) => drain(export),
                 };
                 let in_time = drains.into_iter().zip(some).map(join);
@@ -530,12 +510,12 @@ impl Reconciler {
         self.waiting.get(&slot).map_or(size, |withheld| withheld.had)
     }
 
-    /// An export that is drained has the bytes no more that it `had`.
+    /// Takes from a drained export the bytes that it `had`.
     fn release(&mut self, slot: Slot, had: u64) {
         // Its eraser was drained with it.
         self.waiting.remove(&slot);
         let export = &self.plan.exports[slot];
-        let device = (self.things.key_of)(&self.plan.devices[export.device]);
+        let device = (self.runtime.key_of)(&self.plan.devices[export.device]);
         self.ownership().release(device.as_ref(), &(export.offset_bytes..export.offset_bytes + had));
     }
 
@@ -544,7 +524,7 @@ impl Reconciler {
         let plan = &self.plan.exports[slot];
         let range = plan.offset_bytes..plan.offset_bytes + plan.size_bytes.max(export.size_now_bytes());
         let (name, grace_s) = (mqfq_config::text::shown(&export.name), grace.as_secs());
-        self.things.output.note(&match self.unended.bytes(&self.engine, plan.device, range, &export.name) {
+        self.runtime.output.note(&match self.pending_io.bytes(&self.engine, plan.device, range, &export.name) {
             true => format!(
                 "export {name} is gone, and its device has not ended all of its requests: its bytes are nobody's until \
                  it has"
@@ -556,123 +536,151 @@ impl Reconciler {
         });
     }
 
-    /// Each takes its clients from now on. Those that stay have their new size and access; of one that shrinks nothing
-    /// is under way beyond its end, or it is nobody's there. Who gets bytes of another's gets them last.
-    fn resize(&mut self, target: &Plan, exports: &Exports, grace: Duration) {
+    /// Each takes its clients from now on. Exports that stay have their new size and access; one that shrinks has no
+    /// request under way beyond its end, or has given up those bytes. Claims on others' bytes come last.
+    fn resize(&mut self, before: &Difference, grace: Duration) {
         let mut claims = Vec::new();
-        let waited: Vec<Slot> = self.waiting.keys().copied().collect();
-        let had: BTreeMap<Slot, u64> = waited.into_iter().map(|slot| (slot, self.had(slot))).collect();
-        for (slot, export) in target.exports.iter() {
-            let before = self.plan.exports.get(slot);
-            let was_read_only = before.map(|before| before.read_only);
-            let had = had.get(&slot).copied().unwrap_or(before.map_or(0, |before| before.size_bytes));
+        for (slot, before) in &before.exports {
+            let Some(export) = self.plan.exports.get(*slot).cloned() else { continue };
+            let withheld = self.waiting.get(slot);
+            let had = withheld.map_or(before.as_ref().map_or(0, |before| before.size_bytes), |withheld| withheld.had);
             let is_same = before
+                .as_ref()
                 .is_some_and(|before| (before.size_bytes, before.keep_data) == (export.size_bytes, export.keep_data));
-            let goes_on = self.waiting.get(&slot).is_some_and(|withheld| {
+            let goes_on = withheld.is_some_and(|withheld| {
                 is_same
                     || matches!(withheld.why, Why::Asked(_)) && export.keep_data.is_none() && had < export.size_bytes
             });
-            if !goes_on && let Some(withheld) = self.waiting.remove(&slot) {
-                self.stop_erase(slot, withheld, grace);
+            if !goes_on && let Some(withheld) = self.waiting.remove(slot) {
+                self.stop_erase(*slot, withheld, grace);
             }
-            self.shrink(was_read_only, had, export, &exports[&slot].door, grace);
+            let state = self.runtime.exports[slot].state.clone();
+            self.shrink(before.as_ref().map(|before| before.read_only), had, &export, &state, grace);
             if !goes_on && had < export.size_bytes {
-                claims.push((slot, had));
+                claims.push((*slot, had));
             }
         }
-        self.claim(target, exports, claims);
+        self.claim(claims);
     }
 
-    /// An export that `had` so many bytes takes its clients from now on, and has its access; if it has fewer bytes,
-    /// nothing is under way beyond its end, or it is nobody's there.
-    fn shrink(&mut self, was_read_only: Option<bool>, had: u64, export: &ExportPlan, door: &Door, grace: Duration) {
-        door.admit(export.clients.clone());
+    /// An export that `had` so many bytes takes its clients from now on, and has its access; if it has fewer bytes, it
+    /// has no request under way beyond its end, or has given up those bytes.
+    fn shrink(
+        &mut self,
+        was_read_only: Option<bool>,
+        had: u64,
+        export: &ExportPlan,
+        state: &ExportState,
+        grace: Duration,
+    ) {
+        state.admit(export.clients.clone());
         if was_read_only.is_some_and(|was| was != export.read_only) {
-            door.set_read_only(export.read_only);
+            state.set_read_only(export.read_only);
         }
         if had <= export.size_bytes {
             return;
         }
-        door.resize(export.size_bytes);
+        state.resize(export.size_bytes);
         let range = export.offset_bytes + export.size_bytes..export.offset_bytes + had;
-        let device = (self.things.key_of)(&self.plan.devices[export.device]);
+        let device = (self.runtime.key_of)(&self.plan.devices[export.device]);
         let mut ownership = self.ownership();
         ownership.release(device.as_ref(), &range);
         ownership.give_up(device.as_ref(), &range);
         drop(ownership);
         let beyond = Remains::Bytes(range.start, range.end);
         if let Err(reason) = self.engine.await_end(export.device.place(), beyond, grace)
-            && self.unended.bytes(&self.engine, export.device, range, &export.name)
+            && self.pending_io.bytes(&self.engine, export.device, range, &export.name)
         {
             let name = mqfq_config::text::shown(&export.name);
             let sentence = format!("export {name} shrank: {reason}, and what it had is nobody's until they do");
-            self.things.output.note(&sentence);
+            self.runtime.output.note(&sentence);
         }
     }
 
-    /// Every address offers what it is to offer, and lets in as many.
-    fn open(&mut self, target: &Plan, exports: &Exports, bound: Vec<Bound>) {
+    /// Gives every address its exports and its places.
+    fn open(&mut self, before: &Difference, bound: Vec<Bound>) {
         let mut clients: Vec<MakeClient> = Vec::new();
         for Bound { address, table, listener } in bound {
-            self.things.listeners.add(address, table, &*listener);
+            self.runtime.serving.call(listener.number(), Some(upgrade::key(&address)));
+            self.runtime.listeners.add(address, table, &*listener);
             clients.extend(listener.into_clients());
         }
-        offer(target, exports, &self.waiting, &self.things.listeners);
+        self.offer(before.exports.iter().map(|(slot, export)| (*slot, export.as_ref())));
+        if before.server.as_ref().is_some_and(|server| server.connections_max != self.plan.server.connections_max) {
+            let listeners = self.plan.listeners.iter().filter_map(|(address, _)| self.runtime.listeners.of(address));
+            listeners.for_each(|listener| listener.share(self.plan.server.connections_max));
+        }
         clients.into_iter().for_each(|client| self.engine.attach(client));
     }
 
-    /// Flows and devices that go.
-    fn let_go(&mut self, target: &Plan, patience: Duration) {
-        for (slot, before) in self.plan.devices.iter() {
-            let result = match target.devices.get(slot) {
-                None => {
-                    let gone = self.engine.remove_device(slot.place(), patience);
-                    self.unended.device(slot, gone.is_ok());
-                    self.unended.follow(slot, true);
-                    self.ownership().forget((self.things.key_of)(before).as_ref());
-                    gone
-                }
-                Some(plan) if before.flows.iter().all(|(flow, _)| plan.flows.get(flow).is_some()) => Ok(()),
-                Some(plan) => {
-                    let gone = self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience);
-                    gone.inspect_err(|_| self.unended.follow(slot, false))
-                }
-            };
-            self.told(result);
-        }
-    }
-
-    /// Devices that have come have a name where their troubles are told, and somebody who asks how they are.
-    fn name_devices(&self, target: &Plan, devices: &BTreeMap<Slot, Arc<dyn Device>>) {
-        for (slot, device) in devices {
-            let name = target.devices[*slot].config.name.clone();
-            if let Some((before, line)) = self.things.trouble.name(slot.place(), &name) {
-                self.things.output.say(Level::Warning, About::device(&before), &line);
+    /// Offers these exports at their addresses and nowhere else, unless they have no byte yet. Each comes with its old
+    /// plan.
+    fn offer<'e>(&self, exports: impl Iterator<Item = (Slot, Option<&'e ExportPlan>)>) {
+        let mut offered: BTreeMap<String, BTreeMap<&str, Option<Export>>> = BTreeMap::new();
+        let mut now = Vec::new();
+        for (slot, before) in exports {
+            for address in before.iter().flat_map(|before| &before.addresses) {
+                offered.entry(address.key()).or_default().insert(&before.expect("it has them").name, None);
             }
-            self.things.watch.add(&name, device);
+            now.extend(self.plan.exports.get(slot).map(|export| (slot, export)));
         }
+        for (slot, export) in now {
+            let is_nowhere = self.waiting.get(&slot).is_some_and(|withheld| withheld.had == 0);
+            let live = (!is_nowhere).then(|| self.runtime.exports[&slot].clone());
+            for address in &export.addresses {
+                offered.entry(address.key()).or_default().insert(&export.name, live.clone());
+            }
+        }
+        for (key, exports) in offered {
+            let Some(listener) = self.runtime.listeners.named(&key) else { continue };
+            listener.table.change(exports).expect("exports that were looked at before");
+            listener.share(self.plan.server.connections_max);
+        }
+    }
+
+    /// Gives devices that have come a name in the log of troubles, and has them watched.
+    fn name_devices(&self, devices: &BTreeMap<Slot, Arc<dyn Device>>) {
+        for (slot, device) in devices {
+            let name = self.plan.devices[*slot].config.name.clone();
+            if let Some((before, line)) = self.runtime.device_errors.name(slot.place(), &name) {
+                self.runtime.output.say(Level::Warning, About::device(&before), &line);
+            }
+            self.runtime.watch.add(&name, device);
+        }
+    }
+
+    /// The running things match the plan.
+    #[cfg(debug_assertions)]
+    fn assert_whole(&self) {
+        assert_eq!(self.names, Names::new(&self.plan));
+        let is_somewhere = |slot: &&Slot| self.waiting.get(slot).is_none_or(|withheld| withheld.had > 0);
+        for (address, slots) in &self.plan.listeners {
+            let offered = self.runtime.listeners.of(address).expect("bound").table.all();
+            let planned = slots.iter().filter(is_somewhere).map(|slot| self.plan.exports[*slot].name.clone());
+            let planned: BTreeSet<String> = planned.collect();
+            assert!(offered.iter().map(|export| &export.name).eq(&planned), "{address} offers {planned:?}");
+        }
+        for (slot, export) in self.plan.exports.iter() {
+            let live = &self.runtime.exports[&slot];
+            assert_eq!(
+                (live.size_bytes, live.read_only, live.device, live.flow),
+                (export.size_bytes, export.read_only, export.device.into(), export.flow.into())
+            );
+        }
+        assert_eq!(self.runtime.exports.len(), self.plan.exports.len());
+        let Runtime { caps, tenants, owners, listeners, serving, .. } = &self.runtime;
+        let listening = self.plan.listeners.iter().filter_map(|(address, _)| listeners.of(address));
+        let listening = listening.map(|listener| (listener.number, upgrade::key(&listener.address)));
+        let elsewhere =
+            self.closed.iter().filter_map(|closed| Some((closed.number, key_elsewhere(&self.plan, closed)?)));
+        let handed_over: BTreeMap<u64, String> = listening.chain(elsewhere).collect();
+        assert_eq!(*serving.listeners.lock().expect("no panic"), handed_over, "what an upgrade hands over");
+        assert!(caps.are_of(&self.plan) && tenants.are_of(&self.plan) && owners.are_of(&self.plan));
     }
 }
 
-/// An export has no byte yet.
-fn is_nowhere(waiting: &BTreeMap<Slot, Withheld>, slot: Slot) -> bool {
-    waiting.get(&slot).is_some_and(|withheld| withheld.had == 0)
-}
-
-/// Every address of `plan` offers its exports, but for those that wait, and lets in as many as it may.
-fn offer(plan: &Plan, exports: &Exports, waiting: &BTreeMap<Slot, Withheld>, listeners: &Listeners) {
-    for (address, slots) in &plan.listeners {
-        let listener = listeners.of(address).expect("bound before");
-        let slots: Vec<Slot> = slots.iter().filter(|slot| !is_nowhere(waiting, **slot)).copied().collect();
-        listener.table.replace(live::offered(&slots, exports)).expect("a list that was made before");
-        if let Some(places) = &listener.places {
-            places.share(&listener.table, plan.server.connections_max);
-        }
-    }
-}
-
-/// By which address those go on in another process who have come by one that is gone: one that offers what is left of
-/// what was offered there.
+/// The address for connections of a closed listener in another process: one that offers all that is left of its
+/// exports.
 fn key_elsewhere(target: &Plan, closed: &LiveListener) -> Option<String> {
     let left = closed.table.all().into_iter().map(|export| export.id.0);
     let left: Vec<Slot> = left.filter(|slot| target.exports.get(*slot).is_some()).collect();
@@ -680,25 +688,6 @@ fn key_elsewhere(target: &Plan, closed: &LiveListener) -> Option<String> {
         address.front_end().name() == closed.address.front_end().name() && left.iter().all(|slot| slots.contains(slot))
     };
     target.listeners.iter().find(is_same).map(|(address, _)| upgrade::key(address))
-}
-
-/// A device with the flows that come, and those that go as they were.
-fn with_those_that_go(before: &DevicePlan, plan: &DevicePlan) -> DevicePlan {
-    let mut both = before.clone();
-    let same_groups = before.groups.len() == plan.groups.len()
-        && before
-            .groups
-            .iter()
-            .zip(&plan.groups)
-            .all(|(one, other)| (&one.name, one.parent) == (&other.name, other.parent));
-    both.groups.clone_from(&plan.groups);
-    both.flows = plan.flows.clone();
-    let going: Vec<_> = before.flows.iter().filter(|(slot, _)| plan.flows.get(*slot).is_none()).collect();
-    for (slot, flow) in going {
-        let group = flow.group.filter(|_| same_groups);
-        both.flows.put(slot, FlowPlan { group, ..flow.clone() });
-    }
-    both
 }
 
 #[cfg(test)]

@@ -9,9 +9,8 @@ use mqfq_blk::tuning::{Probe, State};
 use mqfq_front::stats::Counts;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
-/// Everything, by device and by address.
+/// All counters, by device and by address.
 #[derive(Serialize)]
 pub struct StatsReport {
     devices: Vec<DeviceReport>,
@@ -27,9 +26,9 @@ struct ListenerReport {
     requests: BTreeMap<&'static str, u64>,
     read_bytes: u64,
     written_bytes: u64,
-    /// Only those that were broken.
+    /// Counts of rules that were broken.
     broken_rules: BTreeMap<&'static str, u64>,
-    /// What only its front end counts.
+    /// Counters of its front end alone.
     #[serde(flatten)]
     own: BTreeMap<&'static str, u64>,
 }
@@ -40,27 +39,27 @@ struct DeviceReport {
     policy: &'static str,
     /// `well`, `cut`, `read-only` or `failed`.
     health: &'static str,
-    /// Of the device's class queues; `null`: the policy names none.
+    /// Weights of the device's class queues; `null`: the policy names none.
     class_weights: Option<ByClass>,
-    /// D, T and what comes of them; `null`: the policy has neither.
+    /// D, T and the throughput; `null`: the policy has neither.
     in_force: Option<InForceReport>,
-    /// What a write costs, times what the config says; `null`: that is not followed.
+    /// Current cost of a write, times the config's; `null`: that is not followed.
     write_cost_times: Option<f64>,
-    /// All tenants together.
+    /// Operations of all tenants together.
     operations: Operations,
     tenants: Vec<TenantReport>,
-    /// Those that the tenants are in.
+    /// Groups of the tenants.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<GroupReport>,
     hctxs: Vec<HctxReport>,
 }
 
-/// What is in force on a device.
+/// D and T in force on a device.
 #[derive(Serialize)]
 struct InForceReport {
-    /// All of it and why, as a person reads it.
+    /// D, T and their reasons, as a person reads them.
     sentence: String,
-    /// Of all tenants, since the last report or the start; `null`: no time has passed.
+    /// Throughput of all tenants since the last report or the start; `null`: no time has passed.
     bytes_per_s: Option<f64>,
     /// `null`: D is a number.
     depth: Option<DepthReport>,
@@ -70,11 +69,11 @@ struct InForceReport {
 
 #[derive(Serialize)]
 struct DepthReport {
-    /// As chosen.
+    /// The chosen D.
     units: u32,
-    /// In force now; a candidate's while that is measured.
+    /// D in force now; a candidate's while that is measured.
     units_now: u32,
-    /// Since it was chosen.
+    /// Time since it was chosen.
     age_ns: u64,
     /// One word, and half a sentence.
     state: &'static str,
@@ -133,17 +132,6 @@ impl DepthReport {
     }
 }
 
-impl ProbeReport {
-    fn line(&self) -> String {
-        let ProbeReport { age_ns, units, candidate_units, verdict, gain_thousandths, pairs } = self;
-        format!(
-            "{:.1} s ago, {candidate_units} instead of {units}: {verdict} ({:+.1}% after its price, {pairs} pairs)",
-            *age_ns as f64 / 1e9,
-            f64::from(*gain_thousandths) / 10.0
-        )
-    }
-}
-
 #[derive(Serialize)]
 struct GroupReport {
     name: String,
@@ -153,7 +141,7 @@ struct GroupReport {
     standing: Standing,
 }
 
-/// A weight, and what comes of it now.
+/// A weight, and its effect now.
 #[derive(Serialize)]
 struct Standing {
     weight: u16,
@@ -163,14 +151,10 @@ struct Standing {
 }
 
 impl Standing {
-    /// Of a weight, where the effective weights of all flows that compete sum to `all`.
+    /// The standing of a weight, where the effective weights of all flows that compete sum to `all`.
     fn new(weight: u16, effective: Option<EffectiveWeight>, all: u64) -> Standing {
         let share = |of: EffectiveWeight| if of.competes { of.millionths as f64 / all.max(1) as f64 } else { 0.0 };
         Standing { weight, effective_share: effective.map(share) }
-    }
-
-    fn percent(&self) -> String {
-        self.effective_share.map_or("-".to_owned(), |share| format!("{:.1}%", share * 100.0))
     }
 }
 
@@ -190,7 +174,7 @@ impl From<[u64; 3]> for ByClass {
 #[derive(Serialize)]
 struct TenantReport {
     name: String,
-    /// Where anybody is in a group.
+    /// Set where a tenant is in a group.
     #[serde(flatten)]
     standing: Option<Standing>,
     requests: u64,
@@ -223,9 +207,9 @@ struct Operations {
 struct Operation {
     /// Completed.
     requests: u64,
-    /// Of those that ended well.
+    /// Bytes of requests that ended well.
     bytes: u64,
-    /// From submission to completion, all together.
+    /// Sum of the times from submission to completion.
     total_ns: u64,
 }
 
@@ -238,11 +222,6 @@ impl Operations {
         };
         let [read, write, flush, discard, write_zeroes] = [0, 1, 2, 3, 4].map(operation);
         Operations { read, write, flush, discard, write_zeroes }
-    }
-
-    fn named(&self) -> [(&'static str, Operation); 5] {
-        let Operations { read, write, flush, discard, write_zeroes } = *self;
-        [("read", read), ("write", write), ("flush", flush), ("discard", discard), ("write zeroes", write_zeroes)]
     }
 }
 
@@ -269,9 +248,6 @@ struct HctxReport {
     idle: u64,
     refused: u64,
     kicks: u64,
-    commands: u64,
-    merged: u64,
-    taken_apart: u64,
     split: u64,
     parts: u64,
     timeouts: u64,
@@ -283,7 +259,7 @@ struct HctxReport {
 }
 
 impl LatencyReport {
-    /// Of latencies whose sum is `sum_ns`.
+    /// Summarizes latencies whose sum is `sum_ns`.
     fn new(seen: &Latencies, sum_ns: u64) -> LatencyReport {
         LatencyReport {
             mean: sum_ns.checked_div(seen.len()).unwrap_or(0),
@@ -335,9 +311,6 @@ impl DeviceReport {
             idle: hctx.idle,
             refused: hctx.refused,
             kicks: hctx.kicks,
-            commands: hctx.commands,
-            merged: hctx.merged,
-            taken_apart: hctx.taken_apart,
             split: hctx.split,
             parts: hctx.parts,
             timeouts: hctx.timeouts,
@@ -401,119 +374,6 @@ impl StatsReport {
             listeners: listeners.into_iter().map(|(address, counts)| ListenerReport::new(address, counts)).collect(),
         }
     }
-
-    /// A table per device (a line per tenant, then a line per hctx), then a line per address.
-    pub fn table(&self) -> String {
-        let mut out = String::new();
-        for device in &self.devices {
-            // Writing into a String cannot fail.
-            let _ = writeln!(out, "device {} ({})", device.name, device.policy);
-            if let Some(InForceReport { sentence, depth, .. }) = &device.in_force {
-                let _ = writeln!(out, "  {sentence}");
-                for probe in depth.iter().flat_map(|depth| &depth.probes) {
-                    let _ = writeln!(out, "    {}", probe.line());
-                }
-            }
-            if let Some(ByClass { high, medium, low }) = device.class_weights {
-                let _ = writeln!(out, "  class weights: high {high}, medium {medium}, low {low}");
-                for TenantReport { name, class_bytes, .. } in &device.tenants {
-                    if let Some(ByClass { high, medium, low }) = class_bytes {
-                        let _ = writeln!(out, "  {name:<16} bytes by class: high {high}, medium {medium}, low {low}");
-                    }
-                }
-            }
-            if let Some(times) = device.write_cost_times {
-                let _ = writeln!(out, "  a write costs {times:.2} times what the config says");
-            }
-            let _ = writeln!(out, "  {:<16} {:>12} {:>25} {:>15}", "operation", "requests", "bytes", "mean total us");
-            for (name, Operation { requests, bytes, total_ns }) in device.operations.named() {
-                if requests > 0 {
-                    let mean_us = total_ns as f64 / requests as f64 / 1e3;
-                    let _ = writeln!(out, "  {name:<16} {requests:>12} {bytes:>25} {mean_us:>15.1}");
-                }
-            }
-            let _ = writeln!(
-                out,
-                "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
-                "tenant", "requests", "failed", "bytes", "p50 total us", "p99 total us", "p99 queued us"
-            );
-            for tenant in &device.tenants {
-                let _ = writeln!(
-                    out,
-                    "  {:<16} {:>12} {:>8} {:>16} {:>15.1} {:>15.1} {:>15.1}",
-                    tenant.name,
-                    tenant.requests,
-                    tenant.failed,
-                    tenant.transferred_bytes,
-                    tenant.total_ns.p50 as f64 / 1e3,
-                    tenant.total_ns.p99 as f64 / 1e3,
-                    tenant.queued_ns.p99 as f64 / 1e3,
-                );
-            }
-            if !device.groups.is_empty() {
-                let _ = writeln!(out, "  {:<16} {:>12} {:>8} {:>16}", "group", "in", "weight", "share now");
-                for GroupReport { name, group, standing } in &device.groups {
-                    let inside = group.as_deref().unwrap_or("-");
-                    let (weight, share) = (standing.weight, standing.percent());
-                    let _ = writeln!(out, "  {name:<16} {inside:>12} {weight:>8} {share:>16}");
-                }
-                for TenantReport { name, standing, .. } in &device.tenants {
-                    if let Some(standing) = standing {
-                        let (weight, share) = (standing.weight, standing.percent());
-                        let _ = writeln!(out, "  {name:<16} {:>12} {weight:>8} {share:>16}", "tenant");
-                    }
-                }
-            }
-            let _ = writeln!(
-                out,
-                "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
-                "hctx", "dispatched", "in flight", "doorbells", "throttled", "no token", "mean in flight"
-            );
-            for (index, hctx) in device.hctxs.iter().enumerate() {
-                let _ = writeln!(
-                    out,
-                    "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
-                    index,
-                    hctx.dispatched,
-                    hctx.in_flight,
-                    hctx.doorbells,
-                    hctx.throttled,
-                    hctx.no_token,
-                    format!("{:.1}", hctx.in_flight_ns as f64 / hctx.busy_ns.max(1) as f64),
-                );
-            }
-        }
-        for device in &self.devices {
-            let sum = |of: fn(&HctxReport) -> u64| device.hctxs.iter().map(of).sum::<u64>();
-            let trouble = [
-                ("timed out", sum(|hctx| hctx.timeouts)),
-                ("aborts", sum(|hctx| hctx.aborts)),
-                ("resets", sum(|hctx| hctx.resets)),
-                ("replays", sum(|hctx| hctx.replays)),
-                ("stuck", sum(|hctx| hctx.stuck)),
-                ("late completions", sum(|hctx| hctx.late_completions)),
-            ];
-            let told: Vec<_> =
-                trouble.iter().filter(|(_, times)| *times > 0).map(|(what, times)| format!("{what} {times}")).collect();
-            if !told.is_empty() {
-                let _ = writeln!(out, "device {}: {}", device.name, told.join(", "));
-            }
-        }
-        for listener in &self.listeners {
-            let broken: Vec<_> = listener.broken_rules.iter().map(|(rule, times)| format!("{rule} {times}")).collect();
-            let own: String = listener.own.iter().map(|(name, value)| format!("; {name} {value}")).collect();
-            let _ = writeln!(
-                out,
-                "{}: {} connections, {} in all, {} refused; broken rules: {}{own}",
-                listener.address,
-                listener.connections,
-                listener.connections_total,
-                listener.connections_refused,
-                if broken.is_empty() { "none".into() } else { broken.join(", ") },
-            );
-        }
-        out
-    }
 }
 
 #[cfg(test)]
@@ -521,10 +381,11 @@ mod tests {
     use super::*;
     use mqfq_blk::stats::HctxStats;
     use mqfq_blk::tuning::{InForce, Reason, Verdict};
-    use mqfq_blk::{ClassWeights, PolicyKind, PolicyOptions, Weight};
+    use mqfq_blk::{ClassWeights, PolicyOptions, Weight};
+    use mqfq_policies::SFQD;
 
     #[test]
-    fn the_table_and_the_json_say_the_same() {
+    fn a_report_says_what_was_counted() {
         let mut stats = FlowStats::default();
         (stats.completed, stats.failed, stats.bytes) = ([7, 3, 1, 0, 0], 2, [28_672, 12_288, 0, 0, 0]);
         stats.total_ns.record_n(2000, 11);
@@ -559,7 +420,7 @@ mod tests {
         let in_force = Some(InForce { at_ns: 17_500_000_000, depth: Some(depth), window: None });
         let write_cost_256ths = Some(640);
         let split = mqfq_blk::split::SplitControl::new(Default::default(), 1).state();
-        let options = PolicyOptions::new(PolicyKind::Sfqd);
+        let options = PolicyOptions::new(SFQD);
         let device = DeviceStats {
             name: "fast".into(),
             policy: "d2fq",
@@ -619,19 +480,8 @@ mod tests {
         assert_eq!(json["devices"][0]["in_force"]["sentence"], sentence);
         assert_eq!(json["devices"][0]["in_force"]["bytes_per_s"], 40_960_000.0);
 
-        let table = report.table();
-        let probe = "10.5 s ago, 129 instead of 65: worse (-4.5% after its price, 2 pairs)";
-        assert!(table.contains(&format!("device fast (d2fq)\n  {sentence}\n")) && table.contains(probe), "{table}");
-        assert!(table.contains("\n  a write costs 2.50 times what the config says\n"), "{table}");
-        assert!(table.contains("\n  class weights: high 16, medium 4, low 1\n"), "{table}");
-        assert!(table.contains("\n  alice            bytes by class: high 5, medium 6, low 7\n"), "{table}");
-        assert!(table.ends_with("unix:/a: 1 connections, 4 in all, 0 refused; broken rules: unaligned 2\n"), "{table}");
         let mut with_own = report;
         with_own.listeners[0].own.insert("kicks", 9);
-        assert!(with_own.table().ends_with("; broken rules: unaligned 2; kicks 9\n"));
         assert_eq!(serde_json::to_value(&with_own).unwrap()["listeners"][0]["kicks"], 9);
-        let line = table.lines().filter(|line| line.trim_start().starts_with("alice")).nth(1).unwrap();
-        let columns: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(columns[..4], ["alice", "11", "2", "40960"]);
     }
 }

@@ -1,9 +1,10 @@
-//! What ends a server besides a signal: a worker that panics.
+//! A worker that panics ends the server.
 
-use super::*;
+use crate::log_format::LogFormat;
+use crate::output::Output;
 use mqfq_blk::client::{Client, Context};
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::engine::{DeviceOptions, FlowOptions};
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
@@ -13,6 +14,8 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Set only for the process that is to end.
 const VICTIM: &str = "MQFQ_TEST_VICTIM_PANIC";
@@ -44,7 +47,7 @@ fn serve_until_a_worker_panics() {
         name: "null".into(),
         device: Arc::new(NullDevice::new(1 << 20)),
         policy: PolicyOptions::new(PolicyKind::Mqfq),
-        fallback: None,
+        first_policy: None,
         queue_depth: 8,
         flows: vec![flow],
         cost: CostModel::FLAT,
@@ -93,7 +96,7 @@ fn a_worker_that_panics_ends_the_process_whatever_stderr_is() {
         serve_until_a_worker_panics();
     }
     let (unread, writer) = std::io::pipe().unwrap();
-    // Of the same pipe, but not blocking, which the victim's own end is.
+    // Another end of the same pipe, which does not block as the victim's own does.
     let own = format!("/proc/self/fd/{}", writer.as_raw_fd());
     let mut filler = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(own).unwrap();
     while filler.write(&[b'.'; 4096]).is_ok() {}

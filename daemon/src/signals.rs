@@ -6,19 +6,19 @@
 //!
 //! Signals by which the kernel answers a system call, and whose default is to end the process for what one client did,
 //! are ignored; the call then fails, and that client is told. SIGXFSZ: a write past RLIMIT_FSIZE (EFBIG). SIGPIPE:
-//! nobody reads a pipe or socket any more (EPIPE); Rust's runtime ignores it before `main`. SIGBUS cannot come of a
-//! client: no file is mapped into memory.
+//! a pipe or socket without a reader (EPIPE); Rust's runtime ignores it before `main`. SIGBUS cannot come of a client:
+//! no file is mapped into memory.
 
 use std::mem::MaybeUninit;
 
-/// What somebody asked for.
+/// The request of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum SignalRequest {
     /// SIGTERM or SIGINT: drain and exit.
     Stop,
     /// SIGUSR1: print the counters.
     Report,
-    /// SIGUSR2: begin to record requests, or end it and write what was recorded.
+    /// SIGUSR2: begin to record requests, or end it and write the records.
     Trace,
     /// SIGHUP: read the config again.
     Reload,
@@ -26,7 +26,7 @@ pub enum Asked {
     Upgrade,
 }
 
-/// Has [`Signals::wait`] return [`Asked::Upgrade`].
+/// Has [`Signals::wait`] return [`SignalRequest::Upgrade`].
 pub fn ask_for_upgrade() {
     // SAFETY: the signal goes to this process, which has it blocked and waits for it; no memory is involved. It fails
     // for nothing that can be here.
@@ -52,16 +52,16 @@ impl Signals {
     }
 
     /// Waits for the next one.
-    pub fn wait(&self) -> Asked {
+    pub fn wait(&self) -> SignalRequest {
         loop {
             // SAFETY: the set is initialised; a null siginfo is allowed.
             let signal = unsafe { libc::sigwaitinfo(&raw const self.all, std::ptr::null_mut()) };
             match signal {
-                libc::SIGTERM | libc::SIGINT => return Asked::Stop,
-                libc::SIGUSR1 => return Asked::Report,
-                libc::SIGUSR2 => return Asked::Trace,
-                libc::SIGHUP => return Asked::Reload,
-                signal if signal == libc::SIGRTMIN() => return Asked::Upgrade,
+                libc::SIGTERM | libc::SIGINT => return SignalRequest::Stop,
+                libc::SIGUSR1 => return SignalRequest::Report,
+                libc::SIGUSR2 => return SignalRequest::Trace,
+                libc::SIGHUP => return SignalRequest::Reload,
+                signal if signal == libc::SIGRTMIN() => return SignalRequest::Upgrade,
                 // EINTR: a debugger or a stop-and-continue; nothing was taken.
                 _ => {}
             }
@@ -131,13 +131,13 @@ mod tests {
             libc::raise(libc::SIGUSR1);
         }
         assert!(!signals.stop_is_pending(), "of the others no one stops");
-        assert_eq!(signals.wait(), Asked::Report);
+        assert_eq!(signals.wait(), SignalRequest::Report);
         // SAFETY: as above.
         unsafe {
             libc::raise(libc::SIGTERM);
         }
         assert!(signals.stop_is_pending());
-        assert_eq!(signals.wait(), Asked::Stop);
+        assert_eq!(signals.wait(), SignalRequest::Stop);
         assert!(!signals.stop_is_pending(), "it was taken");
     }
 }

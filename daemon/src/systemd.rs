@@ -1,5 +1,5 @@
-//! What a service manager is told, and what it gives: readiness, a watchdog, sockets. Without one (no NOTIFY_SOCKET, no
-//! LISTEN_FDS) all of this is nothing. Source: sd_notify(3), sd_listen_fds(3).
+//! Messages to a service manager, and its gifts: readiness, a watchdog, sockets. Without one (no NOTIFY_SOCKET, no
+//! LISTEN_FDS) all of this does nothing. Source: sd_notify(3), sd_listen_fds(3).
 //!
 //! All that it is told goes through [`send`]. The words are those of the crate sd-notify; the socket is not, because
 //! the crate waits without limit for a manager that does not read.
@@ -28,7 +28,7 @@ const LOOKS: u32 = 4;
 /// For the manager to take one message: its queue holds ten or so.
 const TAKES_MAX: Duration = Duration::from_secs(2);
 
-/// Nobody who listens is nothing to a server: what cannot be told is not told.
+/// Tells the manager, if it listens; a message that cannot be sent is dropped.
 fn tell(state: &[NotifyState<'_>]) {
     let _ = send(state, &[], TAKES_MAX);
 }
@@ -98,9 +98,10 @@ pub fn sockets() -> Result<Vec<Passed>, String> {
         return Ok(Vec::new());
     }
     let passed = sd_notify::listen_fds_with_names();
-    let passed = passed.map_err(|error| format!("cannot take the sockets of LISTEN_FDS: {}", crate::plain(&error)))?;
-    // SAFETY: the service manager passed these descriptors to this process alone (LISTEN_PID is ours), nobody else owns
-    // them, and this is called once.
+    let passed =
+        passed.map_err(|error| format!("cannot take the sockets of LISTEN_FDS: {}", mqfq_report::plain(&error)))?;
+    // SAFETY: the service manager passed these descriptors to this process alone (LISTEN_PID is ours), they have no
+    // other owner, and this is called once.
     Ok(passed.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect())
 }
 
@@ -111,7 +112,7 @@ pub fn say_left(inherited: &Inherited, output: &Output) {
     }
 }
 
-/// Whether all workers have turned between two looks.
+/// The turns of all workers at the last look.
 struct Looks {
     turns: Vec<u64>,
 }
@@ -128,13 +129,13 @@ impl Looks {
 /// Answers the watchdog, if there is one, as long as all workers of the engine turn.
 ///
 /// # Errors
-/// One sentence: there is no thread to be had.
+/// One sentence: the thread cannot be started.
 pub fn start_watchdog(engine: &Arc<Engine>, output: &Output) -> Result<(), String> {
     let Some(limit) = sd_notify::watchdog_enabled() else { return Ok(()) };
     let (engine, output) = (Arc::downgrade(engine), output.clone());
     let watch = move || answer(&engine, limit / LOOKS, &output, || tell(&[NotifyState::Watchdog]));
     let thread = std::thread::Builder::new().name("mqfq-watchdog".into()).spawn(watch);
-    thread.map(drop).map_err(|error| format!("cannot start a thread: {}", crate::plain(&error)))
+    thread.map(drop).map_err(|error| format!("cannot start a thread: {}", mqfq_report::plain(&error)))
 }
 
 /// The thread's whole life: it ends with the engine.
@@ -144,7 +145,7 @@ fn answer(engine: &Weak<Engine>, pause: Duration, output: &Output, alive: impl F
     while let Some(running) = engine.upgrade() {
         let stuck = looks.look(running.turns());
         running.wake_workers();
-        // Not kept while it waits: the engine ends when nobody serves with it any more.
+        // Not kept while it waits: the engine ends when its last user is gone.
         drop(running);
         match stuck {
             None => alive(),

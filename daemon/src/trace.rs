@@ -21,16 +21,16 @@ use serde::Serialize;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// One device's names.
+/// Names of a device and its tenants.
 #[derive(Clone)]
 pub struct TracedDevice {
-    /// Its own.
+    /// Name of the device.
     pub name: String,
-    /// Its tenants', by flow.
+    /// Names of its tenants, by flow.
     pub tenants: Vec<String>,
 }
 
-/// What was written.
+/// Counts of what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Written {
     /// Requests in the file.
@@ -52,7 +52,7 @@ struct Event<'a> {
     cat: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
-    /// Of an instant: it belongs to its thread.
+    /// Scope of an instant: it belongs to its thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ struct Out<W: Write> {
 }
 
 impl<W: Write> Out<W> {
-    fn put(&mut self, event: &Event<'_>) -> io::Result<()> {
+    fn write_event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.out.write_all(if self.is_first { b"\n" } else { b",\n" })?;
         self.is_first = false;
         serde_json::to_writer(&mut self.out, event).map_err(io::Error::from)
@@ -91,7 +91,7 @@ impl<W: Write> Out<W> {
 
     fn name(&mut self, what: &'static str, pid: u64, tid: u64, name: &str) -> io::Result<()> {
         let args = Some(Args::Name { name });
-        self.put(&Event { ph: "M", name: what, pid, tid, ts: None, cat: None, id: None, s: None, args })
+        self.write_event(&Event { ph: "M", name: what, pid, tid, ts: None, cat: None, id: None, s: None, args })
     }
 }
 
@@ -103,7 +103,7 @@ impl<W: Write> Out<W> {
 pub fn write(path: &Path, devices: &[TracedDevice], traces: &[Vec<Trace>], end_ns: u64) -> Result<Written, String> {
     let mut out = Out { out: BufWriter::new(files::create(path)?), is_first: true };
     let written = write_to(&mut out, devices, traces, end_ns);
-    written.and_then(|written| out.out.flush().map(|()| written)).map_err(|error| crate::plain(&error))
+    written.and_then(|written| out.out.flush().map(|()| written)).map_err(|error| mqfq_report::plain(&error))
 }
 
 fn write_to<W: Write>(
@@ -115,7 +115,7 @@ fn write_to<W: Write>(
     out.out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     let mut written = Written::default();
     let mut next_pid = 1;
-    // An index or a place that nobody has is without a name.
+    // An unused index or place is without a name.
     for (index, device) in devices.iter().enumerate().filter(|(_, device)| !device.name.is_empty()) {
         let device_pid = next_pid;
         out.name("process_name", device_pid, 0, &format!("device {}", device.name))?;
@@ -129,7 +129,7 @@ fn write_to<W: Write>(
             out.name("thread_name", device_pid, tid, &format!("worker {worker}"))?;
             for mark in &trace.marks {
                 let (name, ts) = (mark.event.name(), Some(us(mark.at_ns)));
-                out.put(&Event {
+                out.write_event(&Event {
                     ph: "i",
                     name,
                     pid: device_pid,
@@ -153,7 +153,7 @@ fn write_to<W: Write>(
     Ok(written)
 }
 
-/// A request's slice and, inside it, those of its steps.
+/// Writes a request's slice and, inside it, those of its steps.
 fn request<W: Write>(
     out: &mut Out<W>,
     record: &TraceRecord,
@@ -182,7 +182,7 @@ fn request<W: Write>(
     };
     let mut slice = |ph, name: &str, at_ns, args| {
         let (cat, id, ts) = (Some("request"), Some(id), Some(us(at_ns)));
-        out.put(&Event { ph, name, pid, tid, ts, cat, id, s: None, args })
+        out.write_event(&Event { ph, name, pid, tid, ts, cat, id, s: None, args })
     };
     slice("b", &name, record.submitted_ns, Some(args))?;
     let left_ns = record.dispatched_ns.unwrap_or(completed_ns);

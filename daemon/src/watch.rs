@@ -1,4 +1,4 @@
-//! What becomes of devices while they are served: they are asked once a second, by threads of their own, because a file
+//! Watches devices while they are served: they are asked once a second, by threads of their own, because a file
 //! system may take long to answer, and neither requests nor signals may wait for that.
 //!
 //! Nor may other devices: a device that has not answered for [`LATE_AFTER`] keeps the thread that asks it, and another
@@ -13,26 +13,26 @@ use std::time::Duration;
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// From then on a device holds no other one up: longer than a loaded disk takes to answer.
+/// After this a device holds no other one up: longer than a loaded disk takes to answer.
 const LATE_AFTER: Duration = Duration::from_secs(5);
 
 /// A device that is asked, and its name.
 // Weak: when the server ends, or a device goes, it is closed by the thread that served it.
 type Named = (String, Weak<dyn Device>);
 
-/// Devices that are asked. Those that are being asked are not among them.
+/// Devices to ask, except those that are being asked.
 type Devices = Mutex<Vec<Named>>;
 
 /// The devices that are watched; more can be named.
 pub struct Watch(Arc<Devices>);
 
 impl Watch {
-    /// One that asks nobody.
+    /// A watch that asks no device.
     pub fn of_nobody() -> Watch {
         Watch(Arc::default())
     }
 
-    /// This one is asked as well.
+    /// Adds a device.
     pub fn add(&self, name: &str, device: &Arc<dyn Device>) {
         lock(&self.0).push((name.to_owned(), Arc::downgrade(device)));
     }
@@ -42,7 +42,7 @@ fn lock(devices: &Devices) -> MutexGuard<'_, Vec<Named>> {
     devices.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Is given a device's name, and a sentence about it.
+/// Takes a device's name, and a sentence about it.
 type Say = dyn Fn(&str, &str) + Send + Sync;
 
 /// Asks `devices`, each with its name, as long as one of them is there or more may come; `say` is given the name and
@@ -84,10 +84,10 @@ fn start_with(
     Ok(watch)
 }
 
-/// What is kept from one round of questions to the next.
+/// State kept from one round of questions to the next.
 struct Rounds {
     asker: Option<Asker>,
-    /// Those whose device has not answered yet, and its name.
+    /// Askers whose device has not answered yet, and its name.
     late: Vec<(String, Asker)>,
     late_after: Duration,
     say: Arc<Say>,
@@ -119,7 +119,7 @@ impl Asker {
 }
 
 impl Rounds {
-    /// Asks each once; those that are still there and have answered.
+    /// Asks each once; returns those that are still there and have answered.
     fn ask_all(&mut self, devices: Vec<Named>) -> Vec<Named> {
         let mut there = Vec::new();
         let say = self.say.clone();
@@ -158,7 +158,7 @@ impl Rounds {
                     (self.say)(&name, &sentence);
                     self.late.push((name, asker));
                 }
-                // It panicked: the device is not asked again.
+                // The thread panicked: the device is not asked again.
                 Err(RecvTimeoutError::Disconnected) => {}
             }
         }

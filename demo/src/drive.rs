@@ -1,9 +1,9 @@
 //! The devices that the commands run on.
 
 use mqfq_blk::device::Device;
+use mqfq_blk::device::model::ModelDevice;
+use mqfq_blk::device::model::presets::{FLASH_60K, Preset};
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, Preset};
-use mqfq_nvme::presets::FLASH_60K;
 use std::sync::Arc;
 
 /// The drive of the demo: slow enough that two cores saturate it through sockets.
@@ -28,10 +28,10 @@ const DEMO_SEED: u64 = 1;
 /// # Errors
 /// One sentence.
 pub fn demo_drive() -> Result<Arc<dyn Device>, String> {
-    Ok(Arc::new(NvmeDevice::with_preset(DEMO_DRIVE, DEMO_BYTES, DEMO_SEED)?))
+    Ok(Arc::new(ModelDevice::new(DEMO_DRIVE, DEMO_BYTES, DEMO_SEED)?))
 }
 
-/// What the demo's drive gives at most for reads of `request_bytes`.
+/// Largest throughput of the demo's drive for reads of `request_bytes`.
 pub fn demo_bytes_per_s(request_bytes: u32) -> f64 {
     DEMO_DRIVE.media.read_link.commands_per_s(request_bytes) as f64 * f64::from(request_bytes)
 }

@@ -22,7 +22,7 @@ use mqfq_blk::slots::Slot;
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, OwnOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan, WINDOW_LEAST, Weight};
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
+use mqfq_front::export::{BlockSizes, Export, ExportId, ExportState, ExportTable, TenantId};
 use mqfq_front::memory::TenantMemory;
 use mqfq_front::nbd::{self, NbdOptions};
 use mqfq_front::socket::SocketAddress;
@@ -39,7 +39,7 @@ pub struct Tenant {
     pub name: &'static str,
     /// Weight of the tenant.
     pub weight: Weight,
-    /// What it asks for.
+    /// Load of the tenant.
     pub load: Load,
 }
 
@@ -62,17 +62,17 @@ impl Transport {
     }
 }
 
-/// What a rig is made of.
+/// Options of a [`Rig`].
 pub struct RigOptions<'a> {
     /// The device that the tenants share.
     pub device: Arc<dyn Device>,
-    /// Who gets what.
+    /// Scheduling policy.
     pub policy: PolicyOptions,
     /// Commands on each worker's device queue at once.
     pub queue_depth: u16,
     /// The tenants.
     pub tenants: &'a [Tenant],
-    /// How their load comes.
+    /// Path of their load to the engine.
     pub transport: Transport,
     /// Workers of the engine.
     pub workers: usize,
@@ -103,8 +103,8 @@ pub fn workers(transport: Transport) -> usize {
     }
 }
 
-/// What `mqfq serve` makes on so many workers of a device whose config has this policy and no more: D and T are found,
-/// where the policy can change them.
+/// Options that `mqfq serve` derives on so many workers for a device whose config only has this policy: D and T are
+/// found, where the policy can change them.
 pub fn by_default(kind: PolicyKind, workers: usize) -> PolicyOptions {
     let depth_auto = kind.tunes_depth();
     let options = PolicyOptions {
@@ -117,7 +117,7 @@ pub fn by_default(kind: PolicyKind, workers: usize) -> PolicyOptions {
     as_shipped(options, workers)
 }
 
-/// What is done to requests besides scheduling them: where D is found, so are parts.
+/// Treatment of requests besides scheduling: where D is found, so are parts.
 pub fn path(policy: &PolicyOptions) -> PathOptions {
     let split = if policy.depth_auto { Split::Auto } else { Split::Off };
     PathOptions { split, ..PathOptions::default() }
@@ -149,7 +149,7 @@ impl Rig {
                 name: "device".into(),
                 device: options.device,
                 policy: options.policy,
-                fallback: None,
+                first_policy: None,
                 queue_depth: options.queue_depth,
                 flows: options.tenants.iter().map(flow).collect(),
                 cost: CostModel::FLAT,
@@ -221,8 +221,8 @@ fn attach_nbd(engine: &Engine, tenants: &[Tenant]) -> Result<Attached, String> {
         flow: FlowId(index as u32),
         id: ExportId(Slot::first(index as u32)),
         tenant: TenantId(Slot::first(index as u32)),
-        door: Door::default(),
-        // They share the bytes, too: who meets whom on a die must not depend on who reads where.
+        state: ExportState::default(),
+        // Tenants share the bytes, too: which of them meet on a die must not depend on their exports' places.
         offset_bytes: 0,
         size_bytes: info.size_bytes,
         read_only: false,

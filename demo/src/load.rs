@@ -1,9 +1,9 @@
-//! Closed-loop load: what a tenant asks for, the window in which it is counted, and what was counted.
+//! Closed-loop load: a tenant's requests, the window in which they are counted, and the counts.
 //!
 //! # Shape
 //! A tenant is `connections` x `depth` requests of one size, always in flight: each completion is followed at once by
-//! the next request. Who carries the requests is another file's matter: [`crate::load_nbd`] over sockets,
-//! [`crate::load_inside`] inside a worker. All tenants of a run share one [`Window`]:
+//! the next request. Other files carry the requests: [`crate::load_nbd`] over sockets, [`crate::load_inside`] inside a
+//! worker. All tenants of a run share one [`Window`]:
 //!
 //! ```text
 //! start          warm_up_ns                        end_ns
@@ -15,11 +15,11 @@
 //!
 //! # What closed loop means for the numbers
 //! A slow server gets fewer requests, so latencies do not include the waiting of requests that an open loop would have
-//! sent meanwhile ("coordinated omission"). That is what is wanted here: tenants of the paper are closed loops too, and
-//! slowdown is a ratio of bandwidths. Do not read the p99 as that of an open-loop service.
+//! sent meanwhile ("coordinated omission"). This is intended: tenants of the paper are closed loops too, and slowdown
+//! is a ratio of bandwidths. Do not read the p99 as that of an open-loop service.
 
 use hdrhistogram::Histogram;
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 
 /// Length of one step of the byte series.
 pub const SERIES_STEP_NS: u64 = 10_000_000;
@@ -36,7 +36,7 @@ pub enum Pattern {
     Sequential,
 }
 
-/// What one tenant asks for.
+/// Load of one tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
     /// Connections (or, inside a worker, clients): the tenant's queues, at least 1.
@@ -45,7 +45,7 @@ pub struct Load {
     pub depth: u16,
     /// Size of each request, at least 512.
     pub request_bytes: u32,
-    /// Of 100 requests, so many are writes.
+    /// Writes in 100 requests.
     pub write_percent: u8,
     /// Where they go.
     pub pattern: Pattern,
@@ -136,7 +136,7 @@ impl Requests {
     }
 }
 
-/// Fills `bytes` with what no drive can make smaller than it is: pseudo-random numbers from `seed` on.
+/// Fills `bytes` with data that no drive can compress: pseudo-random numbers from `seed` on.
 pub fn scramble(bytes: &mut [u8], seed: u64) {
     let mut random = Random::new(seed);
     for piece in bytes.chunks_mut(8) {
@@ -144,7 +144,7 @@ pub fn scramble(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// What was counted for one tenant (or one connection of it; they merge).
+/// Counts of one tenant (or one connection of it; they merge).
 #[derive(Clone, Debug)]
 pub struct Counted {
     window: Window,

@@ -2,9 +2,9 @@
 //!
 //! # Shape
 //! Each of a tenant's connections is a [`Client`] that lives on a worker, as a front end's connection does, but makes
-//! its requests itself. What is left between it and the device is admission, staging, the policy, dispatch and
-//! completion: the share of a device can be measured without the cost of a protocol, and the cost of a policy without
-//! the noise of sockets.
+//! its requests itself. Only admission, staging, the policy, dispatch and completion are left between it and the
+//! device: the share of a device can be measured without the cost of a protocol, and the cost of a policy without the
+//! noise of sockets.
 //!
 //! The clients of all tenants of a run must agree on when it starts, and learn the time only when their worker first
 //! calls them: the first one to be called says when that is, for all ([`Start`]).
@@ -16,10 +16,10 @@ use mqfq_blk::client::{Client, Context, DeviceIndex, Event, MakeClient, Refused}
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use std::sync::{Arc, OnceLock, mpsc};
 
-/// When a run started, in the engine's nanoseconds; said by whichever of its clients is called first.
+/// Start of a run, in the engine's nanoseconds; the client that is called first sets it.
 pub type Start = Arc<OnceLock<u64>>;
 
-/// What all clients of one run know.
+/// Data that all clients of one run share.
 #[derive(Clone)]
 pub struct Run {
     /// The device they load.
@@ -96,7 +96,7 @@ impl InsideClient {
         self.submit(context, submission);
     }
 
-    /// A buffer for one request at a time. What is written must not be all zeros, which some drives do not store.
+    /// A buffer for one request at a time. Written bytes must not be all zeros, which some drives do not store.
     fn new_buffer(&self) -> Buffer {
         let mut buffer = Buffer::new(self.load.request_bytes as usize);
         if self.load.write_percent > 0 {
@@ -159,7 +159,7 @@ impl Client for InsideClient {
             self.submit_next(context, completion.buffer);
         } else {
             self.stopping = true;
-            // Those that were refused never reached the device; they are not asked again.
+            // Refused requests never reached the device; they are not submitted again.
             self.in_flight -= self.refused.len() as u32;
             self.refused.clear();
             self.report_if_over();
@@ -211,8 +211,6 @@ mod tests {
                 preferred_bytes: 4096,
                 transfer_bytes_max: 1 << 20,
                 volatile_cache: false,
-                segments_max: 1,
-                segment_align_bytes: 1,
                 pages_align_bytes: 0,
             }
         }

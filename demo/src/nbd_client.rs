@@ -26,7 +26,7 @@ const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest option reply that a server may send, bytes: far more than any information reply needs.
 const OPTION_REPLY_BYTES_MAX: u32 = 64 * 1024;
 
-/// What a request in flight is.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     generation: u32,
@@ -49,7 +49,7 @@ pub struct Done {
     pub error: u32,
 }
 
-/// What the server said about the export.
+/// The server's description of the export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExportInfo {
     /// Size.
@@ -151,7 +151,7 @@ impl Connection {
         })
     }
 
-    /// What the server said about the export.
+    /// The server's description of the export.
     pub fn info(&self) -> ExportInfo {
         self.info
     }
@@ -260,7 +260,7 @@ impl Connection {
     /// Says goodbye. Call with nothing in flight; dropping the connection without it only is less polite.
     pub fn disconnect(mut self) {
         wire::encode_request(&mut self.outgoing, wire::CMD_DISC, 0, 0, 0);
-        // The server may be gone already; nobody is left to care.
+        // The server may be gone already, which does not matter.
         let _ = self.flush();
     }
 }

@@ -92,7 +92,7 @@ pub struct Finished {
     pub error: u32,
 }
 
-/// What a client knows about its requests in flight; the parser asks by cookie.
+/// A client's requests in flight, which the parser looks up by cookie.
 pub trait InFlight {
     /// Bytes that a good reply to this request carries (0 for a write), or `None` if nothing of this name is in flight.
     fn reply_bytes(&self, cookie: u64) -> Option<u32>;

@@ -21,9 +21,9 @@ pub struct Lengths {
 
 /// One tenant's part.
 pub struct Measured {
-    /// When nobody else runs.
+    /// Counts while no other tenant runs.
     pub alone: Counted,
-    /// When all run.
+    /// Counts while all run.
     pub shared: Counted,
 }
 

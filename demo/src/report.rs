@@ -6,15 +6,17 @@
 use mqfq_report::table::{Align, Table, mb_per_s, ms};
 use serde::{Deserialize, Serialize};
 
-/// What `mqfq demo` found.
+/// Result of `mqfq demo`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DemoReport {
     /// One entry per scenario.
     pub scenarios: Vec<ScenarioReport>,
     /// The device model that both ran on.
     pub device: String,
-    /// Where the picture lies, if it could be written.
+    /// Where the picture lies; `null`: [`DemoReport::machine_limits`], and nothing is drawn.
     pub svg_path: Option<String>,
+    /// Why the numbers are of this machine and not of the drive, as a sentence; `null`: they are of the drive.
+    pub machine_limits: Option<String>,
     /// Wall-clock time of the whole run, seconds.
     pub elapsed_s: f64,
 }
@@ -33,7 +35,7 @@ pub struct ScenarioReport {
 /// One scenario under one policy.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PolicyReport {
-    /// As in the configuration: `none`, `sfqd`, `mqfq`, `mqfq-serial`.
+    /// As in the configuration: `none`, `mqfq`.
     pub policy: String,
     /// D, in tokens; `null` for a policy without one.
     pub depth: Option<u32>,
@@ -55,7 +57,7 @@ pub struct PolicyReport {
 pub struct FormReport {
     /// Step of virtual time, in bytes at the default weight; 0 in the exact form.
     pub quantum_bytes: Option<u64>,
-    /// What a queue takes of a flow's virtual time at once, in bytes at the default weight; 0 in the exact form.
+    /// Virtual time that a queue takes from a flow at once, in bytes at the default weight; 0 in the exact form.
     pub lease_bytes: Option<u64>,
     /// Tokens that a queue may take at once; 1 in the exact form.
     pub token_batch: Option<u32>,
@@ -68,7 +70,7 @@ pub struct TenantReport {
     pub name: String,
     /// Its weight, 1..=10000.
     pub weight: u16,
-    /// Bandwidth when nobody else runs, under the same policy.
+    /// Bandwidth while no other tenant runs, under the same policy.
     pub alone_bytes_per_s: f64,
     /// Bandwidth while all run.
     pub shared_bytes_per_s: f64,
@@ -76,7 +78,7 @@ pub struct TenantReport {
     pub slowdown: Option<f64>,
     /// 99th percentile of request to completion as the client saw it, while all run.
     pub p99_ns: u64,
-    /// The same when nobody else runs.
+    /// 99th percentile while no other tenant runs.
     pub alone_p99_ns: u64,
 }
 
@@ -91,6 +93,21 @@ impl ScenarioReport {
     /// The entry of `policy`.
     pub fn policy(&self, policy: &str) -> Option<&PolicyReport> {
         self.policies.iter().find(|entry| entry.policy == policy)
+    }
+
+    /// What the first tenant gets without fair queueing and with it, in a sentence.
+    pub fn sentence(&self) -> Option<String> {
+        let [none, mqfq] = [self.policy("none")?, self.policy("mqfq")?];
+        let [without, with] = [none.tenants.first()?, mqfq.tenants.first()?];
+        let [without_mb, with_mb] = [without, with].map(|tenant| mb_per_s(tenant.shared_bytes_per_s));
+        let work_percent =
+            (none.total_bytes_per_s > 0.0).then(|| 100.0 * mqfq.total_bytes_per_s / none.total_bytes_per_s)?;
+        Some(format!(
+            "The {} got {without_mb} MB/s without fair queueing and {with_mb} MB/s with it ({} MB/s when alone); the drive \
+             did {work_percent:.0}% of the work.",
+            with.name,
+            mb_per_s(with.alone_bytes_per_s),
+        ))
     }
 
     /// The table that the demo prints: one line per policy and tenant.
@@ -158,6 +175,7 @@ mod tests {
             }],
             device: "flash-60k".into(),
             svg_path: Some("mqfq-demo.svg".into()),
+            machine_limits: None,
             elapsed_s: 24.0,
         }
     }
@@ -190,6 +208,14 @@ mod tests {
         let text = serde_json::to_string(&demo()).unwrap();
         assert!(!text.contains('\n'), "one object, one line");
         assert_eq!(serde_json::from_str::<DemoReport>(&text).unwrap(), demo());
+    }
+
+    #[test]
+    fn the_sentence_says_what_the_first_tenant_got_and_what_the_drive_did() {
+        let said = demo().scenarios[0].sentence().unwrap();
+        let expected = "The reader got 0.00 MB/s without fair queueing and 64.0 MB/s with it (80.0 MB/s when alone); the \
+                        drive did 100% of the work.";
+        assert_eq!(said, expected);
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nobody can be told; what is left is a few small files in the temporary folder.
+        // A failure cannot be reported; it leaves a few small files in the temporary folder.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -4,16 +4,16 @@
 //! A table is what one socket offers. It is checked once, when it is made, so that no request has to doubt it.
 //!
 //! # While clients use it
-//! An export's [`Door`] is shared by all who have the export. It says three things that change under them: whether it
-//! takes new clients, how long it is, and whether it may be written to. Each request asks the door, when it is handed
+//! An export's [`ExportState`] is shared by all its clients. It says three things that change under them: whether it
+//! takes new clients, how long it is, and whether it may be written to. Each request asks the state, when it is handed
 //! to the block layer. So an export becomes shorter in this order (I11 of `ARCHITECTURE.md`, isolation):
 //!
 //! ```text
-//!   the door says the new size      requests that are handed over from now on end before it
+//!   the state has the new size     requests that are handed over from now on end before it
 //!   wait until no request is left   of those that were admitted before, on any worker (`Engine::await_end`)
 //!   the bytes are another's
 //! ```
-//! A table is replaced as a whole ([`ExportTable::replace`]); who negotiates sees the one or the other.
+//! A table changes in one step ([`ExportTable::change`]); a client that negotiates sees the state before or after it.
 
 use crate::identity::{Access, Peer};
 use crate::memory::TenantMemory;
@@ -41,7 +41,8 @@ pub const PAYLOAD_BYTES_MAX: u32 = 1 << 25;
 /// Smallest preferred block that the NBD protocol can state, bytes.
 const PREFERRED_BLOCK_BYTES_MIN: u32 = 512;
 
-/// With what sizes a client may ask.
+/// Sizes that a client may ask with.
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockSizes {
     /// Offsets and lengths must be multiples of this: a power of two, 1..=65536.
@@ -56,7 +57,7 @@ pub struct BlockSizes {
 }
 
 impl BlockSizes {
-    /// What a client may assume that was told nothing. Source: NBD protocol, "size constraints".
+    /// Sizes that a client may assume unless it was told others. Source: NBD protocol, "size constraints".
     pub const DEFAULT: BlockSizes =
         BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: PAYLOAD_BYTES_MAX, pages_align_bytes: 0 };
 
@@ -78,7 +79,7 @@ impl BlockSizes {
         self.min_bytes > Self::DEFAULT.min_bytes || self.payload_bytes_max < Self::DEFAULT.payload_bytes_max
     }
 
-    /// What is wrong with them, if anything.
+    /// Reason why these sizes are invalid, if they are.
     fn fault(&self) -> Option<String> {
         let BlockSizes { min_bytes, preferred_bytes, payload_bytes_max, .. } = *self;
         if !min_bytes.is_power_of_two() || min_bytes > MIN_BLOCK_BYTES_MAX {
@@ -104,7 +105,7 @@ impl BlockSizes {
 pub struct ExportId(pub Slot);
 
 impl ExportId {
-    /// In one number, for [`mqfq_blk::client::Label::export`].
+    /// The identifier as one number, for [`mqfq_blk::client::Label::export`].
     pub fn number(self) -> u64 {
         u64::from(self.0.generation()) << 32 | self.0.place() as u64
     }
@@ -114,25 +115,24 @@ impl ExportId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TenantId(pub Slot);
 
-/// What of an export changes while clients have it: whether it takes new ones, its size, whether it may be written to.
-/// Clones are of one door.
+/// State of an export that changes while clients have it: open to new clients, size, writable. Clones share one state.
 #[derive(Clone, Debug, Default)]
-pub struct Door(Arc<DoorState>);
+pub struct ExportState(Arc<SharedState>);
 
 #[derive(Debug, Default)]
-struct DoorState {
+struct SharedState {
     is_closed: AtomicBool,
-    /// 0: as it was when the door was made.
+    /// 0: as it was when the state was made.
     size_bytes: AtomicU64,
-    /// 0: as it was when the door was made; 1: it may be written to; 2: it may not.
+    /// 0: as it was when the state was made; 1: it may be written to; 2: it may not.
     access: AtomicU32,
     /// Held for a copy of the handle, at a handshake and when it is replaced.
     clients: Mutex<Arc<Access>>,
-    /// Eventfds of those who want to hear of another size.
+    /// Eventfds of clients that want to hear of another size.
     bells: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
-impl Door {
+impl ExportState {
     /// From now on no client finds the export. Those that have it keep it.
     pub fn close(&self) {
         // Release: pairs with the Acquire in `is_closed`. A worker that is told to drain the export's clients by a
@@ -175,7 +175,7 @@ impl Door {
         }
     }
 
-    /// Adds 1 to `bell`, an eventfd that does not block, after each [`Door::resize`] as long as somebody else holds it.
+    /// Adds 1 to `bell`, a non-blocking eventfd, after each [`ExportState::resize`] until the caller drops its `bell`.
     pub fn watch(&self, bell: &Arc<OwnedFd>) {
         let mut bells = self.bells();
         bells.retain(|other| other.strong_count() > 0);
@@ -187,7 +187,7 @@ impl Door {
         self.0.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the export may be written to, or not, as [`Door::resize`] says.
+    /// From now on the export may be written to, or not, as [`ExportState::resize`] says.
     pub fn set_read_only(&self, read_only: bool) {
         // Release: pairs with the Acquire in `Export::is_read_only`.
         self.0.access.store(1 + u32::from(read_only), Ordering::Release);
@@ -199,46 +199,46 @@ impl Door {
 pub struct Export {
     /// Its name on the server.
     pub id: ExportId,
-    /// What clients ask for, UTF-8 without NUL, at most 4096 bytes. "" is the protocol's default export.
+    /// Name that clients ask for, UTF-8 without NUL, at most 4096 bytes. "" is the protocol's default export.
     pub name: String,
     /// For humans; may be empty. Same limits as the name.
     pub description: String,
-    /// Where the bytes are.
+    /// Device that holds the bytes.
     pub device: DeviceIndex,
-    /// Who is charged, on that device.
+    /// Flow that is charged on that device.
     pub flow: FlowId,
-    /// Whose clients they are.
+    /// Tenant that the clients belong to.
     pub tenant: TenantId,
-    /// Closed while it is drained.
-    pub door: Door,
+    /// Its state, closed to new clients while the export is drained.
+    pub state: ExportState,
     /// First byte, on the device; a multiple of the minimum block.
     pub offset_bytes: u64,
     /// Length; not 0, a multiple of the minimum block.
     pub size_bytes: u64,
     /// Refuse everything that changes data.
     pub read_only: bool,
-    /// With what sizes clients may ask.
+    /// Sizes that clients may ask with.
     pub block: BlockSizes,
     /// Payload memory of the tenant whose export it is.
     pub memory: Arc<TenantMemory>,
-    /// What its clients may ask for at most, with those of the tenant's other exports.
+    /// Caps on its clients' requests, together with caps of the tenant's other exports.
     pub caps: Arc<Caps>,
 }
 
 impl Export {
-    /// Its length now: [`Export::size_bytes`], or what its door says since.
+    /// Its length now: [`Export::size_bytes`], or what its state says since.
     pub fn size_now_bytes(&self) -> u64 {
-        // Acquire: pairs with the Release in `Door::resize`.
-        match self.door.0.size_bytes.load(Ordering::Acquire) {
+        // Acquire: pairs with the Release in `ExportState::resize`.
+        match self.state.0.size_bytes.load(Ordering::Acquire) {
             0 => self.size_bytes,
             size_bytes => size_bytes,
         }
     }
 
-    /// It may not be written to now: [`Export::read_only`], or what its door says since.
+    /// It may not be written to now: [`Export::read_only`], or what its state says since.
     pub fn is_read_only(&self) -> bool {
-        // Acquire: pairs with the Release in `Door::set_read_only`.
-        match self.door.0.access.load(Ordering::Acquire) {
+        // Acquire: pairs with the Release in `ExportState::set_read_only`.
+        match self.state.0.access.load(Ordering::Acquire) {
             0 => self.read_only,
             access => access == 2,
         }
@@ -279,7 +279,14 @@ impl Export {
         length_bytes > 0 && end_bytes.is_some() && (offset_bytes | u64::from(length_bytes)) & below_block == 0
     }
 
-    /// What is wrong with it, if anything.
+    /// # Errors
+    /// One sentence: what is wrong with it.
+    fn refuse(&self) -> Result<(), String> {
+        let refused = |fault| Err(format!("export {:?} cannot be served: {fault}", self.name));
+        self.fault().map_or(Ok(()), refused)
+    }
+
+    /// Reason why the export cannot be served, if there is one.
     fn fault(&self) -> Option<String> {
         for (what, text) in [("name", &self.name), ("description", &self.description)] {
             if text.len() > NAME_BYTES_MAX {
@@ -316,55 +323,52 @@ pub struct ExportTable {
     list: Mutex<Arc<List>>,
 }
 
-/// What a table offers at a time. Whoever has a handle of it never sees it change.
+/// Exports that a table offers at one time; immutable once made.
 #[derive(Clone, Debug, Default)]
 struct List {
+    /// In the order of names: one address may offer tens of thousands, and each handshake asks for one.
     exports: Vec<Arc<Export>>,
-    /// One address may offer tens of thousands, and each handshake asks for one.
-    by_name: HashMap<String, Arc<Export>>,
-    /// How many each tenant has here.
+    /// Number of exports of each tenant here.
     tenants: HashMap<TenantId, usize>,
 }
 
 impl ExportTable {
-    /// A table of `exports`, kept in this order. That each fits its device, and which of them may overlap, is for the
-    /// caller to check: it knows the devices.
+    /// A table of `exports`. That each fits its device, and which of them may overlap, is for the caller to check: it
+    /// knows the devices.
     ///
     /// # Errors
     /// One sentence that names the export and what is wrong with it.
     pub fn new(exports: impl IntoIterator<Item = Export>) -> Result<ExportTable, String> {
-        Ok(ExportTable { list: Mutex::new(Arc::new(List::new(exports)?)) })
-    }
-
-    /// Offers `exports` from now on, to those who have not chosen one yet. Who has one keeps it.
-    ///
-    /// # Errors
-    /// As [`ExportTable::new`]; then it offers what it did.
-    pub fn replace(&self, exports: impl IntoIterator<Item = Export>) -> Result<(), String> {
-        let list = Arc::new(List::new(exports)?);
-        let before = std::mem::replace(&mut *self.lock(), list);
-        // Not under the lock: thousands of exports may go with it.
-        drop(before);
-        Ok(())
-    }
-
-    /// Offers `export` from now on, as the one before the export that is `at` now, or in the place of the one that has
-    /// its name. The others stay, at no price.
-    ///
-    /// # Errors
-    /// As [`ExportTable::new`]; then it offers what it did.
-    pub fn put(&self, at: usize, export: Export) -> Result<(), String> {
-        if let Some(fault) = export.fault() {
-            return Err(format!("export {:?} cannot be served: {fault}", export.name));
+        let mut list = List::default();
+        for export in exports {
+            export.refuse()?;
+            if list.at(&export.name).is_ok() {
+                return Err(format!("two exports of one socket are named {:?}", export.name));
+            }
+            list.set(export);
         }
+        Ok(ExportTable { list: Mutex::new(Arc::new(list)) })
+    }
+
+    /// Offers these exports from now on, by name, or none of the name, to clients that have not chosen one yet. A
+    /// client that negotiates sees all of the change or nothing; the exports that stay cost nothing.
+    ///
+    /// # Errors
+    /// As [`ExportTable::new`]; then it offers what it did.
+    pub fn change<'n>(&self, changed: impl IntoIterator<Item = (&'n str, Option<Export>)>) -> Result<(), String> {
+        let changed: Vec<(&str, Option<Export>)> = changed.into_iter().collect();
+        changed.iter().filter_map(|(_, export)| export.as_ref()).try_for_each(Export::refuse)?;
         let mut list = self.lock();
         // A copy of it if a handshake looks at it in this moment.
         let list = Arc::make_mut(&mut list);
-        let at = list.take(&export.name).unwrap_or(at);
-        list.put(at, export)
+        for (name, export) in changed {
+            list.take(name);
+            export.into_iter().for_each(|export| list.set(export));
+        }
+        Ok(())
     }
 
-    /// Offers the export of this name no more, the others at no price.
+    /// Offers the export of this name no more.
     pub fn take(&self, name: &str) {
         Arc::make_mut(&mut self.lock()).take(name);
     }
@@ -375,13 +379,13 @@ impl ExportTable {
     }
 
     /// The export that a client means by `name`. "" means the export of that name or else the only export; with
-    /// several to choose from it means none, so that nobody reaches another's data by saying nothing. One that is
-    /// closed is not found.
+    /// several to choose from it means none, so that a client without a name cannot reach another's data. A closed
+    /// export is not found.
     pub fn lookup(&self, name: &str) -> Option<Arc<Export>> {
         self.now().lookup(name).cloned()
     }
 
-    /// All of them, in the order given.
+    /// All of them, in the order of names.
     pub fn all(&self) -> Vec<Arc<Export>> {
         self.now().exports.clone()
     }
@@ -397,49 +401,36 @@ impl ExportTable {
 }
 
 impl List {
-    fn new(exports: impl IntoIterator<Item = Export>) -> Result<List, String> {
-        let mut list = List::default();
-        for export in exports {
-            list.put(list.exports.len(), export)?;
-        }
-        Ok(list)
+    /// Place of the export of this name, or the place that it would have.
+    fn at(&self, name: &str) -> Result<usize, usize> {
+        self.exports.binary_search_by(|export| export.name.as_str().cmp(name))
     }
 
-    fn put(&mut self, at: usize, export: Export) -> Result<(), String> {
-        if let Some(fault) = export.fault() {
-            return Err(format!("export {:?} cannot be served: {fault}", export.name));
-        }
-        let export = Arc::new(export);
-        match self.by_name.entry(export.name.clone()) {
-            Entry::Occupied(_) => return Err(format!("two exports of one socket are named {:?}", export.name)),
-            Entry::Vacant(free) => drop(free.insert(export.clone())),
-        }
+    /// No export has its name.
+    fn set(&mut self, export: Export) {
+        let (Ok(at) | Err(at)) = self.at(&export.name);
         *self.tenants.entry(export.tenant).or_default() += 1;
-        self.exports.insert(at.min(self.exports.len()), export);
-        Ok(())
+        self.exports.insert(at, Arc::new(export));
     }
 
-    /// Where it was.
-    fn take(&mut self, name: &str) -> Option<usize> {
-        let gone = self.by_name.remove(name)?;
+    fn take(&mut self, name: &str) {
+        let Ok(at) = self.at(name) else { return };
+        let gone = self.exports.remove(at);
         if let Entry::Occupied(mut count) = self.tenants.entry(gone.tenant) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
             }
         }
-        let at = self.exports.iter().position(|export| Arc::ptr_eq(export, &gone))?;
-        self.exports.remove(at);
-        Some(at)
     }
 
     fn lookup(&self, name: &str) -> Option<&Arc<Export>> {
-        let named = self.by_name.get(name);
-        let found = named.or(match &self.exports[..] {
-            [only] if name.is_empty() => Some(only),
-            _ => None,
-        });
-        found.filter(|export| !export.door.is_closed())
+        let found = match (self.at(name), &self.exports[..]) {
+            (Ok(at), exports) => Some(&exports[at]),
+            (Err(_), [only]) if name.is_empty() => Some(only),
+            (Err(_), _) => None,
+        };
+        found.filter(|export| !export.state.is_closed())
     }
 }
 
@@ -455,7 +446,7 @@ mod tests {
             flow: FlowId(0),
             id: crate::export::ExportId(mqfq_blk::slots::Slot::first(0)),
             tenant: crate::export::TenantId(mqfq_blk::slots::Slot::first(0)),
-            door: crate::export::Door::default(),
+            state: crate::export::ExportState::default(),
             offset_bytes,
             size_bytes,
             read_only: false,
@@ -472,8 +463,6 @@ mod tests {
             preferred_bytes,
             transfer_bytes_max,
             volatile_cache: false,
-            segments_max: 1,
-            segment_align_bytes: 1,
             pages_align_bytes: 0,
         }
     }
@@ -510,64 +499,59 @@ mod tests {
             let mut bytes = [0; 8];
             rustix::io::read(bell, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
         };
-        let (door, first, second) = (Door::default(), bell(), bell());
-        door.watch(&first);
-        door.watch(&second);
-        door.resize(4096);
+        let (state, first, second) = (ExportState::default(), bell(), bell());
+        state.watch(&first);
+        state.watch(&second);
+        state.resize(4096);
         assert_eq!([rung(&first), rung(&second), rung(&second)], [1, 1, 0]);
         drop(first);
         let third = bell();
-        door.watch(&third);
-        assert_eq!(door.bells().len(), 2, "one that nobody holds is forgotten");
-        door.resize(8192);
+        state.watch(&third);
+        assert_eq!(state.bells().len(), 2, "one that nobody holds is forgotten");
+        state.resize(8192);
         assert_eq!([rung(&second), rung(&third)], [1, 1]);
     }
 
     #[test]
     fn a_closed_export_is_found_by_nobody() {
         let exports = [export("a", 0, 1), export("b", 1, 1)];
-        let door = exports[0].door.clone();
+        let state = exports[0].state.clone();
         let table = ExportTable::new(exports).unwrap();
         assert!(table.lookup("a").is_some());
-        door.close();
+        state.close();
         assert!(table.lookup("a").is_none() && table.lookup("b").is_some());
         let only = ExportTable::new([export("a", 0, 1)]).unwrap();
-        only.lookup("").unwrap().door.close();
+        only.lookup("").unwrap().state.close();
         assert!(only.lookup("").is_none());
     }
 
     #[test]
-    fn a_list_is_replaced_as_a_whole_or_not_at_all() {
-        let table = ExportTable::new([export("a", 0, 1)]).unwrap();
-        let had = table.lookup("a").unwrap();
-        table.replace([export("b", 0, 1), export("c", 1, 1)]).unwrap();
-        assert!(table.lookup("a").is_none() && table.lookup("b").is_some() && table.lookup("").is_none());
-        assert!(table.replace([export("d", 0, 1), export("d", 1, 1)]).is_err());
-        let names: Vec<String> = table.all().iter().map(|export| export.name.clone()).collect();
-        assert_eq!((names, had.name.as_str()), (vec!["b".to_owned(), "c".to_owned()], "a"));
-    }
-
-    #[test]
-    fn an_export_comes_to_its_place_is_another_there_and_goes_without_the_others() {
+    fn a_table_takes_a_whole_change_or_nothing_of_it_and_lists_exports_in_the_order_of_names() {
         let of = |name: &str, tenant: u32, size_bytes| {
             let tenant = TenantId(mqfq_blk::slots::Slot::first(tenant));
             Export { tenant, ..export(name, 0, size_bytes) }
         };
-        let table = ExportTable::new([of("a", 1, 4096), of("c", 1, 4096)]).unwrap();
+        let table = ExportTable::new([of("c", 1, 4096), of("a", 1, 4096)]).unwrap();
         let shown = || {
             let all = table.all().into_iter().map(|export| format!("{} {}", export.name, export.size_bytes));
             (all.collect::<Vec<_>>().join(", "), table.tenants())
         };
         let held = table.lookup("a").unwrap();
-        table.put(1, of("b", 2, 4096)).unwrap();
+        table.change([("b", Some(of("b", 2, 4096))), ("d", None)]).unwrap();
         assert_eq!(shown(), ("a 4096, b 4096, c 4096".into(), 2));
-        table.put(7, of("a", 3, 8192)).unwrap();
+        table.change([("a", Some(of("a", 3, 8192)))]).unwrap();
         assert_eq!(shown(), ("a 8192, b 4096, c 4096".into(), 3));
-        assert_eq!(held.size_bytes, 4096, "who has one keeps it");
-        let refused = table.put(0, of("b", 1, 0)).unwrap_err();
+        assert_eq!(held.size_bytes, 4096, "a client that has one keeps it");
+        let refused = table.change([("a", Some(of("a", 1, 4096))), ("b", Some(of("b", 1, 0)))]).unwrap_err();
         assert_eq!(refused, "export \"b\" cannot be served: its size is 0");
-        assert!(table.lookup("b").is_some(), "it is offered as before");
-        ["b", "none", "a"].into_iter().for_each(|name| table.take(name));
+        assert_eq!(shown(), ("a 8192, b 4096, c 4096".into(), 3), "it offers all as before");
+        table.change([("a", Some(of("a", 3, 512))), ("b", Some(of("b", 2, 512))), ("none", None)]).unwrap();
+        assert_eq!(shown(), ("a 512, b 512, c 4096".into(), 3), "both changed");
+        let described = Export { description: "x".repeat(NAME_BYTES_MAX + 1), ..of("b", 2, 512) };
+        let refused = table.change([("b", Some(described))]).unwrap_err();
+        assert_eq!(refused, "export \"b\" cannot be served: its description has 4097 bytes, allowed are 4096");
+        table.change([("b", None), ("none", None)]).unwrap();
+        table.take("a");
         assert_eq!((shown(), table.lookup("a").is_none()), (("c 4096".into(), 1), true));
     }
 
@@ -578,16 +562,16 @@ mod tests {
         assert_eq!(refusal(Op::Read, 4096, 8192), None);
         assert_eq!(refusal(Op::Read, 4095, 1), Some(Status::Invalid), "the byte before it");
         assert_eq!(refusal(Op::Write, 12_287, 2), Some(Status::NoSpace));
-        export.door.resize(4096);
+        export.state.resize(4096);
         assert_eq!(export.size_now_bytes(), 4096);
         assert_eq!((refusal(Op::Read, 4096, 4096), refusal(Op::Read, 8192, 1)), (None, Some(Status::Invalid)));
         assert_eq!(refusal(Op::WriteZeroes { may_unmap: true }, 8191, 2), Some(Status::NoSpace));
         assert!(export.could_hold(0, 8192) && !export.could_hold(u64::MAX - 4096, 1), "that is asked for later");
         assert_eq!(refusal(Op::Flush, 0, 0), None);
-        export.door.set_read_only(true);
+        export.state.set_read_only(true);
         assert_eq!((refusal(Op::Write, 4096, 1), refusal(Op::Read, 4096, 1)), (Some(Status::Invalid), None));
-        export.door.set_read_only(false);
-        export.door.resize(1 << 20);
+        export.state.set_read_only(false);
+        export.state.resize(1 << 20);
         assert_eq!(refusal(Op::Write, 4096, 1 << 20), None);
     }
 
@@ -681,11 +665,11 @@ mod tests {
 
     #[test]
     fn a_door_asks_who_comes_as_long_as_it_takes_some_and_not_others() {
-        let door = Door::default();
-        assert!(!door.asks_who() && door.admits(&Peer::default()));
-        door.admit(Arc::new(Access { uids: vec![7], ..Access::default() }));
-        assert!(door.asks_who() && !door.admits(&Peer::default()));
-        door.admit(Arc::default());
-        assert!(!door.asks_who() && door.admits(&Peer::default()));
+        let state = ExportState::default();
+        assert!(!state.asks_who() && state.admits(&Peer::default()));
+        state.admit(Arc::new(Access { uids: vec![7], ..Access::default() }));
+        assert!(state.asks_who() && !state.admits(&Peer::default()));
+        state.admit(Arc::default());
+        assert!(!state.asks_who() && state.admits(&Peer::default()));
     }
 }

@@ -36,7 +36,7 @@ pub struct Fake {
     pub send: Option<(Vec<Part>, u32)>,
     /// Descriptors that went with sends.
     pub passed: Vec<OwnedFd>,
-    /// What is waited for: polls and counts by their names.
+    /// Polls and counts that the client waits for, by name.
     pub waits: Vec<u32>,
     /// Names of signals that have not ended.
     pub signals: VecDeque<u32>,
@@ -48,7 +48,7 @@ pub struct Fake {
     /// Times that were asked for, with their names.
     pub timers: Vec<(u64, u32)>,
     pub refused: bool,
-    /// What the client said last that its requests pass.
+    /// Caps that the client last set for its requests.
     pub caps: Option<Arc<Caps>>,
 }
 
@@ -68,8 +68,6 @@ impl Context for Fake {
             preferred_bytes: 4096,
             transfer_bytes_max: 32 << 20,
             volatile_cache: false,
-            segments_max: 1,
-            segment_align_bytes: 1,
             pages_align_bytes: 0,
         }
     }
@@ -152,9 +150,9 @@ impl Context for Fake {
 pub struct Peer<C> {
     pub client: C,
     pub fake: Fake,
-    /// Sent by the peer, not yet received.
+    /// Bytes sent by the peer, not yet received.
     pub incoming: VecDeque<u8>,
-    /// Come with the next bytes.
+    /// Descriptors that come with the next bytes.
     pub incoming_descriptors: Vec<OwnedFd>,
     /// The peer sends no more.
     pub ended: bool,
@@ -162,11 +160,11 @@ pub struct Peer<C> {
     pub reads: bool,
     /// The device works.
     pub executes: bool,
-    /// What the device answers with.
+    /// Status of the device's answers.
     pub status: Status,
     /// At most so many bytes come with one receive.
     pub piece_bytes: usize,
-    /// What the peer has read.
+    /// Bytes that the peer has read.
     pub read: Vec<u8>,
     /// Sends that ended.
     pub sends: usize,

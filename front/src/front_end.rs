@@ -1,7 +1,8 @@
-//! What a front end is to the rest of the product: addresses, listeners, counters, limits, drain.
+//! Interface of a front end to the rest of the product: addresses, listeners, counters, limits, drain.
 //!
-//! A front end is a folder of this crate and a line of the registry ([`crate::FRONT_ENDS`]). Whoever reads the config,
-//! serves and reports goes through these traits and names none of them.
+//! A front end is a folder of this crate and a line of the registry ([`crate::FRONT_ENDS`]). Code that reads the
+//! config, serves and reports uses these traits and names no front end.
+
 //!
 //! ```text
 //!   key and text ─FrontEnd::parse▶ Address ─listen▶ Listener ─into_clients▶ clients, which the engine calls
@@ -16,12 +17,12 @@
 //! | which addresses it understands | [`crate::socket`]: those of sockets, the file at a path | reads the config |
 //! | names of its counters ([`crate::stats::Names`]) | [`crate::stats`]: the counters | prints them |
 //! | which memory it counts | [`crate::memory`]: what a connection, a tenant, the server may hold | the limits |
-//! | when a connection belongs to a tenant | [`crate::places`]: connections of each tenant | how many |
-//! | what a client does when it drains | [`crate::export::Door`]: no new clients of an export | when |
+//! | when a connection belongs to a tenant | [`crate::connection_slots`]: connections of each tenant | how many |
+//! | what a client does when it drains | [`crate::export::ExportState`]: no new clients of an export | when |
 //!
 //! # Upgrade
 //! Another process takes the place of this one, with its listeners and connections (`docs/use/upgrade.md`). A front end
-//! says which descriptors and which state of its clients travel:
+//! says which descriptors and which state of its clients are handed over:
 //!
 //! | step | process | of a front end |
 //! |---|---|---|
@@ -35,35 +36,20 @@
 //! # Drain
 //! All clients: [`mqfq_blk::engine::Engine::drain`]. Those of one export: [`drain_export`]. One client:
 //! `Engine::drain_some` with the number of its label. A front end says in [`mqfq_blk::client::Client::label`] which
-//! export a client uses, and refuses new ones where [`crate::export::Door::is_closed`].
+//! export a client uses, and refuses new ones where [`crate::export::ExportState::is_closed`].
 
+pub use crate::listen_options::{Ending, LimitsSince, ListenOptions, Log, LogLine, next_client};
+pub use crate::socket::AddressFault;
+
+use crate::connection_slots::ConnectionSlots;
 use crate::export::{Export, ExportTable};
-use crate::inherited::Inherited;
-use crate::memory::MemoryLimits;
-use crate::places::Places;
-use crate::reserve::Reserve;
 use crate::stats::Stats;
-use crate::tls::Offer;
 use mqfq_blk::client::{MakeClient, Packed, Whose};
 use mqfq_blk::engine::Engine;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-
-/// Takes one line about a client that was refused, or closed for a broken rule. Called on workers: it neither waits nor
-/// panics.
-pub type Log = Arc<dyn Fn(LogLine<'_>) + Send + Sync>;
-
-/// A line of a log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LogLine<'a> {
-    /// A sentence.
-    pub text: &'a str,
-    /// The export that the client has or wants, if it has said so.
-    pub export: Option<&'a str>,
-}
 
 /// A way for tenants to attach.
 pub trait FrontEnd: Sync {
@@ -104,23 +90,14 @@ pub trait FrontEnd: Sync {
 pub struct Manner {
     /// Its name.
     pub key: &'static str,
-    /// What it takes; the first where it is not given.
+    /// Values that it takes; the first is the default.
     pub values: &'static [&'static str],
 }
 
-/// Why a text is no address of a front end. The sentence begins with the text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum AddressFault {
-    /// "... is not an address to listen on: {0}"
-    Unreadable(String),
-    /// "... {0}, allowed is ..."
-    Refused(String),
-}
-
-/// Where a front end can listen.
+/// Address where a front end can listen.
 pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
-    /// What of the machine it takes, such as `unix:/run/a.sock`: two addresses with the same collide, whichever front
-    /// ends they are of. `None`: nothing that can be told beforehand.
+    /// Resource of the machine that it takes, such as `unix:/run/a.sock`: two addresses with one claim collide, also
+    /// those of different front ends. `None`: not known beforehand.
     fn claim(&self) -> Option<String>;
 
     /// `None`: it is on this machine alone. Else whether it is beyond its loopback, by how it is written.
@@ -143,7 +120,7 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Its clients are asked who they are where an export wants to know ([`crate::identity`]).
+    /// Its clients are asked for their identity where an export wants it ([`crate::identity`]).
     fn tells_clients_apart(&self) -> bool {
         false
     }
@@ -154,7 +131,7 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
     }
 
     /// Returns when nothing is left there of a server that was killed, or after a few seconds, or when `give_up` says
-    /// so. Whoever lives there is met again, and refused, by [`Address::listen`].
+    /// so. If a server lives there, [`Address::listen`] meets it again and fails.
     fn await_predecessor(&self, give_up: &dyn Fn() -> bool) {
         let _ = give_up;
     }
@@ -173,25 +150,25 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
     fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String>;
 
     /// Goes on listening there with what another process had packed of its listener. Until its first client is started
-    /// it accepts nobody, and dropping it removes nothing: it still is the other process's.
+    /// it accepts no client, and dropping it removes nothing: it still belongs to the other process.
     ///
     /// # Errors
     /// One sentence, which names the address: this is no such listener. As it stands here: it cannot.
     fn adopt(
         &self,
-        travelled: Travelled,
+        handed_over: HandedOver,
         exports: Arc<ExportTable>,
         options: &ListenOptions,
     ) -> Result<Box<dyn Listener>, String> {
-        let _ = (travelled, exports, options);
+        let _ = (handed_over, exports, options);
         Err("its listener cannot be taken over".to_owned())
     }
 }
 
-/// What came from another process, and which version its state is of.
+/// State of a client or listener that came from another process, with its version.
 #[derive(Debug)]
-pub struct Travelled {
-    /// As packed there.
+pub struct HandedOver {
+    /// State as packed there.
     pub packed: Packed,
     /// See [`mqfq_blk::state`].
     pub version: u16,
@@ -212,9 +189,9 @@ pub trait Listener: Send {
         u64::MAX
     }
 
-    /// Whom of its clients it lets in, which changes with the exports that it offers. As it stands here: nobody counts
-    /// them.
-    fn places(&self) -> Option<Arc<Places>> {
+    /// Places that decide which clients it admits; they change with the exports that it offers. Default: `None`,
+    /// clients are not counted.
+    fn places(&self) -> Option<Arc<ConnectionSlots>> {
         None
     }
 
@@ -230,170 +207,13 @@ pub trait Listener: Send {
     /// # Errors
     /// One sentence: a state that no connection can have, or that is not of an export here. As it stands here: it
     /// cannot.
-    fn adopt(&self, travelled: Travelled) -> Result<MakeClient, String> {
-        let _ = travelled;
+    fn adopt(&self, handed_over: HandedOver) -> Result<MakeClient, String> {
+        let _ = handed_over;
         Err("its connections cannot be taken over".to_owned())
     }
 
-    /// What the engine makes live on its workers: a client that accepts connections, or one for each queue.
+    /// Clients that the engine runs on its workers: one that accepts connections, or one for each queue.
     fn into_clients(self: Box<Self>) -> Vec<MakeClient>;
-}
-
-/// Whether the server ends, so that what outlives it is told from what goes while it serves others. Clones are of one.
-#[derive(Clone, Debug, Default)]
-pub struct Ending(Arc<AtomicBool>);
-
-impl Ending {
-    /// It ends: all clients will be drained.
-    pub fn begin(&self) {
-        // Release: pairs with the Acquire in `has_begun`. Drains are asked for by messages sent after this.
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// It ends.
-    pub fn has_begun(&self) -> bool {
-        // Acquire: pairs with the Release in `begin`.
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// Limits that hold for the clients of one listener, whatever they speak.
-#[derive(Clone)]
-pub struct ListenOptions {
-    /// Connections that have chosen an export; half of them are guaranteed to the tenants, in equal parts
-    /// ([`crate::places`]). Handshakes have places of their own, [`crate::places::handshakes_max`]. Default 1024.
-    pub connections_max: usize,
-    /// Memory of the payloads of one connection, bytes; one request or piece always fits. Default
-    /// [`MemoryLimits::CONNECTION_BYTES`].
-    pub bytes_in_flight_max: u64,
-    /// From the start of a connection to the end of its handshake; one that takes longer is closed, so that clients who
-    /// say nothing do not stay. Default 10 s.
-    pub handshake_timeout: Duration,
-    /// From the moment that a client is waited for in the middle of something (a reply that it takes, the rest of a
-    /// request) to its next byte; one that takes longer is closed. For front ends that have such clients. Default 60 s.
-    pub stall_timeout: Duration,
-    /// Permissions of a unix socket. Default 0o600: who may reach a tenant's bytes is for the administrator to say.
-    pub socket_mode: u32,
-    /// For all listeners of a process; each [`Default`] has its own.
-    pub reserve: Arc<Reserve>,
-    /// Sockets that are listened on already, for all listeners of a process. Default: none.
-    pub inherited: Arc<Inherited>,
-    /// Encryption, for front ends that can. Default: none.
-    pub tls: Option<Offer>,
-    /// What of these limits was changed since, for all listeners of a process.
-    pub since: Arc<LimitsSince>,
-    /// Workers of the engine. Default 1.
-    pub workers: usize,
-    /// The process takes the place of another one, which serves until then. Default: no.
-    pub replaces: bool,
-    /// For all listeners of a process: whether it ends. Default: it does not.
-    pub ending: Ending,
-    /// Where lines about broken connections and refused clients go. Default: nowhere; [`Stats`] counts them anyway.
-    pub log: Option<Log>,
-}
-
-impl ListenOptions {
-    /// [`ListenOptions::bytes_in_flight_max`] of a connection that begins now.
-    pub fn bytes_in_flight_max_now(&self) -> u64 {
-        self.since.bytes_in_flight_max.now().unwrap_or(self.bytes_in_flight_max)
-    }
-
-    /// [`ListenOptions::handshake_timeout`] of a connection that begins now.
-    pub fn handshake_timeout_now(&self) -> Duration {
-        self.since.handshake_timeout_ns.now().map_or(self.handshake_timeout, Duration::from_nanos)
-    }
-
-    /// [`ListenOptions::stall_timeout`] from now on.
-    pub fn stall_timeout_now(&self) -> Duration {
-        self.since.stall_timeout_ns.now().map_or(self.stall_timeout, Duration::from_nanos)
-    }
-
-    /// [`ListenOptions::socket_mode`] of a socket that is made now.
-    pub fn socket_mode_now(&self) -> u32 {
-        self.since.socket_mode.now().map_or(self.socket_mode, |mode| mode as u32)
-    }
-}
-
-/// Limits that were changed while clients are served. Who has come before keeps what was.
-#[derive(Debug, Default)]
-pub struct LimitsSince {
-    bytes_in_flight_max: Since,
-    handshake_timeout_ns: Since,
-    stall_timeout_ns: Since,
-    socket_mode: Since,
-}
-
-impl LimitsSince {
-    /// From now on these.
-    pub fn set(
-        &self,
-        bytes_in_flight_max: u64,
-        handshake_timeout: Duration,
-        stall_timeout: Duration,
-        socket_mode: u32,
-    ) {
-        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1);
-        self.bytes_in_flight_max.set(bytes_in_flight_max);
-        self.handshake_timeout_ns.set(ns(handshake_timeout));
-        self.stall_timeout_ns.set(ns(stall_timeout));
-        self.socket_mode.set(socket_mode.into());
-    }
-}
-
-/// A number that was set, below `u64::MAX`.
-#[derive(Debug)]
-struct Since(AtomicU64);
-
-impl Default for Since {
-    fn default() -> Since {
-        Since(AtomicU64::new(u64::MAX))
-    }
-}
-
-impl Since {
-    fn now(&self) -> Option<u64> {
-        // Relaxed: a number that nothing else is ordered by; a connection that begins meanwhile has either.
-        Some(self.0.load(Ordering::Relaxed)).filter(|number| *number != u64::MAX)
-    }
-
-    fn set(&self, number: u64) {
-        // Relaxed: see `now`.
-        self.0.store(number, Ordering::Relaxed);
-    }
-}
-
-impl Default for ListenOptions {
-    fn default() -> Self {
-        ListenOptions {
-            connections_max: 1024,
-            bytes_in_flight_max: MemoryLimits::CONNECTION_BYTES,
-            handshake_timeout: Duration::from_secs(10),
-            stall_timeout: Duration::from_secs(60),
-            socket_mode: 0o600,
-            reserve: Arc::default(),
-            inherited: Arc::default(),
-            tls: None,
-            since: Arc::default(),
-            workers: 1,
-            replaces: false,
-            ending: Ending::default(),
-            log: None,
-        }
-    }
-}
-
-impl fmt::Debug for ListenOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ListenOptions")
-            .field("connections_max", &self.connections_max)
-            .field("bytes_in_flight_max", &self.bytes_in_flight_max)
-            .field("handshake_timeout", &self.handshake_timeout)
-            .field("stall_timeout", &self.stall_timeout)
-            .field("socket_mode", &format_args!("{:#o}", self.socket_mode))
-            .field("tls", &self.tls)
-            .field("log", &self.log.is_some())
-            .finish()
-    }
 }
 
 /// An address and whose it is, as a config names it.
@@ -412,7 +232,7 @@ impl ExportAddress {
         Ok(ExportAddress { front_end, address: front_end.parse(text)? })
     }
 
-    /// The same with values of the front end's [`FrontEnd::manners`], in their order.
+    /// Parses `text` with values of the front end's [`FrontEnd::manners`], in their order.
     ///
     /// # Errors
     /// As [`FrontEnd::parse_with`].
@@ -424,7 +244,7 @@ impl ExportAddress {
         Ok(ExportAddress { front_end, address: front_end.parse_with(text, values)? })
     }
 
-    /// Whose address it is.
+    /// Front end of the address.
     pub fn front_end(&self) -> &'static dyn FrontEnd {
         self.front_end
     }
@@ -434,9 +254,19 @@ impl ExportAddress {
         &*self.address
     }
 
-    /// Front end and text, of which there is one for each address.
-    fn key(&self) -> (&'static str, String) {
-        (self.front_end.name(), self.address.to_string())
+    /// Name of the address among those of all front ends: front end and text.
+    pub fn key(&self) -> String {
+        ExportAddress::key_of(self.front_end, &self.address)
+    }
+
+    /// [`ExportAddress::key`] of the address with this text.
+    pub fn key_of(front_end: &dyn FrontEnd, text: impl fmt::Display) -> String {
+        format!("{} at {text}", front_end.name())
+    }
+
+    /// Names by which addresses that collide find each other: two that collide have one in common.
+    pub fn resources(&self) -> impl Iterator<Item = String> {
+        self.address.claim().into_iter().chain([self.key()])
     }
 
     /// They are not the same address, or one that cannot be shared, and both cannot be listened on.
@@ -456,7 +286,7 @@ impl fmt::Display for ExportAddress {
 
 impl fmt::Debug for ExportAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}", self.front_end.name(), self.address)
+        f.write_str(&self.key())
     }
 }
 
@@ -468,16 +298,9 @@ impl PartialEq for ExportAddress {
 
 impl Eq for ExportAddress {}
 
-/// A number for a client's label, another one at each call.
-pub fn next_client() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: only that it is another one matters.
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Closes a listener, by its [`Listener::number`]: what it has made is removed, and nobody comes by it any more. Who
-/// has come by it stays. Returns whether it was gone within `grace`: a socket's has no requests, and nothing that it
-/// could wait for; a block device's waits for the kernel, and for whoever uses it.
+/// Closes a listener, by its [`Listener::number`]: its files or devices are removed, and no client comes by it any
+/// more; its earlier clients stay. Returns whether it was gone within `grace`: a socket's listener has no requests and
+/// waits for nothing; a block device's waits for the kernel and for the device's users.
 pub fn close_listener(engine: &Engine, number: u64, grace: Duration) -> bool {
     engine.drain_some(Whose::Client(number), grace)
 }
@@ -485,6 +308,6 @@ pub fn close_listener(engine: &Engine, number: u64, grace: Duration) -> bool {
 /// Takes no new clients of `export`, on any of its addresses, and drains those that it has. Clients still there after
 /// `grace` have what they wait for ended. Returns whether none had to be. The other exports go on.
 pub fn drain_export(engine: &Engine, export: &Export, grace: Duration) -> bool {
-    export.door.close();
+    export.state.close();
     engine.drain_some(Whose::Export(export.id.number()), grace)
 }

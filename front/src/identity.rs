@@ -1,21 +1,24 @@
-//! Who is a client, and may it have this export? By the names in its certificate, or by the user of its process.
+//! Identity of a client, and access to exports: by the names in its certificate, or by the user of its process.
 //!
-//! An export without a list is anybody's who reaches its address. With lists, a client must be in one of them: a name
+//! An export without a list is open to any client that reaches its address. With lists, a client must be in one: a name
 //! of its certificate in `identities`, its user in `uids`, its group in `gids`. A client without a certificate has no
 //! name, and a client of another machine has no user.
 //!
 //! Names are compared as they are, but those of DNS without regard to the case of ASCII letters; no name has wildcards.
 //! Sources: RFC 5280, 4.2.1.6 (subject alternative name) and A.1 (common name); unix(7), SO_PEERCRED.
 
+#[cfg(feature = "tls")]
 mod certificate;
 
+#[cfg(feature = "tls")]
 pub use certificate::names;
+#[cfg(feature = "tls")]
 pub(crate) use certificate::rsa_bits;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-/// What a name is of.
+/// Kind of a name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// `dns`: a dNSName.
@@ -32,7 +35,7 @@ impl Kind {
     /// All, in the order of their keys in messages.
     pub const ALL: [Kind; 4] = [Kind::Dns, Kind::Uri, Kind::Email, Kind::CommonName];
 
-    /// As the config writes it.
+    /// Name in the config.
     pub const fn key(self) -> &'static str {
         match self {
             Kind::Dns => "dns",
@@ -46,7 +49,7 @@ impl Kind {
 /// Longest name, bytes: as long as an export's.
 pub const NAME_BYTES_MAX: usize = 4096;
 
-/// What [`Identity::parse`] takes, for an error's "allowed is".
+/// Forms that [`Identity::parse`] takes, for an error's "allowed is".
 pub const IDENTITIES: &str = "\"dns:NAME\", \"uri:URI\", \"email:ADDRESS\", \"cn:NAME\"";
 
 /// A name that a certificate can have.
@@ -93,7 +96,7 @@ pub struct Credentials {
     pub pid: i32,
 }
 
-/// What is known of a client.
+/// Names and credentials known of a client.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Peer {
     /// The names in its certificate, which a trusted authority has signed. None without one.
@@ -103,7 +106,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Who is at the other end of `socket`, which must be open.
+    /// Peer at the other end of `socket`, which must be open.
     pub fn of_socket(socket: BorrowedFd<'_>) -> Peer {
         // A TCP socket answers with a process of 0, or an error.
         let found = rustix::net::sockopt::socket_peercred(socket).ok();
@@ -145,13 +148,13 @@ pub struct Access {
 }
 
 impl Access {
-    /// It takes anybody.
+    /// It admits every client.
     pub fn is_open(&self) -> bool {
         let Access { identities, uids, gids } = self;
         identities.is_empty() && uids.is_empty() && gids.is_empty()
     }
 
-    /// It takes `peer`.
+    /// It admits `peer`.
     pub fn admits(&self, peer: &Peer) -> bool {
         self.is_open()
             || peer.names.iter().any(|name| self.identities.contains(name))

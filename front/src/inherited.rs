@@ -1,13 +1,13 @@
-//! Sockets that somebody else listens on for us: a service manager that passes them to the process (socket activation).
+//! Listening sockets that a service manager passes to the process (socket activation).
 //!
-//! A socket is used at the address where it listens: a unix path as the config writes it, or a TCP port. Its file is
-//! whoever's that made it, and stays at the end.
+//! A socket is used at the address where it listens: a unix path as the config writes it, or a TCP port. Its file
+//! belongs to its maker, and stays at the end.
 
 use crate::socket::SocketAddress;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The sockets that were passed, as long as nobody uses them.
+/// Passed sockets that are not in use.
 #[derive(Default)]
 pub struct Inherited(Mutex<Vec<(String, OwnedFd)>>);
 
@@ -28,19 +28,19 @@ impl Inherited {
         self.sockets().iter().any(|(_, socket)| address.is_where(socket))
     }
 
-    /// The one that listens at `address`, which it is no more.
+    /// Removes and returns the socket that listens at `address`.
     pub(crate) fn take(&self, address: &SocketAddress) -> Option<OwnedFd> {
         let mut sockets = self.sockets();
         let at = sockets.iter().position(|(_, socket)| address.is_where(socket))?;
         Some(sockets.remove(at).1)
     }
 
-    /// It is used no more, and listens on.
+    /// Takes back a socket that is no longer used; it goes on listening.
     pub(crate) fn give_back(&self, socket: OwnedFd) {
         self.sockets().push((String::new(), socket));
     }
 
-    /// Names of those that nobody has used.
+    /// Names of unused sockets.
     pub fn left(&self) -> Vec<String> {
         self.sockets().iter().map(|(name, _)| name.clone()).collect()
     }

@@ -1,22 +1,28 @@
-//! The upper edge: what tenants attach to. Protocols live here and nowhere else; scheduling does not live here at all.
+//! The upper edge, which tenants attach to. Protocols live here and nowhere else; scheduling does not live here at all.
 //!
-//! A front end is a folder of this crate and a line of the registry below. [`front_end`] says what it is to the rest of
-//! the product.
+//! A front end is a folder of this crate and a line of the registry below. [`front_end`] is its interface to the rest
+//! of the product.
+
 #![forbid(unsafe_code)]
 
+pub mod connection_slots;
 pub mod export;
 #[cfg(test)]
 mod fake;
 pub mod front_end;
 pub mod identity;
 pub mod inherited;
+pub mod listen_options;
 pub mod listener;
 pub mod memory;
-pub mod places;
 pub mod reserve;
 pub mod socket;
 pub mod stats;
 pub mod takeover;
+#[cfg(feature = "tls")]
+pub mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "without_tls.rs"]
 pub mod tls;
 
 /// Makes the module of each front end, and the list of all.

@@ -2,10 +2,10 @@
 //!
 //! Each connection accepted is handed to the engine, which chooses the worker where it lives.
 
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::export::ExportTable;
-use crate::front_end::{ListenOptions, Listener, LogLine, Travelled};
+use crate::front_end::{HandedOver, ListenOptions, Listener, LogLine};
 use crate::inherited::Inherited;
-use crate::places::{Place, Places};
 use crate::socket::{Listening, SocketAddress};
 use crate::stats::{Names, Stats};
 use mqfq_blk::client::{Client, Context, Event, Label, MakeClient, Packed, PackedClient};
@@ -25,36 +25,37 @@ const RETRY_NS: u64 = 10_000_000;
 const UNTAKEN: &str = "its connections cannot be taken over";
 
 /// Makes the client of a connection that was accepted, from its place among the handshakes (which holds its socket).
-pub type MakeConnection = Box<dyn Fn(Place) -> Box<dyn Client + Send> + Send>;
+pub type MakeConnection = Box<dyn Fn(ConnectionSlot) -> Box<dyn Client + Send> + Send>;
 
 /// Makes the client of a connection that another process had, from its place and its state there; or says why not.
-pub type MakeTravelled = Box<dyn Fn(Place, &mut StateReader<'_>) -> Result<Box<dyn Client + Send>, String> + Send>;
+pub type MakeTravelled =
+    Box<dyn Fn(ConnectionSlot, &mut StateReader<'_>) -> Result<Box<dyn Client + Send>, String> + Send>;
 
 /// A listening socket whose connections live on the engine's workers.
 ///
-/// Of it there travel the socket, and connections that it has accepted and not begun.
+/// Another process gets the socket, and connections that are accepted and not begun.
 pub struct SocketListener {
     listening: Listening,
-    /// For clients that pass descriptors.
+    /// Door for clients that pass descriptors.
     door: Option<Behind>,
-    /// The socket is a service manager's as well, who goes on with it: it is not shut down, and its file stays.
+    /// The socket is a service manager's as well, which goes on with it: it is not shut down, and its file stays.
     lent: Option<Lent>,
     connection: MakeConnection,
-    travelled: Option<MakeTravelled>,
+    handed_over: Option<MakeTravelled>,
     /// Accepted and not begun: while it is paused, or by another process.
     waiting: Vec<OwnedFd>,
     accepting: bool,
     paused: bool,
     options: ListenOptions,
     stats: Arc<Stats>,
-    places: Arc<Places>,
+    places: Arc<ConnectionSlots>,
     /// Its address in reports and the log, if that is not its socket's.
     shown: Option<String>,
     done: bool,
 }
 
-/// The door of a listener, and a copy of its socket, which is closed after the socket itself: connections that nobody
-/// has accepted, with what they were sent, go with the last one.
+/// The door of a listener, and a copy of its socket, which is closed after the socket itself: connections not yet
+/// accepted, and everything sent on them, go with the last one.
 struct Behind {
     door: Arc<Door>,
     /// `None`: no descriptor is left.
@@ -63,10 +64,10 @@ struct Behind {
     is_timed: bool,
 }
 
-/// A socket of a service manager. Dropped, it is there for who listens at its address next: after a drain, and when the
-/// change that wanted the listener has failed.
+/// A socket of a service manager. Dropped, it is there for the next listener at its address: after a drain, and when
+/// the change that wanted the listener has failed.
 struct Lent {
-    /// Until it is dropped.
+    /// The socket, until `Lent` is dropped.
     socket: Option<OwnedFd>,
     by: Arc<Inherited>,
 }
@@ -85,8 +86,8 @@ impl Drop for Lent {
 }
 
 impl SocketListener {
-    /// Listens on `address` for clients of `exports`, which a front end with these names makes of connections. A socket
-    /// file that nobody listens on any more is replaced.
+    /// Listens on `address` for clients of `exports`, which a front end with these names makes of connections. A stale
+    /// socket file is replaced.
     ///
     /// # Errors
     /// One sentence for the user, which names the address.
@@ -110,26 +111,26 @@ impl SocketListener {
         Ok(SocketListener { lent, ..SocketListener::of(listening, exports, options, names, connection) })
     }
 
-    /// The same with what a listener of another process had packed.
+    /// Goes on with the packed listener of another process.
     ///
     /// # Errors
     /// One sentence for the user, which names the address.
     pub fn adopt(
         address: &SocketAddress,
-        travelled: Travelled,
+        handed_over: HandedOver,
         exports: &ExportTable,
         options: ListenOptions,
         names: &'static Names,
         connection: MakeConnection,
     ) -> Result<SocketListener, String> {
-        let Travelled { packed: Packed { state, descriptors }, version } = travelled;
+        let HandedOver { packed: Packed { state, descriptors }, version } = handed_over;
         StateReader::new(version, &state).end().map_err(|fault| format!("{address}: {fault}"))?;
         let mut descriptors = descriptors.into_iter();
         let socket = descriptors.next().ok_or_else(|| format!("{address}: its socket was not handed over"))?;
         let listening = address.adopt(socket)?;
         let mut listener = SocketListener::of(listening, exports, options, names, connection);
         listener.waiting = descriptors.collect();
-        // The same socket once more, if a service manager has passed it to this process, too.
+        // A second copy of this socket, if a service manager has passed it to this process, too.
         listener.lent = Lent::take(&listener.options.inherited, address);
         Ok(listener)
     }
@@ -143,13 +144,13 @@ impl SocketListener {
     ) -> SocketListener {
         options.reserve.take_back();
         let stats = Stats::new(names);
-        let places = Places::new(exports, &options, stats.clone());
+        let places = ConnectionSlots::new(exports, &options, stats.clone());
         SocketListener {
             listening,
             door: None,
             lent: None,
             connection,
-            travelled: None,
+            handed_over: None,
             waiting: Vec::new(),
             accepting: false,
             paused: false,
@@ -161,20 +162,20 @@ impl SocketListener {
         }
     }
 
-    /// The same, whose connections can be taken over from another process by `travelled`.
+    /// Returns this listener, which takes over another process's connections with `handed_over`.
     #[must_use]
-    pub fn with_travelled(self, travelled: MakeTravelled) -> SocketListener {
-        SocketListener { travelled: Some(travelled), ..self }
+    pub fn with_travelled(self, handed_over: MakeTravelled) -> SocketListener {
+        SocketListener { handed_over: Some(handed_over), ..self }
     }
 
-    /// The same, whose clients pass descriptors, which come by `door`: while that is full, none is accepted.
+    /// Returns this listener for clients that pass descriptors by `door`: while that is full, none is accepted.
     #[must_use]
     pub fn with_door(self, door: Arc<Door>) -> SocketListener {
         let socket = self.listening.socket.try_clone().ok().map(|socket| door.pass(socket));
         SocketListener { door: Some(Behind { door, _socket: socket, is_timed: false }), ..self }
     }
 
-    /// The same, called `address` in reports and the log: for a front end whose addresses have a scheme of their own.
+    /// Returns this listener, called `address` in reports and the log: for front ends with their own address scheme.
     #[must_use]
     pub fn shown_as(self, address: String) -> SocketListener {
         SocketListener { shown: Some(address), ..self }
@@ -190,7 +191,7 @@ impl SocketListener {
         self.stats.clone()
     }
 
-    /// As the engine wants it.
+    /// The client that accepts, as the engine wants it.
     pub fn into_client(self) -> MakeClient {
         Box::new(move || Box::new(self))
     }
@@ -206,7 +207,7 @@ impl SocketListener {
         if let Some(Behind { door, is_timed, .. }) = &mut self.door
             && door.is_full(1)
         {
-            // Nobody tells when a descriptor was closed.
+            // A closed descriptor is not signalled, so look again later.
             if !std::mem::replace(is_timed, true) {
                 context.timer(context.now_ns().saturating_add(RETRY_NS), 0);
             }
@@ -238,7 +239,7 @@ impl SocketListener {
             // Its close may wait for what lies unread in it.
             Some(Behind { door, .. }) => self.places.enter_by_door(door.pass(socket)),
             None => {
-                // Of one that connected before the listener refused them.
+                // Descriptors of a client that connected before the listener refused them.
                 passed::refuse(&socket);
                 self.places.enter(socket)
             }
@@ -268,7 +269,7 @@ impl Listener for SocketListener {
         self.places.number()
     }
 
-    fn places(&self) -> Option<Arc<Places>> {
+    fn places(&self) -> Option<Arc<ConnectionSlots>> {
         Some(self.places.clone())
     }
 
@@ -279,12 +280,12 @@ impl Listener for SocketListener {
         }
     }
 
-    fn adopt(&self, Travelled { packed, version }: Travelled) -> Result<MakeClient, String> {
+    fn adopt(&self, HandedOver { packed, version }: HandedOver) -> Result<MakeClient, String> {
         let address = &self.listening.address;
-        let Some(travelled) = &self.travelled else { return Err(format!("{address}: {UNTAKEN}")) };
+        let Some(handed_over) = &self.handed_over else { return Err(format!("{address}: {UNTAKEN}")) };
         let [socket] = <[OwnedFd; 1]>::try_from(packed.descriptors)
             .map_err(|_| format!("{address}: a connection was not handed over with one socket"))?;
-        let client = travelled(self.places.enter_travelled(socket), &mut StateReader::new(version, &packed.state))
+        let client = handed_over(self.places.enter_handed_over(socket), &mut StateReader::new(version, &packed.state))
             .map_err(|why| format!("a connection to {address} cannot be taken over: {why}"))?;
         Ok(Box::new(move || client))
     }
@@ -322,7 +323,7 @@ impl Client for SocketListener {
             // The kernel takes the descriptor before it looks for a client, so this says nothing of whether one waits.
             Err(Errno::MFILE | Errno::NFILE) => {
                 if !self.options.reserve.give_up() {
-                    // Nobody tells when a descriptor comes back.
+                    // A free descriptor is not signalled, so look again later.
                     return context.timer(context.now_ns().saturating_add(RETRY_NS), 0);
                 }
             }
@@ -366,9 +367,9 @@ impl Client for SocketListener {
 
     fn drain(&mut self, context: &mut dyn Context) {
         self.done = true;
-        // The kernel tries an accept at a unix socket that is shut down 128 times, because the socket can be read from
-        // and has nobody (Linux 6.18: `APOLL_MAX_RETRY` of io_uring; a call that does not wait never looks at the
-        // shutdown). An accept that is cancelled ends at once.
+        // The kernel tries an accept at a unix socket that is shut down 128 times, because the socket is readable and
+        // no client waits (Linux 6.18: `APOLL_MAX_RETRY` of io_uring; a call that does not wait never looks at the
+        // shutdown). A cancelled accept ends at once.
         context.interrupt();
         match self.lent.take() {
             None => context.shutdown(self.listening.socket.as_raw_fd()),

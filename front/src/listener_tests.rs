@@ -16,7 +16,7 @@ const NAMES: Names =
     Names { front_end: "test", requests: &[], rules: &["crowded"], crowded_out: 0, handshakes_max: 1024, own: &[] };
 
 /// A client that does nothing, in its place.
-struct Idle(#[expect(dead_code, reason = "it holds the place")] Place);
+struct Idle(#[expect(dead_code, reason = "it holds the place")] ConnectionSlot);
 
 impl Client for Idle {
     mqfq_testing::ignores!(start, event, completed, turn_end, room, drain);
@@ -263,7 +263,7 @@ fn a_process_without_descriptors_turns_clients_away_until_there_are_some_and_the
     assert_eq!((fake.accepts, fake.timers.len()), (3, 1));
     listener.event(&mut fake, Event::Timer { user: 0 });
     assert_eq!(fake.accepts, 4);
-    // Others were closed meanwhile: whoever comes first is served.
+    // Others were closed meanwhile: the first client to come is served.
     LEFT.store(1, Relaxed);
     let (ours, theirs) = pair();
     listener.event(&mut fake, accepted(Ok(ours)));
@@ -332,9 +332,10 @@ fn connections_that_were_accepted_and_not_begun_begin_in_the_next_process() {
     drop(listener);
     let idle = |place| Box::new(Idle(place)) as _;
     let (address, exports) = (SocketAddress::Unix(directory.socket()), ExportTable::new([]).unwrap());
-    let travelled = Travelled { packed, version: VERSION };
+    let handed_over = HandedOver { packed, version: VERSION };
     let mut listener =
-        SocketListener::adopt(&address, travelled, &exports, ListenOptions::default(), &NAMES, Box::new(idle)).unwrap();
+        SocketListener::adopt(&address, handed_over, &exports, ListenOptions::default(), &NAMES, Box::new(idle))
+            .unwrap();
     let mut fake = Fake::default();
     listener.start(&mut fake);
     assert_eq!((fake.attached.len(), fake.accepts), (2, 1));

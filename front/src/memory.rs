@@ -2,12 +2,12 @@
 //!
 //! A payload is what a request carries: the bytes of a write on their way in, the bytes of a read on their way out. Its
 //! memory is taken piece by piece as bytes move ([`PIECE_BYTES_MAX`]), counted here first, and given back when the
-//! device or the client has the bytes. A connection that gets none waits; nobody is refused.
+//! device or the client has the bytes. A connection that gets none waits; none is refused.
 //!
 //! # Who may take `n` bytes
 //! | holds now | may take if |
 //! |---|---|
-//! | a connection with nothing | always: so everybody gets on, one piece at a time, whatever its siblings hold |
+//! | a connection with nothing | always: so each gets on, one piece at a time, whatever its siblings hold |
 //! | a connection with something | `held + n <= ` its limit |
 //! | a tenant | `held + n <= ` its limit |
 //! | a tenant, up to its guarantee | always |
@@ -16,11 +16,11 @@
 //! Half of the server's memory is guaranteed to tenants in equal parts, each a multiple of 16 KiB and at most 16 GiB;
 //! the rest is the pool. While the server runs, tenants come and go and limits change ([`ServerMemory::share`]). A
 //! tenant's guarantee lies in one word with what it holds: so each step knows the guarantee that it was made under, and
-//! the parts beyond it add up to the pool's through any change. Nobody has to give anything back; who holds more than
-//! there may be now gets no more until less is held.
+//! the parts beyond it add up to the pool's through any change. A tenant over its new limit keeps its memory, but gets
+//! no more until it holds less.
 //!
 //! # Example
-//! Server 256 MiB, four tenants: each has 256 / 2 / 4 = 32 MiB that nobody can take from it, and 128 MiB are in the
+//! Server 256 MiB, four tenants: each has 256 / 2 / 4 = 32 MiB that no other can take, and 128 MiB are in the
 //! pool. A tenant with a limit of 64 MiB that reads no replies holds its 32 MiB and 32 MiB of the pool. Three of them
 //! hold 96 MiB of the pool, and the fourth still has 64 MiB.
 //!
@@ -28,8 +28,8 @@
 //! All payloads together hold at most the server's memory and one piece for each connection.
 //!
 //! # Orderings
-//! Relaxed throughout: the numbers are counts. The memory that they stand for is owned by whoever took it, and reaches
-//! nobody through them. Workers of one tenant can each see the other's bytes late or early by one operation; then a
+//! Relaxed throughout: the numbers are counts. The memory that they stand for belongs to its taker, and is not passed
+//! on through them. Workers of one tenant can each see the other's bytes late or early by one operation; then a
 //! piece is refused that would have fitted, and the connection asks again.
 //!
 //! A take counts at the tenant first and at the pool second. Between the two, another worker of the same tenant may
@@ -47,22 +47,22 @@ pub const PIECE_BYTES_MAX: u32 = 128 << 10;
 /// Payload memory of a server, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryLimits {
-    /// Of all tenants together.
+    /// Limit of all tenants together.
     pub server_bytes: u64,
     /// Tenants that share it, at least 1.
     pub tenants: usize,
 }
 
 impl MemoryLimits {
-    /// Payload memory of a server that is told nothing, bytes.
+    /// Default payload memory of a server, bytes.
     pub const SERVER_BYTES: u64 = 256 << 20;
-    /// The same of a tenant.
+    /// Default payload memory of a tenant, bytes.
     pub const TENANT_BYTES: u64 = 64 << 20;
-    /// The same of a connection.
+    /// Default payload memory of a connection, bytes.
     pub const CONNECTION_BYTES: u64 = 16 << 20;
 }
 
-/// What tenants hold beyond their guarantees, bytes.
+/// Memory that tenants hold beyond their guarantees, bytes.
 #[derive(Debug)]
 struct Pool {
     /// Below zero for a moment, see "Orderings" at the head of the file.
@@ -91,7 +91,7 @@ pub struct ServerMemory {
     guaranteed_bytes: AtomicU64,
 }
 
-/// What each tenant is guaranteed, and what is in the pool, bytes.
+/// Each tenant's guarantee, and the size of the pool, bytes.
 fn shares(limits: MemoryLimits) -> (u64, u64) {
     let MemoryLimits { server_bytes, tenants } = limits;
     let tenants = tenants.max(1) as u64;
@@ -116,21 +116,9 @@ impl ServerMemory {
         Arc::new(tenant)
     }
 
-    /// Shares `server_bytes` out among `tenants` from now on, each with the most that it may hold: those that are
-    /// there, and perhaps others that are made afterwards, so many in all as `limits` says.
-    pub fn share<'a>(&self, limits: MemoryLimits, tenants: impl IntoIterator<Item = (&'a TenantMemory, u64)>) {
-        let (guaranteed_bytes, pool_bytes) = shares(limits);
-        // Relaxed, all: counts, see "Orderings".
-        self.guaranteed_bytes.store(guaranteed_bytes, Relaxed);
-        self.pool.bytes_max.store(pool_bytes, Relaxed);
-        for (tenant, bytes_max) in tenants {
-            tenant.bytes_max.store(bytes_max, Relaxed);
-            tenant.guarantee(guaranteed_bytes.min(bytes_max));
-        }
-    }
-
-    /// The same while nobody's limit changes: the price grows with the tenants only where their guarantee is another.
-    pub fn share_again<'a>(&self, limits: MemoryLimits, tenants: impl IntoIterator<Item = &'a TenantMemory>) {
+    /// Shares `server_bytes` out among `tenants`, and among tenants that are made afterwards, as `limits` counts them.
+    /// Visits the tenants only if their guarantee changes.
+    pub fn share<'a>(&self, limits: MemoryLimits, tenants: impl IntoIterator<Item = &'a TenantMemory>) {
         let (guaranteed_bytes, pool_bytes) = shares(limits);
         // Relaxed, all: counts, see "Orderings".
         self.pool.bytes_max.store(pool_bytes, Relaxed);
@@ -148,7 +136,7 @@ impl ServerMemory {
         tenant.guarantee(self.guaranteed_bytes.load(Relaxed).min(bytes_max));
     }
 
-    /// Held beyond guarantees now, bytes.
+    /// Memory held beyond guarantees now, bytes.
     pub fn pool_held_bytes(&self) -> u64 {
         // Relaxed: a count, see "Orderings".
         self.pool.held.load(Relaxed).max(0) as u64
@@ -164,7 +152,7 @@ const HELD_BITS: u32 = 44;
 /// Largest guarantee that the bits above them say, bytes.
 const GUARANTEE_BYTES_MAX: u64 = (u64::MAX >> HELD_BITS) * GRAIN_BYTES;
 
-/// What one tenant holds, on all workers.
+/// Memory that one tenant holds, on all workers.
 #[derive(Debug)]
 pub struct TenantMemory {
     /// Its guarantee in grains, above what it holds in bytes.
@@ -173,7 +161,7 @@ pub struct TenantMemory {
     pool: Arc<Pool>,
 }
 
-/// What a tenant's word says it holds, bytes.
+/// Memory held according to a tenant's word, bytes.
 const fn held_bytes(word: u64) -> u64 {
     word & ((1 << HELD_BITS) - 1)
 }
@@ -195,7 +183,7 @@ impl TenantMemory {
         held_bytes(self.held.load(Relaxed))
     }
 
-    /// What is guaranteed, and what it may hold at most, bytes.
+    /// Its guarantee and its limit, bytes.
     pub fn limits(&self) -> (u64, u64) {
         // Relaxed, both: counts, see "Orderings".
         ((self.held.load(Relaxed) >> HELD_BITS) * GRAIN_BYTES, self.bytes_max.load(Relaxed))
@@ -258,12 +246,12 @@ pub enum Short {
     Shared,
 }
 
-/// What one connection holds. Dropping it gives everything back.
+/// Memory that one connection holds. Dropping it gives everything back.
 #[derive(Debug)]
 pub struct Account {
     tenant: Arc<TenantMemory>,
     held_bytes: u64,
-    /// Of these, what is no payload and stays as long as the connection.
+    /// Part of `held_bytes` that is not payload and stays as long as the connection.
     standing_bytes: u64,
     bytes_max: u64,
 }
@@ -466,8 +454,9 @@ mod tests {
         assert_eq!(server.pool_held_bytes(), 2 * 64 * KIB, "128 KiB of each are its own");
         // Eight tenants: 64 KiB guaranteed to each; then one alone, with 512 KiB.
         let share = |count, bytes_max| {
-            let all = tenants.iter().map(|tenant| (&**tenant, bytes_max));
-            server.share(MemoryLimits { server_bytes: 1 << 20, tenants: count }, all);
+            tenants.iter().for_each(|tenant| server.limit(tenant, bytes_max));
+            server
+                .share(MemoryLimits { server_bytes: 1 << 20, tenants: count }, tenants.iter().map(|tenant| &**tenant));
         };
         share(8, 128 * KIB);
         assert_eq!(server.pool_held_bytes(), 2 * 128 * KIB);
@@ -498,7 +487,7 @@ mod tests {
                 });
             }
             for tenants in (1..=1000).rev() {
-                server.share(MemoryLimits { server_bytes: 1 << 20, tenants }, [(&*tenant, 512 * KIB)]);
+                server.share(MemoryLimits { server_bytes: 1 << 20, tenants }, [&*tenant]);
             }
         });
         assert_eq!((tenant.held_bytes(), server.pool_held_bytes()), (0, 0));
@@ -514,9 +503,9 @@ mod tests {
         assert_eq!((server.pool_held_bytes(), account.take(1)), (64 * KIB, Err(Short::Shared)));
         // The others' parts are others, too, and each limit stays what it was.
         let limits = |tenants| MemoryLimits { server_bytes: 1 << 20, tenants };
-        server.share_again(limits(16), [&*tenant]);
+        server.share(limits(16), [&*tenant]);
         assert_eq!((server.pool_held_bytes(), account.take(1)), (96 * KIB, Err(Short::Shared)), "32 KiB each");
-        server.share_again(limits(4), [&*tenant]);
+        server.share(limits(4), [&*tenant]);
         assert_eq!((server.pool_held_bytes(), account.take(1)), (64 * KIB, Err(Short::Shared)));
         server.limit(&tenant, 1 << 30);
         assert_eq!((server.pool_held_bytes(), account.take(KIB), server.pool_held_bytes()), (0, Ok(()), KIB));
@@ -526,8 +515,8 @@ mod tests {
             (Ok(()), KIB),
             "one that comes later has its own"
         );
-        // Nobody's guarantee is another, and the pool is.
-        server.share_again(MemoryLimits { server_bytes: (1 << 20) + 12 * KIB, tenants: 4 }, []);
+        // The guarantees stay, and the pool grows.
+        server.share(MemoryLimits { server_bytes: (1 << 20) + 12 * KIB, tenants: 4 }, []);
         assert_eq!((account.take(523 * KIB), account.take(1)), (Ok(()), Err(Short::Shared)));
     }
 

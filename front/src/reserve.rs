@@ -1,8 +1,8 @@
 //! A descriptor to give up when the process has no other left, so that a client that waits can be turned away.
 //!
 //! A process without descriptors cannot accept, and so cannot refuse either: its clients would hang. With one that is
-//! given up, the next client is accepted in its place. By then others may have been closed. So whoever accepts while
-//! the reserve is given up takes it back first: if that succeeds there are descriptors again, and the client stays.
+//! given up, the next client is accepted in its place. By then others may have been closed. So a listener that accepts
+//! while the reserve is given up takes it back first: if that succeeds there are descriptors, and the client stays.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -1,11 +1,10 @@
 //! Addresses of sockets, and how to listen on them: for every front end whose clients connect.
 //!
-//! A unix socket is a file. It is made with its permissions before anybody can connect, one that nobody listens on any
-//! more is replaced, and the own one is removed at the end.
+//! A unix socket is a file. It has its permissions before a client can connect, a stale one is replaced, and the
+//! server's own is removed at the end.
 
 mod lock;
 
-use crate::front_end::AddressFault;
 use rustix::fs::{Access, FileType, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -18,10 +17,19 @@ use std::path::{Path, PathBuf};
 /// Longest path of a unix socket, bytes: `sockaddr_un` has 108 and the last is a NUL.
 pub const PATH_BYTES_MAX: usize = 107;
 
-/// What [`SocketAddress::parse`] takes, for an error's "allowed is".
+/// Forms that [`SocketAddress::parse`] takes, for an error's "allowed is".
 pub const ADDRESSES: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\"";
 
 const NOT_A_SOCKET: &str = "the file exists and is not a socket";
+
+/// Why a text is no address of a front end. The sentence begins with the text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AddressFault {
+    /// "... is not an address to listen on: {0}"
+    Unreadable(String),
+    /// "... {0}, allowed is ..."
+    Refused(String),
+}
 
 /// Where a listener listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,8 +95,7 @@ impl SocketAddress {
         }
     }
 
-    /// Listens on it with room for `backlog` clients that wait. A socket file that nobody listens on any more is
-    /// replaced, and has `mode`.
+    /// Listens on it with room for `backlog` waiting clients. A stale socket file is replaced; the new one has `mode`.
     ///
     /// # Errors
     /// One sentence for the user, which names the address.
@@ -107,7 +114,7 @@ impl SocketAddress {
     }
 
     /// Whether [`SocketAddress::listen`] can succeed on this machine as it is, but for another server that listens
-    /// there now. Makes nothing: a TCP port is bound for a moment, and nobody can connect to it.
+    /// there now. Makes nothing: a TCP port is bound for a moment, and no client can connect to it.
     ///
     /// # Errors
     /// One sentence for the user, which names the address.
@@ -119,15 +126,15 @@ impl SocketAddress {
         could.map_err(|why| format!("cannot listen on {self}: {why}"))
     }
 
-    /// What removes the socket's file when it is dropped, if there is one: for who goes on listening in another one's
-    /// place.
+    /// Guard that removes the socket's file when dropped, if there is one: for a process that goes on listening in
+    /// another's place.
     pub fn own_file(&self) -> Option<impl Send + use<>> {
         self.file()
     }
 
     fn file(&self) -> Option<SocketFile> {
         match self {
-            // A file that somebody has removed meanwhile is nobody's.
+            // A file removed meanwhile needs no guard.
             SocketAddress::Unix(path) => SocketFile::new(path).ok(),
             SocketAddress::Tcp { .. } => None,
         }
@@ -187,8 +194,8 @@ impl Listening {
         }
     }
 
-    /// The socket, where it listens, and what removes the socket's file when it is dropped: for who listens without
-    /// this crate.
+    /// The socket, its address, and a guard that removes the socket's file when dropped: for listening without this
+    /// crate.
     pub fn into_parts(self) -> (OwnedFd, SocketAddress, impl Send + use<>) {
         (self.socket, self.address, self.file)
     }
@@ -275,7 +282,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Binds, sets the permissions, and listens, in this order: until the last step nobody can connect.
+/// Binds, sets the permissions, and listens, in this order: until the last step no client can connect.
 ///
 /// Two servers that start at once on one path must not take each other's socket for a stale one, so the steps are done
 /// under a lock. (Where it cannot be had they are done without: then only such a race goes unnoticed.)
@@ -298,7 +305,7 @@ fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<(OwnedFd, SocketF
     Ok((socket, file))
 }
 
-/// Unlinks the socket at `path` if nobody listens on it.
+/// Unlinks the socket at `path` if no process listens on it.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), String> {
     let stat = rustix::fs::lstat(path).map_err(|errno| errno.to_string())?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
@@ -330,7 +337,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path) == Ok(self.identity) {
-            // Nobody is left to be told; a file that stays is recognised as stale by the next server.
+            // An error cannot be reported here; the next server recognises a file that stays as stale.
             let _ = rustix::fs::unlink(&self.path);
         }
     }

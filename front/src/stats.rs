@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// What the counters of a front end are called, in logs, metrics and reports. Stable.
+/// Names of a front end's counters, in logs, metrics and reports. Stable.
 #[derive(Debug)]
 pub struct Names {
     /// The front end.
@@ -94,7 +94,7 @@ impl Stats {
         })
     }
 
-    /// What they are called.
+    /// Names of the counters.
     pub fn names(&self) -> &'static Names {
         self.names
     }
@@ -148,7 +148,7 @@ impl Stats {
     }
 }
 
-/// What one client counted and has not yet added.
+/// Counts of one client that are not yet added.
 #[derive(Debug)]
 pub struct Counted {
     requests: Box<[u64]>,

@@ -2,15 +2,15 @@
 //!
 //! `kill -9` ends a process at once, and a supervisor starts its successor at once. But the kernel first finishes what
 //! the dead one's io_uring had in flight, an accept among it, and until then its socket takes connections like that of
-//! a server that lives. (The file device meets the same with its lock, and waits for itself.)
+//! a server that lives. (The file device has this problem with its lock, and waits by itself.)
 //!
 //! | socket of | our connection to it |
 //! |---|---|
 //! | a killed server | is closed with the socket, some milliseconds later |
 //! | a server that lives and greets | gets the first byte of its greeting |
-//! | somebody who says nothing | neither: time runs out |
+//! | a silent server | neither: time runs out |
 //!
-//! Whoever lives there is then met again, and refused, by the code that binds.
+//! The code that binds then meets a living server again, and fails.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FileType;
@@ -24,8 +24,8 @@ const LOOKS_MAX: u32 = 300;
 /// From one look at whether the wait is to be given up to the next.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Returns when nobody listens on the socket, when a server there sends its greeting, when time has run out, or when
-/// `give_up` says so. Where no socket is, that costs one system call.
+/// Returns when no process listens on the socket, when a server there sends its greeting, when time has run out, or
+/// when `give_up` says so. Where no socket is, that costs one system call.
 pub fn wait_for_socket(path: &Path, give_up: &dyn Fn() -> bool) {
     let is_socket = rustix::fs::lstat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
     let Some(address) = SocketAddrUnix::new(path).ok().filter(|_| is_socket) else { return };
@@ -99,7 +99,7 @@ mod tests {
         let give_up = || looks.replace(looks.get() + 1) == 2;
         wait_for_socket(&path, &give_up);
         assert_eq!(looks.get(), 3, "given up at the third look");
-        // The same in front of a backlog of one, where that connection still waits.
+        // Again in front of a backlog of one, where that connection still waits.
         // A second listen only changes the backlog.
         rustix::net::listen(&silent, 0).unwrap();
         looks.set(0);

@@ -14,7 +14,7 @@
 //!
 //! With lists of revoked certificates each certificate of a client's chain but the authority's own must be in the scope
 //! of one, so that a list that was forgotten keeps clients out and does not let them in. A list counts until another
-//! takes its place: whoever changes the file decides how old it may be. Source: RFC 5280, sections 5 and 6.3.
+//! takes its place: the operator decides how old it may be. Source: RFC 5280, sections 5 and 6.3.
 
 use crate::identity::rsa_bits;
 use crate::identity::{Identity, names};
@@ -34,21 +34,21 @@ const RSA_BITS: [usize; 3] = [2048, 3072, 4096];
 /// Longest file, bytes: some thousand certificates.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Where the material lies, in PEM form.
+/// Paths of the material, in PEM form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Files {
     /// The server's certificate, and those between it and its authority.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// Authorities of clients. With them each client must have a certificate of one of them; without, nobody has a
+    /// Authorities of clients. With them each client must have a certificate of one of them; without, no client has a
     /// name.
     pub client_ca: Option<PathBuf>,
     /// Their lists of certificates that they have revoked (CRL). Only with authorities.
     pub client_crl: Option<PathBuf>,
 }
 
-/// What was in the files, checked.
+/// Content of the files, checked.
 #[derive(Clone)]
 pub struct Material {
     config: Arc<ServerConfig>,
@@ -68,10 +68,10 @@ impl PartialEq for Material {
     }
 }
 
-/// Which of the files is at fault, and what is wrong with it.
+/// Fault of one of the files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// As the config calls the file.
+    /// The file's key in the config.
     pub key: &'static str,
     /// The rest of a sentence that begins with the file.
     pub why: String,
@@ -197,7 +197,7 @@ fn revocation_lists(text: &[u8]) -> Result<Vec<CertificateRevocationListDer<'sta
 pub struct Keys(Mutex<Material>);
 
 impl Keys {
-    /// With `material` to begin with.
+    /// Keys with `material` in force.
     pub fn new(material: &Material) -> Arc<Keys> {
         Arc::new(Keys(Mutex::new(material.clone())))
     }
@@ -207,7 +207,7 @@ impl Keys {
         *self.lock() = material.clone();
     }
 
-    /// What a handshake begins with now.
+    /// Config that a handshake begins with now.
     pub fn now(&self) -> Arc<ServerConfig> {
         self.lock().config.clone()
     }
@@ -237,9 +237,9 @@ impl fmt::Debug for Keys {
 /// TLS at one address.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// With what.
+    /// Keys in force.
     pub keys: Arc<Keys>,
-    /// Nothing is answered without.
+    /// Clients without TLS are refused.
     pub is_required: bool,
 }
 

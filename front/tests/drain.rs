@@ -1,4 +1,4 @@
-//! The drain of one export, through real sockets and workers: its clients go, nobody new gets it, the others go on.
+//! The drain of one export, through real sockets and workers: its clients go, no new one gets it, the others go on.
 
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::memory::MemoryDevice;
@@ -6,7 +6,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::slots::{Slot, Slots};
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions};
 use mqfq_front::FRONT_ENDS;
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
+use mqfq_front::export::{BlockSizes, Export, ExportId, ExportState, ExportTable, TenantId};
 use mqfq_front::front_end::{ListenOptions, drain_export};
 use mqfq_front::memory::TenantMemory;
 use std::io::{Read, Write};
@@ -66,7 +66,7 @@ fn an_export_is_drained_and_the_others_go_on() {
         device: DeviceIndex(0),
         flow: FlowId(0),
         tenant: TenantId(Slot::first(0)),
-        door: Door::default(),
+        state: ExportState::default(),
         offset_bytes: 0,
         size_bytes: SIZE_BYTES,
         read_only: false,

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use mqfq_control::document::Document;
 use mqfq_control::events::Events;
 use mqfq_control::ledger::Ledger;
-use mqfq_control::listen::Door;
+use mqfq_control::listen::Transport;
 use mqfq_control::model::{ConfigFile, Fault, State};
 use mqfq_control::{Applied, By, Control, Listen, Proposal, Refusal, Reload, Server, Status, Via, start};
 use mqfq_daemon::config::{Config, Files};
@@ -37,7 +37,7 @@ size = \"64MiB\"
 nbd = [\"unix:/run/mqfq-fuzz\"]
 ";
 
-/// So long a whole conversation takes at most.
+/// Most time of a whole conversation.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Arbitrary, Debug)]
@@ -259,7 +259,8 @@ static SERVED: LazyLock<Served> = LazyLock::new(|| {
     first.unwrap_or_else(|error| panic!("{error}"));
     let listener = UnixListener::bind(&path).expect("a socket");
     let paper = Arc::new(Paper { ledger: Mutex::new(fresh()), events: Events::default() });
-    let listen = Listen { socket: listener.into(), address: String::new(), door: Door::Unix, keep: Box::new(()) };
+    let listen =
+        Listen { socket: listener.into(), address: String::new(), transport: Transport::Unix, keep: Box::new(()) };
     let control = start(vec![listen], paper.clone(), Vec::new()).expect("it starts");
     Served { paper, path, _control: control }
 });

@@ -29,7 +29,7 @@ enum Piece {
     Meta { set: bool, name: Name, queries: Vec<Name> },
     /// An option's header, with no data behind it.
     Header { number: u32, length_bytes: u32 },
-    /// Whatever.
+    /// Arbitrary bytes.
     Raw(Vec<u8>),
 }
 

@@ -17,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use std::io::{Read, Write};
 use std::sync::{Arc, LazyLock};
 
-/// What is done to the next bytes of either direction.
+/// A change of the next bytes of either direction.
 #[derive(Arbitrary, Debug)]
 enum Change {
     Pass,
@@ -102,7 +102,7 @@ fuzz_target!(|changes: Vec<Change>| {
         let parts = channel.seal(&reply);
         let mut to_client: Vec<u8> = parts.iter().flat_map(Part::as_slice).copied().collect();
         if !goes_on {
-            // What broke may have come behind a hello that was right, and was answered with a certificate.
+            // The broken bytes may follow a correct hello, which was answered with a certificate.
             assert!(to_client.len() < 2048 || channel.is_established(), "an alert, not {} bytes", to_client.len());
             return;
         }

@@ -36,7 +36,7 @@ enum Piece {
     Request { command: u8, flags: u8, cookie: u64, block: u16, length_bytes: u16 },
     /// A header with any numbers, and no payload.
     Header { flags: u16, command: u16, cookie: u64, offset_bytes: u64, length_bytes: u32 },
-    /// Whatever.
+    /// Arbitrary bytes.
     Raw(Vec<u8>),
 }
 
@@ -66,7 +66,7 @@ impl Piece {
     }
 }
 
-/// What was taken, in words that can be compared; checks that it may be.
+/// The taken request as text that can be compared; checks that it is allowed.
 fn told(taken: &Taken, session: &Session) -> String {
     let export = &session.export;
     match taken {

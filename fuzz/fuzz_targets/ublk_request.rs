@@ -1,5 +1,5 @@
-//! What the ublk driver could write into a descriptor or answer about a device: no bytes make it panic, and what is
-//! accepted lies in the export, in whole blocks, and in the room for its bytes.
+//! Any bytes in a ublk descriptor or in the driver's answer about a device: none cause a panic, and accepted requests
+//! lie in the export, in whole blocks, and in the room for their bytes.
 #![no_main]
 
 #[path = "../export.rs"]
@@ -44,7 +44,7 @@ fuzz_target!(|input: Input| {
     };
     let export = export(offset_bytes, size_bytes, input.read_only, block);
     if let Some(blocks) = input.shrunk_blocks {
-        export.door.resize(size_bytes.min((u64::from(blocks) + 1) * u64::from(block_bytes)));
+        export.state.resize(size_bytes.min((u64::from(blocks) + 1) * u64::from(block_bytes)));
     }
     let end_bytes = offset_bytes + export.size_now_bytes();
     for bytes in &input.descriptors {

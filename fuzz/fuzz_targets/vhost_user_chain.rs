@@ -11,10 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use mqfq_blk::request::Op;
 use mqfq_front::export::BlockSizes;
 use mqfq_front::vhost_user_blk::chain::{self, Chain};
-use mqfq_front::vhost_user_blk::disk::{Asked, Disk};
+use mqfq_front::vhost_user_blk::disk::{Disk, DiskRequest};
 use mqfq_front::vhost_user_blk::guest::{GuestMemory, RegionText};
-use mqfq_front::vhost_user_blk::packed::Packed;
-use mqfq_front::vhost_user_blk::ring::{Ring, RingAddresses};
 use mqfq_front::vhost_user_blk::wire;
 
 const MEMORY_BYTES: u64 = 64 << 10;
@@ -35,7 +33,6 @@ struct Input {
     size_blocks: u16,
     read_only: bool,
     has_indirect: bool,
-    is_packed: bool,
 }
 
 fuzz_target!(|input: Input| {
@@ -62,9 +59,7 @@ fuzz_target!(|input: Input| {
     for (place, (addr, length, flags, next)) in input.descriptors.iter().take(SIZE.into()).enumerate() {
         let words = [&u64::from(*addr >> 8).to_le_bytes()[..], &u32::from(*length).to_le_bytes()].concat();
         let (flags, next) = (u16::from(flags % 8), u16::from(next % 20));
-        // A packed ring's stand the other way round, and are available.
-        let rest = if input.is_packed { [next, flags | 1 << 7] } else { [flags, next] };
-        let rest = rest.map(u16::to_le_bytes).concat();
+        let rest = [flags, next].map(u16::to_le_bytes).concat();
         write(place as u64 * 16, &[words, rest].concat());
     }
     write(1024, &input.bytes);
@@ -72,15 +67,7 @@ fuzz_target!(|input: Input| {
     write(4096, &[&kind[..], &[0; 4], &u64::from(input.sector).to_le_bytes()].concat());
     let table = memory.area(0, usize::from(SIZE) * wire::DESCRIPTOR_BYTES, 16).unwrap();
     let mut chain = Chain::default();
-    if input.is_packed {
-        let addresses = RingAddresses { descriptors: 0, avail: 2048, used: 2056, log: None };
-        let ring = Packed::new(&memory, &addresses, SIZE, 0x8000_8000, true).unwrap();
-        let mut ring = Ring::packed(ring, None, input.has_indirect);
-        match ring.take(&memory, &mut chain, true) {
-            Ok(Some(taken)) => assert!(taken.id < SIZE && (1..=SIZE).contains(&taken.slots)),
-            Ok(None) | Err(_) => return,
-        }
-    } else if chain.read(&memory, &table, SIZE, input.head.into(), input.has_indirect).is_err() {
+    if chain.read(&memory, &table, SIZE, input.head.into(), input.has_indirect).is_err() {
         return;
     }
     let Ok((status, asked)) = disk.ask(&memory, &mut chain) else { return };
@@ -89,7 +76,7 @@ fuzz_target!(|input: Input| {
         let last = span.guest_addr + u64::from(span.length_bytes) - 1;
         assert!(memory.span(last, 1).is_some(), "{span:?} leaves the memory");
     }
-    let Ok(Asked::Io { op, offset_bytes, length_bytes }) = asked else { return };
+    let Ok(DiskRequest::Io { op, offset_bytes, length_bytes }) = asked else { return };
     for range in &chain.ranges {
         assert!(range.offset_bytes >= OFFSET_BYTES && range.length_bytes > 0);
         assert!(range.offset_bytes + range.length_bytes <= OFFSET_BYTES + export.size_bytes);

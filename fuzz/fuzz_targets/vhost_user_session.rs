@@ -25,8 +25,8 @@ enum Said {
     /// A ring at such a place.
     Ring { queue: u8, at: [u8; 3], log: bool },
     Raw { message: u8, bytes: Vec<u8>, descriptors: u8 },
-    /// Which layout rings have, and a ring of 8 or 16 that is started.
-    Features { is_packed: bool, has_events: bool, queue: u8 },
+    /// Whether rings have events, and a ring of 8 or 16 that is started.
+    Features { has_events: bool, queue: u8 },
     /// Bytes of the guest's memory, which all regions share.
     Bytes { at: u16, bytes: Vec<u8> },
 }
@@ -58,8 +58,8 @@ impl Said {
                 let index = u64::from(queue % 70) | u64::from(*log) << 32;
                 (Message::SetVringAddr, words_of(&[index, descriptors, used, avail, 0]), 0)
             }
-            Said::Features { is_packed, has_events, .. } => {
-                let bits = u64::from(*is_packed) << 34 | u64::from(*has_events) << 29 | 1 << 28;
+            Said::Features { has_events, .. } => {
+                let bits = u64::from(*has_events) << 29 | 1 << 28;
                 (Message::SetFeatures, words_of(&[bits]), 0)
             }
             Said::Bytes { .. } => (Message::GetFeatures, Vec::new(), 0),
@@ -98,9 +98,9 @@ fuzz_target!(|said: Vec<Said>| {
                 for _ in 0..3 {
                     let taken = start.ring.take(&start.memory, &mut chain, true);
                     let _ = start.ring.arm();
-                    let Ok(Some(taken)) = taken else { break };
-                    assert!(taken.id < start.ring.size() && taken.slots <= start.ring.size());
-                    start.ring.push(taken, 1);
+                    let Ok(Some(head)) = taken else { break };
+                    assert!(head < start.ring.size());
+                    start.ring.push(head, 1);
                     start.ring.publish();
                     start.ring.wants_signal();
                 }

@@ -1,11 +1,9 @@
 //! The command line of the laboratory. The options of each command stand where it is.
 
 use crate::sim::{FigureOptions, ReportOptions, RunOptions, TraceOptions};
-use clap::{Parser, Subcommand};
-use mqfq_bench::{
-    attach, blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers,
-};
-use mqfq_bench::{structures, transfers, validate};
+use clap::{Args, Parser, Subcommand};
+use mqfq_bench::{bound, clients, day, fairness, hostile, intake, kernel, overhead, price};
+use mqfq_bench::{scale, schedulers, structures, transfers, validate};
 
 /// The laboratory of mqfq: simulate machines and drives, and measure this one.
 #[derive(Parser, Debug)]
@@ -15,7 +13,7 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -26,12 +24,30 @@ pub enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(Bench),
+    /// `mqfq serve` with every policy: also mq-deadline, kyber, bfq, sfqd, mqfq-serial and d2fq. Arguments as there.
+    Serve(Daemon),
+    /// `mqfq check` with every policy. Arguments as there.
+    Check(Daemon),
+    /// A server's day: tenants come, change and go under fio that verifies, and each phase's shares are measured.
+    Day(day::DayOptions),
+    /// Processor time of a change of each kind, on servers of many tenants.
+    Price(price::PriceOptions),
+    /// 500 idle and 50 stuck clients, and mutated handshakes and requests, beside a tenant under fio that verifies.
+    Hostile(hostile::HostileOptions),
     /// Simulate: the papers' figures, and machines that are not here. The same input gives the same numbers anywhere.
     #[command(subcommand)]
     Sim(Sim),
 }
 
-/// What can be simulated.
+/// Arguments that the daemon reads itself.
+#[derive(Args, Debug)]
+pub struct Daemon {
+    /// As of `mqfq`.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<String>,
+}
+
+/// The subcommands of `sim`.
 #[derive(Subcommand, Debug)]
 pub enum Sim {
     /// A figure: its numbers beside the paper's, and what holds of it.
@@ -46,7 +62,7 @@ pub enum Sim {
     List,
 }
 
-/// What can be measured.
+/// The subcommands of `bench`.
 #[derive(Subcommand, Debug)]
 pub enum Bench {
     /// Two saturating tenants with different request sizes, queue counts and weights: who gets what.
@@ -54,42 +70,29 @@ pub enum Bench {
     /// The fairness theorems over every interval of generated histories: the largest unfairness as a share of each
     /// bound.
     Bound(bound::BoundOptions),
-    /// 4 KiB reads of a file in the page cache at depth 64, on one CPU: what the block layer and its policies cost,
-    /// beside fio's io_uring engine.
-    File(file::FileBenchOptions),
-    /// Instructions that a scheduler adds to a request: the kernel's, in a QEMU guest that counts them, and ours. Says
-    /// why where it cannot run.
-    Elevators(elevators::ElevatorsOptions),
     /// Two tenants of weights 1:3 whose server's CPU is the bottleneck, by connections and request sizes: who gets
     /// what. Root; says why where it cannot run.
     Intake(intake::IntakeOptions),
-    /// The kernel's schedulers and ours on one block device, read by fio and by us. Root on Linux; says why where it
-    /// cannot run.
+    /// The kernel's schedulers and ours on one block device, read by fio and by us; with --file in the page cache; with
+    /// --count the instructions that each adds to a request. Says why where it cannot run.
     Kernel(kernel::KernelOptions),
-    /// Each front end beside its best peers: requests per second, CPU time per request, latency.
-    Attach(attach::AttachOptions),
-    /// NBD requests per second at depth 1 and 32, beside nbdkit and qemu-storage-daemon.
-    Nbd(nbd_record::NbdRecordOptions),
-    /// What each policy costs per request on one worker: nanoseconds, and instructions if valgrind is installed.
+    /// Each front end beside other servers: requests per second, CPU time per request, latency.
+    Clients(clients::ClientsOptions),
+    /// Cost of each policy per request on one worker: nanoseconds, and instructions if valgrind is installed.
     Overhead(overhead::OverheadOptions),
-    /// Requests per second of the null device with 1 to N workers, each flow on one worker and on all.
+    /// Requests per second of the null device with 1 to N workers, each flow on one worker and on all; with --layers
+    /// those of SQ, MQ and no block layer, as in the blk-mq paper.
     Scale(scale::ScaleOptions),
-    /// Figures 6, 7, 9 and 10 and Table 2 of the blk-mq paper on the null device of this machine: one queue under one
-    /// lock, two levels of queues, and no block layer.
-    Blkmq(blkmq::BlkmqOptions),
     /// Which scheduler for which drive: latency, throughput, CPU time, energy and fairness of every policy, and the
     /// answer in three sentences.
     Schedulers(schedulers::SchedulersOptions),
-    /// Fair queueing by the device (d2fq) beside fair queueing by the host and none: the paper's figures, instructions
-    /// per request, a lone tenant's latency, and requests per second on this machine.
-    D2fq(d2fq::D2fqBenchOptions),
     /// The shared structures alone, each beside its rivals: mindicator and array scan, token tree and counter and
     /// bitmap, throttle wheel and polling.
     Structures(structures::StructuresOptions),
     /// The cache lines that each policy moves per request, by where they come from: counted, on machines of 1 to 128
     /// workers.
     Transfers(transfers::TransfersOptions),
-    /// What the simulator says of this machine beside what the machine does: shares and totals of ten scenarios of
+    /// The simulator's prediction for this machine beside its measurement: shares and totals of ten scenarios of
     /// `fairness`, and requests per second as in `scale`.
     Validate(validate::ValidateOptions),
 }

@@ -1,4 +1,4 @@
-//! What happened over the last seconds: differences of successive readings.
+//! Activity of the last seconds: differences of successive readings.
 //!
 //! Answers: how many per second, how many on average, and whose share was it? One reading a second is kept for a
 //! minute, and for each device one mean per minute for an hour.
@@ -40,7 +40,7 @@ struct Reading {
 #[derive(Clone, Debug, Default)]
 struct DeviceReading {
     name: String,
-    /// Of the tenants: the list of the reading before, as long as nobody comes or goes.
+    /// Names of the tenants; shared with the reading before while no tenant comes or goes.
     names: Arc<[String]>,
     busy_ns: u64,
     in_flight_ns: u64,
@@ -61,12 +61,12 @@ struct FlowReading {
     group: Option<u32>,
 }
 
-/// What one device did over an interval.
+/// Activity of one device over an interval.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceInterval {
     /// Its name.
     pub name: String,
-    /// Of the tenants.
+    /// Names of the tenants.
     pub names: Arc<[String]>,
     /// Time with a command on the device, all workers together, ns.
     pub busy_ns: u64,
@@ -74,7 +74,7 @@ pub struct DeviceInterval {
     pub in_flight_ns: u64,
     /// Time during which workers were held back by T, all together, ns.
     pub throttled_ns: u64,
-    /// The same, by D.
+    /// Time held back by D, likewise, ns.
     pub no_token_ns: u64,
     /// Cost of all that it served, bytes-equivalent.
     pub served: u64,
@@ -84,7 +84,7 @@ pub struct DeviceInterval {
     pub usual_device_ns: Option<u64>,
 }
 
-/// What one tenant did on one device over an interval.
+/// Activity of one tenant on one device over an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlowInterval {
     /// Requests completed.
@@ -93,9 +93,9 @@ pub struct FlowInterval {
     pub bytes: u64,
     /// Their cost, bytes-equivalent.
     pub served: u64,
-    /// What it was entitled to ([`crate::share`]), bytes-equivalent.
+    /// Its entitlement ([`crate::share`]), bytes-equivalent.
     pub entitled: u64,
-    /// What it asked for, bytes-equivalent.
+    /// Service that it asked for, bytes-equivalent.
     pub asked: u64,
     /// Sum of times from submission to dispatch, ns.
     pub queued_ns: u64,
@@ -111,7 +111,7 @@ pub struct FlowInterval {
     pub group: Option<u32>,
 }
 
-/// What happened between two readings.
+/// Activity between two readings.
 #[derive(Clone, Debug, Default)]
 pub struct Interval {
     /// How long it is, ns; at least 1.
@@ -162,8 +162,7 @@ impl History {
         self.readings.push_back(reading);
     }
 
-    /// What happened over the last so many seconds, or since the first reading that is kept. `None`: there are not two
-    /// readings.
+    /// Activity over the last `seconds`, or since the first reading that is kept. `None`: there are not two readings.
     pub fn over(&self, seconds: u64) -> Option<Interval> {
         let now = self.readings.back()?;
         let from_ns = now.at_ns.saturating_sub(seconds * 1_000_000_000);
@@ -230,7 +229,7 @@ fn reading_of(device: &DeviceStats, last: Option<&DeviceReading>) -> DeviceReadi
 
 fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> DeviceInterval {
     let none = FlowReading::default();
-    // Where nobody came or went, places are as good as names.
+    // If no tenant came or went, places are as good as names.
     let is_same = Arc::ptr_eq(&before.names, &now.names);
     let places: HashMap<&str, usize> = match is_same {
         true => HashMap::new(),
@@ -274,15 +273,15 @@ fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> Devi
 }
 
 impl FlowInterval {
-    /// What it got and asked for, and by which weight.
+    /// Service, demand and weight.
     pub(crate) fn claim(&self) -> Claim {
         Claim { served: self.served, asked: self.asked, weight: self.weight }
     }
 }
 
 impl Interval {
-    /// The same with devices and tenants in the order of `stats`, which may be of another moment: who was not there
-    /// when the interval ended has done nothing in it.
+    /// Returns this interval with devices and tenants in the order of `stats`, which may be of another moment; a tenant
+    /// without a reading at the interval's end has done nothing in it.
     #[must_use]
     pub fn of(&self, stats: &EngineStats) -> Interval {
         let device = |device: &DeviceStats| {

@@ -1,5 +1,5 @@
-//! What a running server does, and why: from counters to metrics, live figures, a page, `top`, and one sentence for
-//! each tenant.
+//! Activity of a running server and its reasons: from counters to metrics, live figures, a page, `top`, and one
+//! sentence for each tenant.
 //!
 //! ```text
 //!   Source (the engine's counters) ──▶ Watcher, once a second ──▶ History ──▶ Interval: rates, entitlements
@@ -17,7 +17,7 @@
 //! | [`why`] | why does a tenant wait? |
 //! | [`metrics`] | how does Prometheus get it? |
 //! | [`live`] | what do the page and `top` show of a second? |
-//! | [`watcher`] | who looks, and when? |
+//! | [`watcher`] | when are the counters read? |
 //! | [`routes`] | at which paths is it served? |
 //! | [`top`] | how does a terminal show it? |
 

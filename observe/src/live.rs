@@ -1,4 +1,4 @@
-//! What the page and `top` show of the last second.
+//! Figures of the last second for the page and `top`.
 //!
 //! A [`Snapshot`] is one object of JSON, sent once a second on `/v1/live` and recorded by `mqfq top --record`, one to a
 //! line. Units are in the names. Of a device with more than [`TENANTS_MAX`] tenants it has those that were served most
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 /// Tenants of a device in one snapshot, at most.
 pub const TENANTS_MAX: usize = 200;
 
-/// All that was seen of one second.
+/// Figures of one second.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Since the server started, ns.
@@ -62,25 +62,25 @@ pub struct TenantLive {
     pub name: String,
     /// As last set.
     pub weight: u16,
-    /// Part of the device's service that it received over the last second, and over the last minute.
+    /// Part of the device's service that it received over the last second.
     pub share_1s: f64,
-    /// As above, minute.
+    /// Part received over the last minute.
     pub share_60s: f64,
-    /// Part that was its own.
+    /// Part that it was entitled to over the last second.
     pub entitled_1s: f64,
-    /// As above, minute.
+    /// Part that it was entitled to over the last minute.
     pub entitled_60s: f64,
     /// Read and written.
     pub bytes_per_s: f64,
     /// Completed.
     pub requests_per_s: f64,
-    /// Time in the queue, of those that completed in the last second; 0: none did.
+    /// Median time in the queue of requests that completed in the last second; 0: none did.
     pub queue_p50_ns: u64,
-    /// As above.
+    /// 99th percentile of it.
     pub queue_p99_ns: u64,
-    /// Time on the device.
+    /// Median time on the device.
     pub device_p50_ns: u64,
-    /// As above.
+    /// 99th percentile of it.
     pub device_p99_ns: u64,
     /// Requests that waited here, mean.
     pub waiting: f64,
@@ -92,7 +92,7 @@ pub struct TenantLive {
     pub why: String,
 }
 
-/// What one tenant received of one device lately.
+/// Recent service of one tenant by one device.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Received {
     /// The device, as configured.
@@ -109,7 +109,7 @@ pub struct Received {
     pub requests_per_s: f64,
 }
 
-/// What each tenant received of each device over an interval.
+/// Service of each tenant by each device over an interval.
 pub fn received(interval: &Interval) -> Vec<Received> {
     let of_device = |device: &DeviceInterval| {
         let flow = |(name, flow): (&String, &FlowInterval)| Received {
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn each_number_of_a_tenant_is_that_of_its_device_and_of_the_interval_in_its_name() {
-        // Of two devices with a tenant of one name, at 0, 59 and 60 s: the last second is unlike the minute before it.
+        // Two devices with a tenant of one name, at 0, 59 and 60 s: the last second is unlike the minute before it.
         let at = |second: u64| {
             let (busy, rare) = [(0, 0), (5_900, 100), (6_000, 400)][second.saturating_sub(58) as usize];
             let mut stats = stats(second, vec![tenant("web", 100, busy, 0, 1_000), tenant("db", 300, rare, 0, 2_000)]);
@@ -249,7 +249,7 @@ mod tests {
             other.flows = vec![tenant("web", 200, rare, 3_000_000, 4_000_000), tenant("db", 100, busy, 0, 5_000)];
             other.hctxs[0].in_flight_ns = 7 * second * 1_000_000_000;
             (other.hctxs[0].throttled_ns, other.hctxs[0].no_token_ns) = (second * 500_000_000, second * 250_000_000);
-            // Of its latencies, fewer are of the last second than of the time before.
+            // Fewer of its latencies are of the last second than of the time before.
             let web = &mut other.flows[0].stats;
             (web.queued_ns, web.device_ns) = Default::default();
             for (ns, times) in [((3_000_000, 4_000_000), 100), ((16_000, 90_000), 90 * (second / 60))] {
@@ -274,7 +274,7 @@ mod tests {
         let live = snapshot(&at(60), &until(&at(59)), &second, &minute, &verdicts);
         let of = |device: usize, tenant: usize| live.devices[device].tenants[tenant].clone();
         let shares = |shown: &TenantLive| [shown.share_1s, shown.share_60s, shown.entitled_1s, shown.entitled_60s];
-        // 100 and 300 requests in the second, 6000 and 400 in the minute; nobody waits on the first device.
+        // 100 and 300 requests in the second, 6000 and 400 in the minute; no tenant waits on the first device.
         assert_eq!(shares(&of(0, 0)), [0.25, 0.9375, 0.25, 0.9375]);
         assert_eq!(shares(&of(0, 1)), [0.75, 0.0625, 0.75, 0.0625]);
         assert_eq!((of(0, 1).requests_per_s, of(0, 1).bytes_per_s), (300.0, 300.0 * 4096.0));

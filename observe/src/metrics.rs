@@ -12,7 +12,7 @@
 //! # Cost
 //! Ten thousand tenants are half a million lines. So a line is put together of parts that are ready: the name with all
 //! that stands before the labels, once for each family; the labels, once for each tenant; and the digits of a number.
-//! It comes in slices ([`Text::slice`]), so that whoever renders can pause, and never holds all of it
+//! It comes in slices ([`Text::slice`]), so that the thread that renders can pause, and never holds all of it
 //! (`every_line_is_as_prometheus_client_writes_it`).
 
 use crate::history::{DeviceInterval, FlowInterval, Interval};
@@ -50,7 +50,7 @@ const BUCKET_ENDS_NS: [u64; 16] = [
 
 const OPERATIONS: [&str; 5] = ["read", "write", "flush", "discard", "write_zeroes"];
 
-/// All that one scrape shows.
+/// Data of one scrape.
 #[derive(Debug)]
 pub struct Scrape {
     /// Counters.
@@ -76,11 +76,9 @@ impl Scrape {
 /// Counts of a device's workers: name, text, which.
 type OfWorkers = (&'static str, &'static str, fn(&HctxStats) -> u64);
 
-const COUNTS: [OfWorkers; 14] = [
+const COUNTS: [OfWorkers; 12] = [
     ("device_dispatched_requests", "Requests handed to the device", |hctx| hctx.dispatched),
-    ("device_commands", "Commands handed to the device", |hctx| hctx.commands),
     ("device_doorbells", "Doorbells rung", |hctx| hctx.doorbells),
-    ("device_merged_requests", "Requests that joined another's command", |hctx| hctx.merged),
     ("device_split_requests", "Requests that went to the device in parts", |hctx| hctx.split),
     ("device_refused_requests", "Submissions refused because the tenant had its bound staged", |hctx| hctx.refused),
     ("device_throttled", "Times that the window T held a worker back", |hctx| hctx.throttled),
@@ -100,14 +98,14 @@ const TIMES: [OfWorkers; 4] = [
     ("device_token_wait_time", "Time during which D held workers back, all together", |hctx| hctx.no_token_ns),
 ];
 
-/// What a family takes of a tenant, of a device, or of what was done over an interval.
+/// Source of a family's values.
 #[derive(Clone, Copy)]
 enum Of {
     /// A count of a device's workers.
     Workers(fn(&HctxStats) -> u64),
-    /// A time of theirs, ns.
+    /// A time of a device's workers, ns.
     WorkersTime(fn(&HctxStats) -> u64),
-    /// What tenants were served, those that are gone too.
+    /// Service of all tenants, removed ones included.
     Served,
     /// A number that a device may have.
     Device(fn(&DeviceStats) -> Option<u64>),
@@ -125,7 +123,7 @@ enum Of {
     Histogram(fn(&NamedFlowStats) -> (&Latencies, u64)),
     /// A tenant's part of what its device served.
     Interval(fn(&FlowInterval) -> u64),
-    /// The same of all tenants of a device.
+    /// Sum over all tenants of a device.
     IntervalOfAll(fn(&FlowInterval) -> u64),
 }
 
@@ -236,11 +234,11 @@ pub struct Text {
     is_over: bool,
 }
 
-/// What lines of a family begin with.
+/// Beginnings of a family's lines.
 struct Heads {
     /// Up to the labels.
     plain: Vec<u8>,
-    /// The same of a histogram's lines.
+    /// Up to the labels, for histograms.
     sum: Vec<u8>,
     count: Vec<u8>,
     buckets: Vec<Vec<u8>>,
@@ -403,7 +401,7 @@ impl Text {
 }
 
 impl Family {
-    /// What stands before its lines, and what they begin with.
+    /// Writes the family's header and returns the beginnings of its lines.
     fn begin(&self, format: Format, out: &mut Vec<u8>) -> Heads {
         let Family { name, help, unit, of } = self;
         let kind = of.kind();
@@ -636,7 +634,7 @@ pub(crate) mod tests {
             other.name = "slow".into();
             now.devices.push(other);
             history.push(&now);
-            // Of who has come since nothing is known.
+            // Nothing is known of a tenant that has just come.
             now.devices[0].flows.push(named(41));
             let over = |label, seconds| (label, history.over(seconds).unwrap());
             Scrape { stats: now, intervals: vec![over("1s", 1), over("60s", 60)] }
@@ -684,9 +682,7 @@ pub(crate) mod tests {
         let mut now = stats(1, vec![tenant("a", 300, 0, 0, 0)]);
         let hctx = HctxStats {
             dispatched: 1 << 1,
-            commands: 1 << 2,
             doorbells: 1 << 3,
-            merged: 1 << 4,
             split: 1 << 5,
             refused: 1 << 6,
             throttled: 1 << 7,
@@ -712,9 +708,7 @@ pub(crate) mod tests {
         let text = Scrape { stats: now, intervals: Vec::new() }.text(Format::OpenMetrics);
         for (family, number) in [
             ("device_dispatched_requests_total", "4"),
-            ("device_commands_total", "8"),
             ("device_doorbells_total", "16"),
-            ("device_merged_requests_total", "32"),
             ("device_split_requests_total", "64"),
             ("device_refused_requests_total", "128"),
             ("device_throttled_total", "256"),

@@ -1,4 +1,4 @@
-//! What was it like over the last hour?
+//! Activity over the last hour.
 //!
 //! The page begins with this. A point is the mean of a second or of ten: the last two minutes are kept by the second,
 //! the last hour by ten. Of each device a point has the tenants that were served most, [`TENANTS_MAX`] of them.
@@ -51,7 +51,7 @@ pub struct PastDevice {
     /// Read and written.
     #[serde(serialize_with = "whole")]
     pub bytes_per_s: f64,
-    /// Those that were served, most first.
+    /// Tenants that were served, most first.
     pub tenants: Vec<PastTenant>,
 }
 

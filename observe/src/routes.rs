@@ -9,7 +9,7 @@
 //! | `/v1/live` | server-sent events, a [`Snapshot`](crate::live::Snapshot) each second |
 //! | `/v1/why`, `/v1/why/{tenant}` | verdicts |
 //!
-//! What reads counters goes to a thread that may wait, not to the one that serves.
+//! A request that reads counters goes to a thread that may wait, not to the one that serves.
 
 use crate::live::Received;
 use crate::metrics::Format;
@@ -36,7 +36,7 @@ use tokio::task::spawn_blocking;
 /// The page: one file, without anything from elsewhere.
 pub const PAGE: &str = include_str!("page.html");
 
-/// What the page may load: nothing but itself and what this server says.
+/// Content policy of the page: it may load only itself and this server's answers.
 const PAGE_POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:";
 
@@ -138,7 +138,7 @@ async fn history(watcher: Arc<Watcher>, places: Arc<Semaphore>) -> Response {
     sliced(watcher, places, "application/json", render).await
 }
 
-/// What each tenant received, made on a thread that may wait.
+/// Answers with each tenant's service, made on a thread that may wait.
 async fn shares(watcher: Arc<Watcher>) -> Response {
     #[derive(Serialize)]
     struct Shares {

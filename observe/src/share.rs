@@ -1,4 +1,4 @@
-//! What each tenant was entitled to: the service of an interval, divided by weight among those that wanted it.
+//! Entitlement of each tenant: the service of an interval, divided by weight among the tenants that wanted it.
 //!
 //! Answers: of what a device served, how much was whose? Source: weighted max-min fairness (Demers, Keshav and Shenker,
 //! SIGCOMM 1989).
@@ -6,8 +6,8 @@
 //! # Definition
 //! A tenant *asked* for what it would have got if nothing had waited here: of its requests' time only the device's
 //! would have passed, so in the same time they would have come back as many times as often ([`asked`]). Entitlements
-//! are the largest parts of what was served with two properties: nobody is entitled to more than it asked for, and
-//! whoever is entitled to less than it asked for is entitled to the same as all such tenants, over its weight.
+//! are the largest parts of what was served with two properties: no tenant is entitled to more than it asked for, and
+//! all tenants that are entitled to less than they asked for are entitled to the same, over their weight.
 //!
 //! Example: `a` (weight 100) got 10 without waiting, `b` (100) got 50 and `c` (300) got 40, and requests of both waited
 //! ten times as long here as they were on the device. Served were 100. By weight alone `a` had 20, but it asked for 10;
@@ -19,7 +19,7 @@
 //! # Invariants
 //! E1. Entitlements sum to what was served, less rounding, and to no more.
 
-/// What one tenant got and wanted.
+/// A tenant's service, weight and demand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// Service that it got.
@@ -45,7 +45,7 @@ pub fn asked(served: u64, queued_ns: u64, device_ns: u64) -> u64 {
 pub fn entitlements(claims: &[Claim]) -> Vec<u64> {
     let mut entitled = vec![0; claims.len()];
     let mut left: u128 = claims.iter().map(|claim| u128::from(claim.served)).sum();
-    // Those that ask for least, over their weight, first: what they leave is the others'.
+    // Tenants that ask for least, over their weight, come first: the others get the rest.
     let mut order: Vec<usize> = (0..claims.len()).filter(|&at| claims[at].asked > 0).collect();
     let mut weights: u128 = order.iter().map(|&at| weight(&claims[at])).sum();
     order.sort_by(|&a, &b| {
@@ -60,13 +60,13 @@ pub fn entitlements(claims: &[Claim]) -> Vec<u64> {
     entitled
 }
 
-/// What the tenant at `at` would be entitled to if it had asked for everything.
+/// Entitlement of the tenant at `at` if it had asked for everything.
 pub fn own(claims: &[Claim], at: usize) -> u64 {
     let all: u128 = claims.iter().map(|claim| u128::from(claim.served)).sum();
     let wants = |other: usize| other == at || claims[other].asked > 0;
     let mut level = (0, 1);
     loop {
-        // Those that ask for less than this part of the rest leave some of it, so that the part of the others grows.
+        // Tenants that ask for less than this part of the rest leave some of it, so that the part of the others grows.
         let (mut left, mut weights) = (all, 0);
         for (other, claim) in claims.iter().enumerate().filter(|(other, _)| wants(*other)) {
             let (part, of) = level;
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_tenant_that_took_more_than_its_part_is_entitled_to_its_part() {
-        // It waited for nothing, but somebody else did.
+        // It waited for nothing, but the other tenant did.
         assert_eq!(entitlements(&[claim(90, 100, 90), claim(10, 100, 200)]), [50, 50]);
         assert_eq!(entitlements(&[claim(90, 100, 90), claim(10, 100, 10)]), [90, 10], "nobody wanted more");
         assert_eq!(entitlements(&[claim(0, 100, u64::MAX), claim(30, 200, 60)]), [10, 20], "one that got nothing");

@@ -17,12 +17,12 @@ pub struct Limited {
     pub waited_ns: u64,
 }
 
-/// Whoever has counters.
+/// Owner of the counters.
 pub trait Source: Send + Sync + 'static {
-    /// All of them. Asks each worker for what is under way there.
+    /// All counters. Asks each worker for its requests under way.
     fn stats(&self) -> EngineStats;
 
-    /// Those without latencies and without what is under way; asks no worker.
+    /// Counters without latencies and requests under way; asks no worker.
     fn sums(&self) -> EngineStats;
 
     /// Limits of tenants that have any; a tenant may have several.

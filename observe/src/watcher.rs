@@ -1,10 +1,10 @@
-//! Who looks at the counters, and when?
+//! Reading of the counters, and its times.
 //!
-//! One thread reads the sums once a second and keeps them ([`History`]). While somebody watches ([`Watcher::watch`]) it
+//! One thread reads the sums once a second and keeps them ([`History`]). While a client watches ([`Watcher::watch`]) it
 //! reads the latencies too and makes a [`Snapshot`]. A scrape and a *why* read on the thread that asks.
 //!
-//! # Who gives way
-//! What may take long runs on threads of [`NICE`], which the kernel lets on a core of their own or between workers: the
+//! # Threads that give way
+//! Long work runs on threads of [`NICE`], which the kernel lets on a core of their own or between workers: the
 //! reading once a second, and each scrape. No thread here is bound to a core.
 
 use crate::history::History;
@@ -44,7 +44,7 @@ struct State {
     history: History,
     /// The last hour.
     past: Past,
-    /// Latencies as of the last snapshot, while somebody watches.
+    /// Latencies as of the last snapshot, while a client watches.
     until: Until,
     /// Limits at each of the last readings, as many as a verdict goes back.
     limited: VecDeque<Vec<Limited>>,
@@ -69,7 +69,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// One that looks when it is told.
+    /// A watcher that reads when it is told.
     pub fn new(source: Arc<dyn Source>) -> Watcher {
         Watcher { source, state: Mutex::default(), live: watch::Sender::default() }
     }
@@ -88,7 +88,7 @@ impl Watcher {
         }
         state.limited.push_back(limited);
         if !is_watched {
-            // Up to 3.7 KB for each tenant, which nobody needs now.
+            // Up to 3.7 KB for each tenant, not needed while no client watches.
             state.until = Until::new();
             return;
         }
@@ -109,7 +109,7 @@ impl Watcher {
     pub fn scrape(&self, format: Format) -> Text {
         let stats = self.source.stats();
         let state = self.state();
-        // Somebody may have come or gone since the last reading.
+        // Tenants may have come or gone since the last reading.
         let over = |seconds| state.history.over(seconds).map(|interval| interval.of(&stats));
         let intervals = [("1s", over(1)), ("60s", over(60))];
         drop(state);
@@ -122,7 +122,7 @@ impl Watcher {
         self.state().past.points()
     }
 
-    /// What each tenant received of each device over the last [`why::SECONDS`].
+    /// Service of each tenant by each device over the last [`why::SECONDS`].
     pub fn received(&self) -> Vec<Received> {
         let interval = self.state().history.over(why::SECONDS);
         interval.as_ref().map(live::received).unwrap_or_default()
@@ -155,7 +155,7 @@ impl Watcher {
 impl State {
     fn verdicts(&self, stats: &mqfq_blk::engine::EngineStats, wanted: &dyn Fn(usize, usize) -> bool) -> Vec<Verdict> {
         let Some(interval) = self.history.over(why::SECONDS) else { return Vec::new() };
-        // Somebody may have come or gone since the last reading.
+        // Tenants may have come or gone since the last reading.
         let interval = interval.of(stats);
         let (first, last) = (self.limited.front(), self.limited.back());
         let of = |limits: Option<&Vec<Limited>>| limits.cloned().unwrap_or_default();
@@ -196,7 +196,7 @@ mod tests {
         }
 
         fn export(&self, name: &str) -> Option<(String, String)> {
-            // Of "web", which has a weight for all its exports, and of "db", whose exports have weights.
+            // Device and flow: "web" has one weight for all its exports, the exports of "db" have weights.
             let (device, flow) = match name {
                 "page" => ("fast", "web"),
                 "web" => ("fast", "db/root"),

@@ -5,12 +5,11 @@
 //! test.
 //!
 //! A mean time in the queue and one on the device are never added up to a latency without being named: they tell apart
-//! who is late.
+//! what is late.
 
 use crate::history::{FlowInterval, Interval};
 use crate::share::{Claim, own};
 use crate::source::Limited;
-use mqfq_blk::PolicyKind;
 use mqfq_blk::engine::EngineStats;
 use serde::Serialize;
 
@@ -89,22 +88,22 @@ pub struct Verdict {
     pub sentence: String,
 }
 
-/// What is known of one tenant on one device.
+/// Facts about one tenant on one device.
 #[derive(Clone, Debug, Default)]
 pub struct Case {
     /// Its name.
     pub tenant: String,
-    /// How long was looked, ns.
+    /// Length of the interval, ns.
     pub elapsed_ns: u64,
-    /// What it did.
+    /// Its activity.
     pub flow: FlowInterval,
-    /// Requests under way now, and for how long the oldest has been, ns.
+    /// Requests under way now.
     pub under_way: u64,
-    /// As above; 0: there is none.
+    /// Age of the oldest one, ns; 0: none.
     pub oldest_ns: u64,
-    /// What the device served to all, bytes-equivalent.
+    /// Service of the device to all tenants, bytes-equivalent.
     pub served: u64,
-    /// Others that were served.
+    /// Other tenants that were served.
     pub others: Others,
     /// Its group, and others in it that were served.
     pub group: Option<(String, Others)>,
@@ -114,22 +113,22 @@ pub struct Case {
     pub has_shares: bool,
     /// Usual time of a request on this device, ns.
     pub usual_device_ns: Option<u64>,
-    /// What would be its own if it asked for everything, bytes-equivalent, where others wait here; 0: none does.
+    /// Its entitlement if it asked for everything, bytes-equivalent, where others wait here; 0: none does.
     pub own: u64,
-    /// How much of the time the least loaded of the workers that serve it wanted a core, percent, if that is known.
+    /// Part of the interval, percent, that the least loaded of its workers wanted a core, if that is known.
     pub cores_percent: Option<u64>,
     /// Workers.
     pub workers: u64,
-    /// How long T and D held workers back in the interval, ns, all workers together.
+    /// Time during which T held workers back in the interval, ns, all workers together.
     pub throttled_ns: u64,
-    /// As above, D.
+    /// Time during which D held them back, likewise.
     pub no_token_ns: u64,
 }
 
 /// Some tenants.
 #[derive(Clone, Debug, Default)]
 pub struct Others {
-    /// Those that are named: the ones that were served most.
+    /// Names of the tenants that were served most.
     pub named: Vec<String>,
     /// How many there are.
     pub count: usize,
@@ -144,7 +143,7 @@ fn is_waiting(flow: &FlowInterval) -> bool {
 pub fn judge(case: &Case) -> (Row, String) {
     let Case { tenant, elapsed_ns, flow, .. } = case;
     let seconds = (elapsed_ns / 1_000_000_000).max(1);
-    // Of who waits for a limit nothing is under way yet.
+    // A tenant that waits for a limit has nothing under way yet.
     let is_limited = |(_, waited_ns): &(String, u64)| waited_ns.saturating_mul(10) >= *elapsed_ns;
     let limited = case.limited.as_ref().filter(|limited| is_limited(limited));
     if flow.requests == 0 && case.under_way == 0 && limited.is_none() {
@@ -338,11 +337,6 @@ pub(crate) fn is_of(flow: &str, tenant: &str) -> bool {
     flow.strip_prefix(tenant).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The policy divides a device by weight.
-fn divides(kind: PolicyKind) -> bool {
-    !matches!(kind, PolicyKind::None | PolicyKind::Kyber | PolicyKind::MqDeadline)
-}
-
 /// The verdicts of tenants that `wanted` names by device and place there. `before` are limits as they were when the
 /// interval began.
 pub fn verdicts(
@@ -353,7 +347,7 @@ pub fn verdicts(
     wanted: &dyn Fn(usize, usize) -> bool,
 ) -> Vec<Verdict> {
     let mut all = Vec::new();
-    // Of the workers that completed something of a tenant in the interval.
+    // Least time, percent, that a worker which served the tenant wanted a core.
     let cores_percent = |last_ns: &[u64]| {
         let begin_ns = stats.at_ns.saturating_sub(interval.elapsed_ns);
         let serving = last_ns.iter().zip(&interval.wanted_ns).filter(|(last_ns, _)| **last_ns > begin_ns);
@@ -399,7 +393,7 @@ pub fn verdicts(
                 others: others(&|_| true),
                 group,
                 limited,
-                has_shares: divides(device.options.kind),
+                has_shares: device.options.kind.is_fair(),
                 usual_device_ns: done.usual_device_ns,
                 // Not of all of ten thousand.
                 own: if all_waiting > 0 && !waiting[number] && flow.served > 0 { own(&claims, number) } else { 0 },

@@ -1,7 +1,7 @@
 //! How every picture looks: ink, colours, fonts, axes and legend. One SVG document, drawn with plotters.
 //!
 //! [`crate::panel`] draws curves and bars with it; a picture that is neither takes the parts from here. Axes are linear
-//! for the drawing library: who wants a logarithm takes it first, and gives it back in the labels.
+//! for the drawing library: a caller that wants a logarithm takes it first, and undoes it in the labels.
 
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -13,14 +13,14 @@ use std::ops::Range;
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// A part with axes, measured in their units.
 pub type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-/// What drawing comes to. It cannot fail, short of a bug.
+/// Result of drawing. It cannot fail, short of a bug.
 pub type Drawn<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// Text and lines.
 pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 /// Ground of a part that is told apart from the rest.
 pub const SHADE: RGBColor = RGBColor(0xf1, 0xee, 0xe4);
-/// What should be reached.
+/// Line of the ideal value.
 pub const IDEAL: RGBColor = RGBColor(0xc0, 0x20, 0x20);
 
 // Okabe and Ito's palette: told apart by every eye.
@@ -30,14 +30,14 @@ pub const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 pub const VERMILION: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 /// The third.
 pub const GREEN: RGBColor = RGBColor(0x00, 0x9e, 0x73);
-/// The last, and what others are compared with.
+/// The last series, and the one with which others are compared.
 pub const GREY: RGBColor = RGBColor(0x77, 0x77, 0x77);
 /// The colours of series, in their order.
 pub const COLOURS: [RGBColor; 7] =
     [BLUE, VERMILION, GREEN, RGBColor(0xe6, 0x9f, 0x00), RGBColor(0xcc, 0x79, 0xa7), RGBColor(0x56, 0xb4, 0xe9), GREY];
 
 const FONT: &str = "sans-serif";
-/// Of the font at 12 pixels, on the wide side: a legend breaks its lines by it.
+/// Width of a letter of the font at 12 pixels, on the wide side: a legend breaks its lines by it.
 const LETTER_PX: f64 = 6.4;
 /// Height of a legend's line.
 pub const LEGEND_LINE_PX: i32 = 17;
@@ -52,7 +52,7 @@ pub fn font(size_px: u32) -> TextStyle<'static> {
     (FONT, size_px).into_font().color(&INK)
 }
 
-/// The same, its position being its middle line and this end of it.
+/// Text of so many pixels whose position is this end of its middle line.
 pub fn anchored(size_px: u32, end: HPos) -> TextStyle<'static> {
     font(size_px).pos(Pos::new(end, VPos::Center))
 }
@@ -82,9 +82,9 @@ pub struct Axes<'f> {
     pub x: Range<f64>,
     /// First and last y.
     pub y: Range<f64>,
-    /// What x is, with its unit.
+    /// Meaning of x, with its unit.
     pub x_label: &'f str,
-    /// What y is, with its unit.
+    /// Meaning of y, with its unit.
     pub y_label: &'f str,
     /// Room for the labels below and on the left.
     pub room_px: (u32, u32),
@@ -132,7 +132,7 @@ impl Axes<'_> {
     }
 }
 
-/// What stands before a name in a legend.
+/// Mark before a name in a legend.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Mark {
     /// A stretch of a curve.
@@ -141,7 +141,7 @@ pub enum Mark {
     Dashes(RGBColor),
     /// A box.
     Bar(RGBAColor),
-    /// The line across a bar at a value that somebody else states.
+    /// The line across a bar at a value from another source.
     Across,
     /// The cross at such a value beside a curve.
     Cross,

@@ -45,12 +45,12 @@ pub fn sentence(error: &clap::Error, name: &str) -> String {
     format!("{paragraph}, see {} --help{meant}", command.join(" "))
 }
 
-/// The first of clap's suggestions.
+/// The nearest of what clap suggests, which it names last.
 fn meant(error: &clap::Error) -> Option<&str> {
     let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     kinds.iter().find_map(|kind| match error.get(*kind)? {
         ContextValue::String(text) => Some(text.as_str()),
-        ContextValue::Strings(texts) => texts.first().map(String::as_str),
+        ContextValue::Strings(texts) => texts.last().map(String::as_str),
         _ => None,
     })
 }

@@ -15,7 +15,11 @@ pub fn json(report: &impl Serialize) -> Result<String, String> {
 /// An operating system's error as words: without the number that Rust adds, which says nothing to a user.
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
-    text.rfind(" (os error ").map_or(text.clone(), |end| text[..end].to_owned())
+    match text.rsplit_once(" (os error ") {
+        // A sentence that goes on after another error's number stays whole.
+        Some((words, number)) if number.find(')') == Some(number.len() - 1) => words.to_owned(),
+        _ => text,
+    }
 }
 
 /// Writes a line to stdout. A reader that has seen enough (`| head`) is no error: the rest goes nowhere.
@@ -59,5 +63,12 @@ mod tests {
         let mut written = Vec::new();
         assert_eq!(write_line(&mut written, "a"), Ok(()));
         assert_eq!(written, b"a\n");
+    }
+
+    #[test]
+    fn the_number_of_an_error_goes_and_a_sentence_after_it_stays() {
+        assert_eq!(plain(&io::Error::from_raw_os_error(2)), "No such file or directory");
+        let other = io::Error::other("no file (os error 2), allowed is another");
+        assert_eq!(plain(&other), "no file (os error 2), allowed is another");
     }
 }

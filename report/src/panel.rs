@@ -3,8 +3,8 @@
 //! ```text
 //!   title
 //!   ┌ panel ──────────┐ ┌ panel ──────────┐     lines: a curve per series; another form of one is dashed, in its colour;
-//!   │ ─── a  - - a'   │ │ ▇ a  ▇ b        │            what somebody else states is a cross
-//!   │   ___--x--      │ │  ▇▇   ▇▁  ▇▇    │     bars:  a group per x, numbers above; what is stated is a black mark
+//!   │ ─── a  - - a'   │ │ ▇ a  ▇ b        │            a value from another source is a cross
+//!   │   ___--x--      │ │  ▇▇   ▇▁  ▇▇    │     bars:  a group per x, numbers above; such a value is a black mark
 //!   └─────────────────┘ └─────────────────┘            across the bar; the ideal is a dashed red line
 //! ```
 
@@ -22,7 +22,7 @@ pub enum Shape {
     Bars,
 }
 
-/// What lies along x.
+/// Scale of x.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Along {
     /// So many named places; x is a place's number, from 0 on.
@@ -42,11 +42,11 @@ pub struct Panel {
     pub title: String,
     /// Curves or bars; bars need [`Along::Places`].
     pub shape: Shape,
-    /// What x is.
+    /// Scale of x.
     pub along: Along,
-    /// The same in words; may be empty.
+    /// Meaning of x in words; may be empty.
     pub x_label: String,
-    /// What y is, with its unit.
+    /// Meaning of y, with its unit.
     pub y_label: String,
     /// y has a logarithmic scale; otherwise it begins at 0.
     pub log_y: bool,
@@ -67,7 +67,7 @@ pub struct Series {
     pub dashed: bool,
     /// A number above the group of bars in place of a bar.
     pub as_text: bool,
-    /// In any order.
+    /// Points in any order.
     pub points: Vec<Point>,
 }
 
@@ -76,11 +76,11 @@ pub struct Series {
 pub struct Point {
     /// See [`Along`].
     pub x: f64,
-    /// `None`: there is no number, since the one that it is about was starved.
+    /// `None`: there is no number, since its subject was starved.
     pub y: Option<f64>,
-    /// What somebody else states.
+    /// Value that another source states.
     pub stated: Option<f64>,
-    /// Smallest and largest of what `y` is the middle of.
+    /// Smallest and largest of the values whose middle is `y`.
     pub spread: Option<(f64, f64)>,
 }
 
@@ -182,7 +182,7 @@ impl Panel {
         Panel { shape: Shape::Bars, ..Panel::lines(title, Along::Places(places), "", y_label) }
     }
 
-    /// The same panel with these series.
+    /// This panel with these series.
     #[must_use]
     pub fn with(self, series: Vec<Series>) -> Panel {
         Panel { series, ..self }

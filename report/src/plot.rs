@@ -23,7 +23,7 @@ pub struct Curve {
     pub tenant: String,
     /// Bytes per second in each step, over all phases.
     pub bytes_per_s: Vec<f64>,
-    /// What the tenant had alone.
+    /// Throughput of the tenant alone.
     pub alone_bytes_per_s: f64,
     /// Alone over shared; written into the shaded part.
     pub slowdown: Option<f64>,

@@ -53,7 +53,7 @@ impl Table {
         [&names, &rule].into_iter().chain(&self.rows).map(|row| self.line(row, &widths)).collect()
     }
 
-    /// The same as a table of Markdown, for a record.
+    /// This table in Markdown, for a record.
     pub fn render_markdown(&self) -> String {
         let names = self.columns.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(" | ");
         let rule = self

@@ -8,11 +8,11 @@ use std::ops::Deref;
 /// 64 would still let two neighbours disturb each other.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-pub(crate) struct CachePadded<T>(T);
+pub struct CachePadded<T>(T);
 
 impl<T> CachePadded<T> {
     /// `value`, padded.
-    pub(crate) fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         CachePadded(value)
     }
 }

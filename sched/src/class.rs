@@ -12,10 +12,10 @@ use std::str::FromStr;
 pub enum PriorityClass {
     /// Before all others.
     RealTime,
-    /// What a flow has that says nothing.
+    /// Class of a flow that names none.
     #[default]
     BestEffort,
-    /// Only when nobody else wants the device.
+    /// Only when no other flow wants the device.
     Idle,
 }
 

@@ -56,7 +56,7 @@ impl CostModel {
         write_zeroes: None,
     };
 
-    /// What a request of `kind` costs; of those that write zeroes [`CostModel::zeroes`] tells.
+    /// Cost term of a request of `kind`; [`CostModel::zeroes`] has that of writing zeroes.
     pub const fn term(&self, kind: CostKind) -> CostTerm {
         match kind {
             CostKind::Read => self.read,
@@ -66,7 +66,7 @@ impl CostModel {
         }
     }
 
-    /// What writing zeroes costs, while writes cost as the model says.
+    /// Cost term of writing zeroes, while writes cost as the model says.
     pub const fn zeroes(&self) -> CostTerm {
         match self.write_zeroes {
             Some(term) => term,
@@ -84,7 +84,7 @@ impl CostTerm {
     /// Cost of a request of `length_bytes`; at least 1, at most [`COST_MAX`].
     #[inline]
     pub const fn cost(&self, length_bytes: u64) -> Cost {
-        // What does not fit is more than the largest cost by far.
+        // An overflow is more than the largest cost by far.
         let Some(moved) = length_bytes.checked_mul(self.per_byte_256ths as u64) else { return COST_MAX };
         let Some(total) = (moved >> 8).checked_add(self.base_bytes) else { return COST_MAX };
         // 1 to COST_MAX, in one comparison.

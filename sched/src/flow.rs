@@ -20,8 +20,8 @@
 //!
 //! # Invariants
 //! F1. A start tag is never before the global virtual time that was passed in (I7: no credit for idleness).
-//! F2. No two requests of one flow get overlapping intervals, on however many queues they arrive (I9). Those that
-//!     arrive at one queue get them in that order; without leases those that arrive at different queues do too.
+//! F2. No two requests of one flow get overlapping intervals, on however many queues they arrive (I9). Requests that
+//!     arrive at one queue get them in that order; without leases requests at different queues do too.
 //! F3. The spans of any run of requests of one flow, at constant weight, sum to cost / weight within one grain.
 //! F4. A finish tag is never more than a quarter of the circle behind global virtual time:
 //!     [`FlowTable::refresh_if_due`].
@@ -36,9 +36,9 @@
 //! Between A's two steps others can only raise `finish`, so A still starts at or after 100 (F1), and the add hands each
 //! interval to exactly one caller (F2). The pair behaves as if it happened at the add.
 //!
-//! A lease that goes back does lower `finish`, but not below the virtual time that anybody has read: the queue gives it
-//! back before its lead moves, and whoever reads the virtual time that came of the move also sees the lowered `finish`
-//! (`Mindicator::query` carries it by Release and Acquire).
+//! A lease that goes back does lower `finish`, but not below a virtual time that a thread has read: the queue gives it
+//! back before its lead moves, and a thread that reads the virtual time that came of the move also sees the lowered
+//! `finish` (`Mindicator::query` carries it by Release and Acquire).
 //!
 //! # Leases
 //! A flow that submits on many queues makes its finish tag the one line that all of them write. The paper leaves this
@@ -50,12 +50,12 @@
 //!   queue 1   :  |r1|r2|r3·|                        three requests staged, room for one more
 //!   queue 2   :            |r4|########|            leaves after one request; # is a hole
 //! ```
-//! When the flow leaves the queue, and nobody has taken from the flow since, `finish` goes back to where the lease was
-//! used up to. Else what is left is a hole in the flow's axis: the flow was charged for service that it did not use.
-//! Its length is added to the flow's `credit`, and whoever takes the next lease takes credit first, as a *refund*: as
-//! long as it lasts, requests are cut from it, which do not move the start tag, and the lease is shorter by as much. So
-//! leases tile the axis as requests do without them, and what holes cost is given back at the next place where anybody
-//! takes.
+//! When the flow leaves the queue, and no queue has taken from the flow since, `finish` goes back to where the lease
+//! was used up to. Else the rest is a hole in the flow's axis: the flow was charged for service that it did not use.
+//! Its length is added to the flow's `credit`, and the queue that takes the next lease takes credit first, as a
+//! *refund*: as long as it lasts, requests are cut from it, which do not move the start tag, and the lease is shorter
+//! by as much. So leases tile the axis as requests do without them, and the cost of holes is given back where a queue
+//! takes next.
 //!
 //! Let L be the length of a lease, or of the longest since the flow was last idle, and k the number of queues that the
 //! flow is on.
@@ -70,9 +70,9 @@
 //!     or still in hand, and every one after it is used after x. So the difference is at most credit and what is in
 //!     hand, and L1 applies. It is not negative, because holes lie before the place where they are refunded.
 //!     Hence what the requests of the flow between two points of the axis cost differs from the points' distance by at
-//!     most k L, however long the history. On one queue nobody takes in between, there are no holes, and it is 0.
-//! L3. A queue that takes a place at the end of the axis takes at least a grain of it. So nobody can move `finish` back
-//!     before a start tag that another queue has, and the start tags in one queue do not go back (I9).
+//!     most k L, however long the history. On one queue no other takes in between, there are no holes, and it is 0.
+//! L3. A queue that takes a place at the end of the axis takes at least a grain of it. So no queue can move `finish`
+//!     back before a start tag that another queue has, and the start tags in one queue do not go back (I9).
 //! L4. A lease is used only while a request of the flow is staged in its queue, behind that request; so what is cut
 //!     from it starts at or after global virtual time (F1), as the staged request does.
 //!
@@ -155,7 +155,7 @@ impl Default for Weight {
 pub const TAG_GRAIN: VSpan = VSpan(64);
 
 /// Bits of fraction in `units_per_cost`.
-pub(crate) const FRACTION_BITS: u32 = 32;
+pub const FRACTION_BITS: u32 = 32;
 
 /// log2 of the grain, in the fixed point of `carry`.
 const GRAIN_BITS: u32 = FRACTION_BITS + TAG_GRAIN.0.trailing_zeros();
@@ -165,7 +165,7 @@ const _: () = assert!(TAG_GRAIN.0.is_power_of_two());
 const _: () = assert!((COST_MAX.0 as u128 * units_per_cost(Weight::MIN) as u128) >> FRACTION_BITS < 1 << 57);
 
 /// Units of virtual time per unit of cost, in 2^-32ths, rounded to nearest: off by less than 3e-11 of its value.
-pub(crate) const fn units_per_cost(weight: Weight) -> u64 {
+pub const fn units_per_cost(weight: Weight) -> u64 {
     let numerator = (UNITS_PER_BYTE * Weight::DEFAULT.0 as u64) << FRACTION_BITS;
     (numerator + weight.0 as u64 / 2) / weight.0 as u64
 }
@@ -178,14 +178,14 @@ const fn octant(point: VTime) -> u64 {
 /// A request's interval of virtual time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interval {
-    /// Where it starts: the request's place in its queue.
+    /// Its start: the request's place in its queue.
     pub start_tag: VTime,
     /// How long it is.
     pub span: VSpan,
 }
 
 impl Interval {
-    /// Where it ends, and the flow's next request starts if it comes soon enough.
+    /// Its end, where the flow's next request starts if it comes soon enough.
     #[inline]
     pub const fn finish_tag(self) -> VTime {
         self.start_tag.plus(self.span)
@@ -199,7 +199,7 @@ struct FlowCell {
     rate: Rate,
 }
 
-/// What a charge writes.
+/// Words that a charge writes.
 #[repr(align(64))]
 struct Charged {
     finish: AtomicU64,
@@ -207,13 +207,13 @@ struct Charged {
     carry: AtomicU64,
     /// Units of virtual time that were leased and not used, and lie before `finish`. A multiple of the grain.
     credit: AtomicU64,
-    /// Of a flow in a group: by how much virtual time has passed `finish` since the hierarchy's last step.
+    /// How far virtual time has passed `finish` since the hierarchy's last step, for a flow in a group.
     skipped: AtomicU64,
 }
 
-/// What a charge only reads: the weight, as a reciprocal.
+/// Words that a charge only reads: the weight, as a reciprocal.
 #[repr(align(64))]
-pub(crate) struct Rate {
+pub struct Rate {
     units_per_cost: AtomicU64,
     /// Largest cost that the weight alone decides about: `COST_MAX`, or 0 of a flow in a group. Constant, and so the
     /// check of the cost is also the look whether there is a group.
@@ -224,7 +224,7 @@ pub(crate) struct Rate {
 
 /// A piece of one flow's virtual time that one queue has taken and not used up. See "Leases" in the file's text.
 ///
-/// Having one says that nobody else cuts intervals from it. It must go back by [`FlowTable::give_back`].
+/// Its owner alone cuts intervals from it. It must go back by [`FlowTable::give_back`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
     /// Start tag of the next request.
@@ -237,7 +237,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// What is left.
+    /// Unused length.
     #[inline]
     pub const fn left(&self) -> VSpan {
         VSpan(self.end.since(self.next) as u64)
@@ -284,7 +284,7 @@ impl FlowTable {
     }
 
     /// Puts flows into groups, before the first of them is charged. `period`: [`Hierarchy`].
-    pub(crate) fn set_tree(&mut self, tree: &Tree, period: VSpan) {
+    pub fn set_tree(&mut self, tree: &Tree, period: VSpan) {
         if tree.is_empty() {
             return;
         }
@@ -300,7 +300,7 @@ impl FlowTable {
         self.hierarchy = Some(Box::new(hierarchy));
     }
 
-    /// Another `period` of the hierarchy, if there is one.
+    /// Sets another `period` of the hierarchy, if there is one.
     pub(crate) fn set_step_period(&self, period: VSpan) {
         if let Some(hierarchy) = &self.hierarchy {
             hierarchy.set_period(period);
@@ -330,10 +330,10 @@ impl FlowTable {
         }
     }
 
-    /// The same of a flow in no group. `None`: it is in one (or the cost is out of range, which is seen when it is
-    /// deferred), and its request is to wait without an interval until it is the first of its flow in the queue, or
-    /// what is left of a lease has room for it ([`Ahead`]); then it is charged. So what is staged keeps old effective
-    /// weights for a lease at most.
+    /// As [`FlowTable::charge`], of a flow in no group. `None`: it is in one (or the cost is out of range, which is
+    /// seen when it is deferred), and its request waits without an interval until it is the first of its flow in the
+    /// queue, or the rest of a lease has room for it ([`Ahead`]); then it is charged. So staged requests keep old
+    /// effective weights for a lease at most.
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
@@ -356,8 +356,8 @@ impl FlowTable {
         Interval { start_tag, span: VSpan(span) }
     }
 
-    /// The same for a flow that has no request staged in the caller's queue, and a lease for those that follow: empty,
-    /// unless the interval is.
+    /// As [`FlowTable::charge`], for a flow that has no request staged in the caller's queue, with a lease for its next
+    /// ones: empty, unless the interval is.
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
@@ -384,8 +384,8 @@ impl FlowTable {
         (lease.cut(span), lease)
     }
 
-    /// The same for a flow that has a request staged in the caller's queue, out of the queue's `lease` on it. If that
-    /// is used up, it takes a new one of `length` (or as long as this request needs, if that is longer).
+    /// As [`FlowTable::charge`], for a flow that has a request staged in the caller's queue, out of the queue's `lease`
+    /// on it. If that is used up, it takes a new one of `length` (or as long as this request needs, if that is longer).
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
@@ -402,7 +402,7 @@ impl FlowTable {
         charged.cut(grains, global_vtime, lease, length)
     }
 
-    /// The same of a flow in no group; `None` as [`FlowTable::charge_alone`].
+    /// As [`FlowTable::charge_leased`], of a flow in no group; `None` as [`FlowTable::charge_alone`].
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
@@ -427,7 +427,7 @@ impl FlowTable {
     }
 
     /// As [`FlowTable::charge_deferred`] of the second request of a flow in a queue, whose first is staged there, so
-    /// that nobody else needs to be told: what follows is cut from the same lease.
+    /// that no other thread needs to be told: what follows is cut from the same lease.
     #[inline(never)]
     pub(crate) fn charge_second(
         &self,
@@ -451,8 +451,8 @@ impl FlowTable {
         length: VSpan,
     ) -> Interval {
         let FlowCell { charged, rate } = self.cell(flow);
-        // A flow that came while somebody else was at the sums is idle to them still. It has requests staged, and
-        // nobody else wakes it.
+        // A flow that came while another thread was at the sums is idle to them still. It has requests staged, and no
+        // other call wakes it.
         if let Some(hierarchy) = &self.hierarchy {
             hierarchy.wants(&rate.member, rate.weight());
         }
@@ -485,7 +485,7 @@ impl FlowTable {
             }
         }
         let left = lease.left().0;
-        // Relaxed: see the module's text; the load is only a look. If the exchange succeeds, nobody holds anything of
+        // Relaxed: see the module's text; the load is only a look. If the exchange succeeds, no queue holds anything of
         // the flow that lies behind `next`.
         let is_last = left > 0
             && charged.finish.load(Relaxed) == lease.end.raw()
@@ -550,7 +550,7 @@ impl FlowTable {
     /// would one day look as if it lay in the future, and the flow would be throttled until virtual time got there.
     pub fn refresh_if_due(&self, global_vtime: VTime) {
         let now = octant(global_vtime);
-        // Relaxed: only elects the one who refreshes. Whoever sees an old octant tries and loses.
+        // Relaxed: only elects the worker that refreshes. One that sees an old octant tries and loses.
         let seen = self.refreshed.load(Relaxed);
         let ahead = now.wrapping_sub(seen) & 7;
         // 5..=7 ahead is 1..=3 behind: a worker that looked at global virtual time before the one that refreshed last.
@@ -609,13 +609,13 @@ fn panic_no_flow(flow: FlowId, count: usize) -> ! {
 const FRACTION_MASK: u64 = (1 << GRAIN_BITS) - 1;
 
 /// The last multiple of [`TAG_GRAIN`] at or before `point`.
-pub(crate) const fn align(point: VTime) -> VTime {
+pub const fn align(point: VTime) -> VTime {
     VTime::from_raw(point.raw() & !(TAG_GRAIN.0 - 1))
 }
 
 impl Rate {
     /// The rate of this weight.
-    pub(crate) fn new(weight: Weight) -> Self {
+    pub fn new(weight: Weight) -> Self {
         Rate {
             units_per_cost: AtomicU64::new(units_per_cost(weight)),
             cost_alone_max: COST_MAX.0,
@@ -625,22 +625,22 @@ impl Rate {
     }
 
     /// Charges at this weight from now on.
-    pub(crate) fn set(&self, weight: Weight) {
-        // Relaxed: two words that nobody reads together; `weight` is only what is reported.
+    pub fn set(&self, weight: Weight) {
+        // Relaxed: two words that no thread reads together; `weight` is only reported.
         self.weight.store(u32::from(weight.0), Relaxed);
         self.units_per_cost.store(units_per_cost(weight), Relaxed);
     }
 
     /// The weight set last.
     #[inline]
-    pub(crate) fn weight(&self) -> Weight {
+    pub fn weight(&self) -> Weight {
         // Relaxed: a report.
         Weight(self.weight.load(Relaxed) as u16)
     }
 
     /// `cost / weight` in 2^-[`FRACTION_BITS`]ths of a unit, of any cost.
     #[inline]
-    pub(crate) fn span_fixed(&self, cost: Cost) -> u128 {
+    pub fn span_fixed(&self, cost: Cost) -> u128 {
         // Relaxed: whichever of two concurrent weights we meet, the request is charged at one of them.
         u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed))
     }
@@ -652,7 +652,7 @@ impl Rate {
         (cost.0.wrapping_sub(1) < self.cost_alone_max).then(|| in_grains(self.span_fixed(cost)))
     }
 
-    /// The same at the effective weight of a flow in a group; of any flow, if its cost is out of range.
+    /// As `grains`, at the effective weight of a flow in a group; of any flow, if its cost is out of range.
     ///
     /// # Panics
     /// If the cost is out of range.
@@ -711,7 +711,7 @@ impl Charged {
         while VTime::from_raw(seen).is_before(point) {
             match self.finish.compare_exchange_weak(seen, point.raw(), Relaxed, Relaxed) {
                 Ok(_) => {
-                    // Relaxed: a credit that somebody adds meanwhile is within L1, kept or not.
+                    // Relaxed: a credit that another queue adds meanwhile is within L1, kept or not.
                     if self.credit.load(Relaxed) != 0 {
                         self.credit.store(0, Relaxed);
                     }
@@ -754,7 +754,7 @@ impl Charged {
         // Relaxed: see the module's text.
         let start = VTime::from_raw(self.finish.fetch_add(wanted - credit, Relaxed));
         if start != lease.end {
-            // Others have taken since: what was left of the old lease is a hole, refunded at once.
+            // Others have taken since: the rest of the old lease is a hole, refunded at once.
             lease.refund += left;
             lease.next = start;
         }

@@ -1,13 +1,13 @@
 //! Groups of flows: a weight at each level, and shares that stay in the family.
 //!
-//! Answers: at which weight does a flow compete now, given its groups and who else in them wants service? Source: the
+//! Answers: at which weight does a flow compete now, given its groups and which other members want service? Source: the
 //! hierarchical weights of Linux's io.cost (`block/blk-iocost.c`: active weights, and donation of what is not used);
 //! the ideal is nested virtual times, as in hierarchical SFQ (Goyal, Guo, Vin, OSDI 1996).
 //!
 //! # Example
 //! Company A has weight 100 and the teams a1 (weight 1) and a2 (weight 3); company B has weight 100 and the team b.
 //!
-//! | who wants service | a1 | a2 | b | effective weights a1, a2, b |
+//! | demand | a1 | a2 | b | effective weights a1, a2, b |
 //! |---|---|---|---|---|
 //! | all, always | 1/8 | 3/8 | 1/2 | 25, 75, 100 |
 //! | a2 nothing | 1/2 | 0 | 1/2 | 100, -, 100 |
@@ -15,9 +15,9 @@
 //! | b nothing | 1/4 | 3/4 | 0 | 25, 75, - |
 //! | a2 only 1/8 of the device | 3/8 | 1/8 | 1/2 | 75, 75, 100 |
 //!
-//! The effective weights of a group's members sum to the group's weight, whoever they are. So a change in A changes
-//! nothing for B, and the share of an idle team goes to its siblings. The last row is why weights that only follow who
-//! is active would not do: a flow at depth 1 is active and uses little, and what it leaves must stay in A, too.
+//! The effective weights of a group's members sum to the group's weight, whichever these are. So a change in A changes
+//! nothing for B, and the share of an idle team goes to its siblings. The last row is why weights that only follow
+//! activity would not do: a flow at depth 1 is active and uses little, and what it leaves must stay in A, too.
 //!
 //! # Shape
 //! ```text
@@ -34,22 +34,22 @@
 //! finish tag of a flow that wants less than its part, and the charge that then raises the tag, which is one at most
 //! for each time that the flow ran out of requests, adds up by how much. A group wants what its members want.
 //!
-//! A *step* comes once per period of virtual time and is made by one worker, whoever moves virtual time there while
-//! no other makes one: it reads the finish tags of all flows in groups and sets all prices. A flow that was idle and
-//! submits becomes content at once, and its group's prices with it, before the request is charged.
+//! A *step* comes once per period of virtual time and is made by one worker, the one that moves virtual time there
+//! while no other makes one: it reads the finish tags of all flows in groups and sets all prices. A flow that was idle
+//! and submits becomes content at once, and its group's prices with it, before the request is charged.
 //!
 //! A request of a flow in a group gets its interval when it becomes its flow's first in its queue, and not when it is
 //! submitted (`StageQueue`, "deferred"): else a flow with much staged would go at its old effective weight until that
-//! is through, and two that take turns would for ever use each other's. With leases those behind the first get theirs
-//! with it, as far as one lease goes: that is a small part of a step, and the way apart is gone once for all of them.
+//! is through, and two that take turns would for ever use each other's. With leases the requests behind the first get
+//! theirs with it, as far as one lease goes: that is a small part of a step, and the slow path runs once per lease.
 //!
 //! # Invariants
 //! H1. Whatever the members' appetites: (sum of the hungry's effective weights) + (what the content used in the last
 //!     step, per virtual time) = the group's rate, if there is a hungry one; and the content's effective weights are at
 //!     least weight / (sum of active weights) of the rate. The second is at most the first's price, so being content
 //!     is no advantage.
-//! H2. Sums, prices and effective weights are written by who holds `busy`. The last are read by anybody, each as one
-//!     word, and never 0. That of an idle member is what it gets if it comes: its weight counts beside those of the
+//! H2. Sums, prices and effective weights are written by the thread that holds `busy`. Any thread reads the last, each
+//!     as one word, and never 0. An idle member's is what it gets if it comes: its weight counts beside those of the
 //!     active, or in an idle group the heaviest member would get the group's rate. A newcomer has its own at once, its
 //!     siblings theirs with the next step.
 //! H3. A flow in no group reads and writes nothing of this.
@@ -79,16 +79,16 @@
 //! 0.35 ms at 3 GB/s; when a2 falls silent, A may lack up to 2 * 512 * 3/4 = 768 KiB, once.
 //!
 //! # Why not nested virtual times
-//! They are exact, also in the last row of the example and within a step. They also need a minimum, a window and
-//! somebody who wakes the throttled, all workers' each, for each group. A request would pass as many of each as there
-//! are levels. The prices cost a request nothing at all, and differ from the exact schedule by the lag above;
-//! `sched/tests/hierarchy.rs` compares both, and also weights that only follow who is active, which leave a1 in the
-//! last row a fifth of the rest, 7/40 of the device and not 3/8.
+//! They are exact, also in the last row of the example and within a step. They also need, for each group, a minimum, a
+//! window and a wake-up of throttled queues over all workers. A request would pass one of each per level. The prices
+//! cost a request nothing at all, and differ from the exact schedule by the lag above; `sched/tests/hierarchy.rs`
+//! compares both, and also weights that only follow activity, which leave a1 in the last row a fifth of the rest, 7/40
+//! of the device and not 3/8.
 //!
 //! # Orderings
-//! `busy` is taken by Acquire and let go by Release, so who makes a step sees the sums of the last. All else is
-//! Relaxed: an effective weight is one word that stands for itself, and a charge that meets an old one is a charge that
-//! came before.
+//! `busy` is taken by Acquire and released by Release, so the thread that makes a step sees the sums of the last. All
+//! else is Relaxed: an effective weight is one word that stands for itself, and a charge that meets an old one is a
+//! charge that came before.
 
 use crate::cache_padded::CachePadded;
 use crate::cost::Cost;
@@ -110,12 +110,12 @@ pub struct Group {
     pub parent: Option<GroupId>,
 }
 
-/// The groups of one scheduler and who is in them. Empty: every flow competes by itself.
+/// The groups of one scheduler and their members. Empty: every flow competes by itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tree {
-    /// By [`GroupId`].
+    /// Groups, by [`GroupId`].
     pub groups: Vec<Group>,
-    /// By flow; flows beyond the end are in no group.
+    /// Group of each flow; flows beyond the end are in no group.
     pub of_flow: Vec<Option<GroupId>>,
 }
 
@@ -128,7 +128,7 @@ pub enum TreeError {
     TooDeep(GroupId),
     /// More than [`Tree::GROUPS_MAX`] groups.
     TooMany(usize),
-    /// It names more flows than the scheduler has.
+    /// The tree names more flows than the scheduler has.
     NoSuchFlow(usize),
 }
 
@@ -194,13 +194,13 @@ impl Tree {
 /// A flow's weight as it competes now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EffectiveWeight {
-    /// In millionths of a weight; of a flow in no group its weight.
+    /// Weight in millionths; for a flow in no group its own weight.
     pub millionths: u64,
-    /// It has wanted service lately. Shares are parts of the sum over those that have.
+    /// The flow has wanted service lately. Shares are parts of the sum over flows that have.
     pub competes: bool,
 }
 
-/// What a flow wants, as the last step saw it.
+/// Appetite of a flow, as the last step saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Appetite {
     Idle = 0,
@@ -242,7 +242,7 @@ impl Price {
         Price(mantissa | (shift as u64) << 32)
     }
 
-    /// Of those whose weights share a rate.
+    /// Price of members whose weights share a rate.
     fn of_parts((rate, weights): (u64, u64)) -> Price {
         Price::ratio(u128::from(weights) << RATE_BITS, rate.into())
     }
@@ -262,26 +262,26 @@ impl Price {
     }
 }
 
-/// What is known of a flow in a group; of one in no group it is never looked at.
+/// State of a flow in a group; not used for a flow in no group.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// At its effective weight, in 2^-32ths: what a charge multiplies with.
+    /// Units per cost at its effective weight, in 2^-32ths: the factor of a charge.
     units_per_cost: AtomicU64,
-    /// Its group, or `NOBODY`.
+    /// Its group, if it is in one.
     group: u32,
     appetite: AtomicU32,
 }
 
-/// In place of a group or parent.
+/// Value of a field without a group or parent.
 const NOBODY: u32 = u32::MAX;
 
 impl Member {
-    /// Of a flow in no group.
+    /// State of a flow in no group.
     pub(crate) fn nobody() -> Member {
         Member { units_per_cost: AtomicU64::new(0), group: NOBODY, appetite: AtomicU32::new(0) }
     }
 
-    /// Of a flow of `group`.
+    /// State of a flow of `group`.
     pub(crate) fn of(group: GroupId) -> Member {
         Member { group: group.0, ..Member::nobody() }
     }
@@ -299,14 +299,14 @@ impl Member {
         EffectiveWeight { millionths: millionths as u64, competes: self.appetite() != Appetite::Idle }
     }
 
-    /// The same in 2^-40ths.
+    /// The effective weight in 2^-40ths.
     fn rate(&self) -> u64 {
         let at_weight_1 = u128::from(units_per_cost(Weight::MIN)) << RATE_BITS;
         let rate = at_weight_1 / u128::from(self.units_per_cost().max(1));
         rate.min(u128::from(Weight::MAX.get()) << RATE_BITS) as u64
     }
 
-    /// What a charge multiplies with now, in 2^-32ths.
+    /// Factor of a charge now, in 2^-32ths.
     #[inline]
     pub(crate) fn units_per_cost(&self) -> u64 {
         // Relaxed: a report, under `busy`, or whichever of two effective weights we meet, a request is charged at one.
@@ -314,7 +314,7 @@ impl Member {
     }
 
     fn appetite(&self) -> Appetite {
-        // Relaxed: says whether to wake it; whoever does looks again under `busy`.
+        // Relaxed: says whether to wake it; the waker looks again under `busy`.
         Appetite::of(self.appetite.load(Relaxed).into())
     }
 
@@ -331,14 +331,14 @@ impl Member {
     }
 }
 
-/// `cost` at so many units for each of it, in 2^-32ths of a unit as those are: an interval of a flow in a group.
+/// Interval of a flow in a group, in 2^-32ths of a unit: `cost` at `units_per_cost`, in the same fraction.
 #[inline]
 pub(crate) fn span_fixed_at(units_per_cost: u64, cost: Cost) -> u128 {
     let span = u128::from(cost.0) * u128::from(units_per_cost);
     if span < SPAN_MAX_FIXED { span } else { SPAN_MAX_FIXED }
 }
 
-/// One group: a line that its members' charges read, and one for who makes a step.
+/// One group: a line that its members' charges read, and one for the thread that makes a step.
 struct Cell {
     prices: CachePadded<Prices>,
     sums: CachePadded<Sums>,
@@ -358,7 +358,7 @@ struct Sums {
     appetite: AtomicU64,
     hungry_weight: AtomicU64,
     content_weight: AtomicU64,
-    /// What the content used per unit of virtual time, as a rate.
+    /// Use of the content members per unit of virtual time, as a rate.
     content_use: AtomicU64,
     /// Largest weight of any member.
     heaviest: AtomicU64,
@@ -377,6 +377,12 @@ pub(crate) struct Hierarchy {
     cells: Box<[Cell]>,
     /// The flows in groups.
     flows: Box<[u32]>,
+    /// Lines of their own: charges read them, and a step or a flow that wakes writes them.
+    steps: CachePadded<Steps>,
+}
+
+/// Steps of the prices: whether one is being made, and when.
+struct Steps {
     /// See [`Hierarchy::set_period`].
     base_period: AtomicU64,
     busy: AtomicU32,
@@ -408,10 +414,12 @@ impl Hierarchy {
         Hierarchy {
             cells: tree.groups.iter().map(cell).collect(),
             flows,
-            base_period: AtomicU64::new(period.0),
-            busy: AtomicU32::new(0),
-            last: AtomicU64::new(start.raw()),
-            next: AtomicU64::new(start.raw()),
+            steps: CachePadded::new(Steps {
+                base_period: AtomicU64::new(period.0),
+                busy: AtomicU32::new(0),
+                last: AtomicU64::new(start.raw()),
+                next: AtomicU64::new(start.raw()),
+            }),
         }
     }
 
@@ -481,11 +489,11 @@ impl Hierarchy {
         look: impl Fn(FlowId) -> (&'a Member, Weight),
         skipped: impl Fn(FlowId) -> (VSpan, bool),
     ) {
-        if now.is_before(VTime::from_raw(get(&self.next))) || !self.enter() {
+        if now.is_before(VTime::from_raw(get(&self.steps.next))) || !self.enter() {
             return;
         }
         // Another may have made the step between the look and the entry.
-        let passed = now.since(VTime::from_raw(get(&self.last)));
+        let passed = now.since(VTime::from_raw(get(&self.steps.last)));
         if passed > 0 {
             let passed = passed as u64;
             self.sum(look, |flow, member| {
@@ -499,28 +507,28 @@ impl Hierarchy {
                 member.set_appetite(appetite);
                 (u128::from(member.rate()) * u128::from(passed - skipped) / u128::from(passed)) as u64
             });
-            put(&self.last, now.raw());
-            put(&self.next, now.plus(self.period()).raw());
+            put(&self.steps.last, now.raw());
+            put(&self.steps.next, now.plus(self.period()).raw());
         }
         self.leave();
     }
 
-    /// A weight has changed: the prices follow at once, or if somebody else is at them, with the next step. `look` as
+    /// A weight has changed: the prices follow at once, or with the next step if another thread is at them. `look` as
     /// above.
     pub(crate) fn reweigh<'a>(&self, look: impl Fn(FlowId) -> (&'a Member, Weight)) {
         if !self.enter() {
             self.hasten();
             return;
         }
-        // Nobody's use is known between steps. Taken for nothing until the next, the hungry get more, as they do
-        // whenever somebody has come.
+        // Use is not known between steps. Taken for nothing until the next, the hungry get more, as after each
+        // newcomer.
         self.sum(look, |_, _| 0);
         self.leave();
     }
 
     /// A step comes once per `period` or more, from the next one on.
     pub(crate) fn set_period(&self, period: VSpan) {
-        put(&self.base_period, period.0);
+        put(&self.steps.base_period, period.0);
     }
 
     /// Changes a group's weight; [`Hierarchy::reweigh`] comes next.
@@ -546,7 +554,7 @@ impl Hierarchy {
         self.cells.len()
     }
 
-    /// All sums, prices and effective weights anew. `used` says what a flow has used, as a rate.
+    /// Sets all sums, prices and effective weights anew. `used` returns a flow's use, as a rate.
     fn sum<'a>(&self, look: impl Fn(FlowId) -> (&'a Member, Weight), used: impl Fn(FlowId, &Member) -> u64) {
         for cell in &self.cells {
             let sums = &cell.sums;
@@ -610,23 +618,23 @@ impl Hierarchy {
         let lightest = tops.map(|cell| get(&cell.sums.weight)).min().unwrap_or(1);
         let bytes = self.flows.len() as u64 * Hierarchy::BYTES_PER_FLOW;
         let units = bytes * UNITS_PER_BYTE * u64::from(Weight::DEFAULT.get()) / lightest;
-        VSpan(get(&self.base_period).max(units))
+        VSpan(get(&self.steps.base_period).max(units))
     }
 
     fn enter(&self) -> bool {
         // Acquire: pairs with the Release in `leave`. Relaxed: a look, and nothing is read if another is inside.
-        self.busy.load(Relaxed) == 0 && self.busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
+        self.steps.busy.load(Relaxed) == 0 && self.steps.busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
     }
 
     fn leave(&self) {
         // Release: pairs with the Acquire in `enter`.
-        self.busy.store(0, Release);
+        self.steps.busy.store(0, Release);
     }
 
     /// The next look finds a step due.
     fn hasten(&self) {
         // A step under way may overwrite it, and has then seen the newcomer or leaves it to the next.
-        put(&self.next, get(&self.last));
+        put(&self.steps.next, get(&self.steps.last));
     }
 }
 
@@ -657,7 +665,7 @@ impl Sums {
         let rate = get(&self.rate);
         let (hungry, content) = (get(&self.hungry_weight), get(&self.content_weight));
         if hungry + content == 0 {
-            // Nobody wants anything: whoever comes while the sums cannot be changed gets no more than all.
+            // No member wants anything: a newcomer while the sums cannot be changed gets no more than all.
             let all = (rate, get(&self.heaviest).max(1));
             return Parts { hungry: all, others: all };
         }
@@ -668,7 +676,7 @@ impl Sums {
         Parts { hungry: if hungry == 0 { others } else { (left, hungry) }, others }
     }
 
-    /// Of an idle member of this weight, if it comes while the sums cannot be changed.
+    /// Price of an idle member of this weight, if it comes while the sums cannot be changed.
     fn newcomers_price(&self, weight: Weight) -> Price {
         let active = get(&self.hungry_weight) + get(&self.content_weight);
         match active {

@@ -5,15 +5,13 @@
 //!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
-mod cache_padded;
+pub mod cache_padded;
 pub mod class;
 pub mod cost;
 pub mod depth;
 pub mod flow;
 pub mod hierarchy;
 pub mod mindicator;
-pub mod offset_order;
-pub mod oracle;
 pub mod policy;
 pub mod ready_set;
 pub mod stage_queue;

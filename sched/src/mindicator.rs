@@ -3,7 +3,7 @@
 //! Source: the mindicator of Liu, Luchangco and Spear (ICDCS 2013) as used in MQFQ section 3.1, where a change goes up
 //! only as far as it changes a minimum. The protocol here is our own: lowering and raising are two different walks,
 //! because they owe different things. A *lower* value must be at the root when `publish` returns (M1, or virtual time
-//! runs past it); a *higher* one may be late, but somebody must bring it up (M3, or virtual time stops for ever).
+//! runs past it); a *higher* one may be late, but a thread must bring it up (M3, or virtual time stops for ever).
 //!
 //! # Shape
 //! ```text
@@ -24,11 +24,11 @@
 //!     nothing.
 //! M3. No raise is lost: when all calls have returned, each node shows exactly the smallest of its children; and if
 //!     each caller calls `query` after its `publish` or `depart`, global virtual time is the smallest lead then.
-//! M4. With nobody present, global virtual time keeps its value.
+//! M4. With no queue present, global virtual time keeps its value.
 //!
 //! # Lowering (a queue becomes backlogged, or gets an earlier lead)
 //! Leaf := L, then each node on the way up := min(node, L) by compare-and-exchange *with a new version, also when the
-//! value stays the same*. That is the whole of M1 for one node: a raiser who read the children before cannot succeed.
+//! value stays the same*. That is the whole of M1 for one node: a raiser that read the children before cannot succeed.
 //!
 //! | step | A: hctx 0 (lead 40) empties       | B: hctx 1 gets a lead of 40      | node {lead, version} |
 //! |------|-----------------------------------|----------------------------------|----------------------|
@@ -38,17 +38,17 @@
 //! |  4   | reads children again: 40          |                                  | {40, 8}              |
 //!
 //! Going on to the root each time would make the root's line a bottleneck for queues that fill and empty at the
-//! same virtual time. But stopping at a node that already shows a value <= L is wrong: whoever put it there
-//! may not have brought it to the root yet. So a node has a bit, *covered*: "no ancestor shows more than this node, nor
-//! will before this node is lowered". A walk that gets to a covered node with a value <= L, and has
-//! changed its version, may stop. The bit is cleared by a lowering, kept by a raise (ancestors at most the old
-//! value are at most the new one), and set by a walk that has come to its end, on each node that shows its L
-//! (its own leaf still shows L, so nothing under that node can have been above L since the walk passed).
+//! same virtual time. But stopping at a node that already shows a value <= L is wrong: the thread that put it there may
+//! not have brought it to the root yet. So a node has a bit, *covered*: "no ancestor shows more than this node, nor
+//! will before this node is lowered". A walk that gets to a covered node with a value <= L, and has changed its
+//! version, may stop. The bit is cleared by a lowering, kept by a raise (ancestors at most the old value are at most
+//! the new one), and set by a walk that has come to its end, on each node that shows its L (its own leaf still shows L,
+//! so nothing under that node can have been above L since the walk passed).
 //!
 //! # Raising (a lead was dispatched, or the queue is empty)
 //! Leaf := higher, then at each node: if the smallest child is above the node, put it there, go on to the parent. If
-//! not, stop: some other child holds the value, and whoever raises *that* will see ours. Both decisions look at words
-//! that others write, after having written one that others look at, so each comes after a fence:
+//! not, stop: some other child holds the value, and the thread that raises *that* will see ours. Both decisions look at
+//! words that others write, after having written one that others look at, so each comes after a fence:
 //!
 //! | step | A: hctx 0 goes from 40 to 60        | B: hctx 1 goes from 40 to 70         | node |
 //! |------|-------------------------------------|--------------------------------------|------|
@@ -100,15 +100,15 @@ pub struct Mindicator {
 
 impl Mindicator {
     /// Resolution of leads, in units: a power of two. Global virtual time may be up to `GRAIN - 1` units (1/16
-    /// byte-equivalent) below the smallest lead with nothing on its way; it is never above. Whoever compares a lead
-    /// with global virtual time must allow at least that, or the smallest lead waits for itself.
+    /// byte-equivalent) below the smallest lead with nothing on its way; it is never above. A comparison of a lead with
+    /// global virtual time must allow at least that, or the smallest lead waits for itself.
     pub const GRAIN: VSpan = VSpan(1 << GRAIN_SHIFT);
 
     /// How far a lead may be from global virtual time, either way: almost 2^54 units, 16 TiB at the default weight and
     /// 164 GiB at weight 1. Two leads are then less than half the circle of leads apart, also when rounded.
     pub const REACH: VSpan = VSpan((1 << (LEAD_BITS - 2 + GRAIN_SHIFT)) - Self::GRAIN.0);
 
-    /// Nobody present, virtual time at `start`.
+    /// No queue present, virtual time at `start`.
     pub fn new(topology: &Topology, start: VTime) -> Mindicator {
         let shape = TreeShape::new(topology, FANOUT_MAX);
         let nodes = (0..shape.node_count()).map(|_| CachePadded::new(AtomicU64::new(Word::EMPTY.0))).collect();
@@ -134,10 +134,10 @@ impl Mindicator {
         if self.is_alone() {
             return self.show(after);
         }
-        // Relaxed: nobody else writes our leaf.
+        // Relaxed: no other thread writes our leaf.
         let before = Word(self.nodes[leaf].load(Ordering::Relaxed));
         if after.is_below(before) {
-            // Relaxed: whoever must see it, sees it by our compare-and-exchange on the parent (Release).
+            // Relaxed: readers see it by our compare-and-exchange on the parent (Release).
             self.nodes[leaf].store(after.0, Ordering::Relaxed);
             self.lower(leaf, after);
         } else if before.is_below(after) {
@@ -153,7 +153,7 @@ impl Mindicator {
         if self.is_alone() {
             return self.show(Word::EMPTY);
         }
-        // Relaxed: nobody else writes our leaf.
+        // Relaxed: no other thread writes our leaf.
         let before = Word(self.nodes[leaf].load(Ordering::Relaxed));
         if before.is_occupied() {
             self.raise(leaf, before, Word::EMPTY);
@@ -174,9 +174,9 @@ impl Mindicator {
     /// Moves global virtual time up to the smallest lead, if that is later, and returns it.
     pub fn query(&self) -> VTime {
         // Acquire: pairs with the Release of the compare-and-exchange that put this value at the root; with the Release
-        // below it says that whoever sees a virtual time also sees the leads that it came from, and what their owners
-        // did before: leases on flows need that (`flow.rs`, F1). The rest of this crate does not (M1 is coherence of
-        // the root's word, the wheel has its fences).
+        // below it says that a thread that sees a virtual time also sees the leads that it came from, and what their
+        // owners did before: leases on flows need that (`flow.rs`, F1). The rest of this crate does not (M1 is
+        // coherence of the root's word, the wheel has its fences).
         let root = Word(self.nodes[self.shape.root()].load(Ordering::Acquire));
         let mut now = self.global_vtime();
         if !root.is_occupied() {
@@ -295,12 +295,12 @@ impl Mindicator {
                 fenced = true;
                 continue;
             }
-            // `smallest` below the node: somebody is on his way up with it, or a version came round; either way right.
+            // `smallest` below the node: a thread is on its way up with it, or a version came round; either way right.
             let after = shown.next(smallest, shown.is_covered() && !smallest.is_below(shown));
-            // Release: pairs with the Acquire above and in `query`; whoever starts from this word sees children no
-            // older than we did, and what our caller did before it came here (leases need that, see `query`). (M1 and
-            // M3 would hold without: the releases of those who lowered reach through any later read-modify-write, and
-            // raisers have their fences.) Relaxed on failure: we start again.
+            // Release: pairs with the Acquire above and in `query`; a thread that starts from this word sees children
+            // no older than we did, and what our caller did before it came here (leases need that, see `query`). (M1
+            // and M3 would hold without: the releases of lowering threads reach through any later read-modify-write,
+            // and raisers have their fences.) Relaxed on failure: we start again.
             let swapped =
                 self.nodes[node].compare_exchange(shown.0, after.0, Ordering::Release, Ordering::Relaxed).is_ok();
             if swapped {
@@ -337,7 +337,7 @@ impl Word {
     const COVERED: u64 = 1 << VERSION_BITS;
     const OCCUPIED: u64 = 1 << (VERSION_BITS + 1);
     const LEAD_SHIFT: u32 = VERSION_BITS + 2;
-    /// Nobody below. Not covered: the first to arrive is the one who covers it.
+    /// No queue below. Not covered: the first to arrive covers it.
     const EMPTY: Word = Word(0);
 
     const fn leaf(lead: VTime) -> Word {
@@ -345,7 +345,7 @@ impl Word {
         Word(((lead.raw() >> GRAIN_SHIFT) << Self::LEAD_SHIFT) | Self::OCCUPIED)
     }
 
-    /// The same word with what `shown` shows and the next version.
+    /// Word with the value of `shown` and the version after this one.
     const fn next(self, shown: Word, covered: bool) -> Word {
         let version = self.0.wrapping_add(1) & Self::VERSION_MASK;
         Word(shown.value() | if covered { Self::COVERED } else { 0 } | version)

@@ -1,4 +1,4 @@
-//! Which hctxs could dispatch at once if they had a token ("ready": not empty, not throttled, no token).
+//! The hctxs that could dispatch at once if they had a token ("ready": not empty, not throttled, no token).
 //!
 //! Source: MQFQ section 3.3. The paper flags queues and searches a proximity matrix; here the flags are bits laid out
 //! in the order of the topology, so that "nearest" is a few masks on one cache line and not a walk over a list.
@@ -21,12 +21,12 @@
 //!     sees the other (see the table).
 //!
 //! # The race that the fences close
-//! A queue finds no token and goes to sleep while a completion on another core finds nobody ready:
+//! A queue finds no token and goes to sleep while a completion on another core finds no queue ready:
 //!
 //! | step | A: the queue without a token      | B: the completion                    |
 //! |------|-----------------------------------|--------------------------------------|
 //! |  1   | acquire: no token                 |                                      |
-//! |  2   |                                   | search: nobody is ready              |
+//! |  2   |                                   | search: none is ready                |
 //! |  3   | mark, **fence**                   | token to the root, **fence**         |
 //! |  4   | acquire again                     | search again                         |
 //!
@@ -36,7 +36,7 @@
 //! can leave one out.
 //!
 //! # Cost
-//! `mark`, `unmark`: one read-modify-write on the own socket's line. `take_nearest` with nobody ready: one read per
+//! `mark`, `unmark`: one read-modify-write on the own socket's line. `take_nearest` with no queue ready: one read per
 //! socket (per line). A claim: one read-modify-write on the line of the claimed hctx.
 
 use std::ops::Range;
@@ -51,17 +51,17 @@ const WORDS: usize = if cfg!(loom) { 1 } else { HCTXS_MAX / 64 };
 /// The set of ready hctxs of one device. See the module's text.
 pub struct ReadySet {
     sockets: Box<[Socket]>,
-    /// Per hctx.
+    /// Seat of each hctx.
     seats: Box<[Seat]>,
 }
 
-/// One socket's bits and who sits on which.
+/// One socket's bits and the hctx of each.
 struct Socket {
     words: CachePadded<[AtomicU64; WORDS]>,
     hctxs: Box<[HctxId]>,
 }
 
-/// Where an hctx's bit is.
+/// Place of an hctx's bit.
 struct Seat {
     socket: usize,
     bit: usize,
@@ -106,7 +106,7 @@ impl ReadySet {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the mark of `hctx` back; true if it was there, false if somebody claimed it (a kick is on its way).
+    /// Takes the mark of `hctx` back; true if it was there, false if it was claimed (a kick is on its way).
     pub fn unmark(&self, hctx: HctxId) -> bool {
         let (word, bit) = self.word(hctx);
         // Relaxed load: only the worker of `hctx` marks it, so if it reads 0 here, the mark was claimed or never made.
@@ -134,7 +134,7 @@ impl ReadySet {
         others.filter(|socket| !socket.is_empty()).find_map(|socket| socket.claim(0..socket.hctxs.len()))
     }
 
-    /// True if somebody is marked. A hint, unless a sequentially consistent fence of the caller's stands before it.
+    /// True if a queue is marked. A hint, unless a sequentially consistent fence of the caller's stands before it.
     pub fn any(&self) -> bool {
         self.sockets.iter().any(|socket| !socket.is_empty())
     }
@@ -162,8 +162,8 @@ impl Socket {
             let mut marked = word.load(Ordering::Relaxed) & mask;
             while marked != 0 {
                 let bit = marked & marked.wrapping_neg();
-                // Relaxed: atomicity alone decides who claims (R1). What the claimed queue needs to see, it sees by
-                // the kick that its claimant sends, which synchronises by itself.
+                // Relaxed: atomicity alone decides which worker claims (R1). What the claimed queue needs to see, it
+                // sees by the kick that its claimant sends, which synchronises by itself.
                 let found = word.fetch_and(!bit, Ordering::Relaxed);
                 if found & bit != 0 {
                     return Some(self.hctxs[(next / 64) * 64 + bit.trailing_zeros() as usize]);

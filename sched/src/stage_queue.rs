@@ -34,7 +34,7 @@
 //! "Ties are broken arbitrarily" (MQFQ section 2), but they are not rare: global virtual time *is* the lead's start
 //! tag, so a flow that comes back from idleness ties with the lead each time. Of equal start tags the shorter interval
 //! goes first (the earlier finish tag), then the first to arrive: a small request does not wait behind a large one that
-//! started level with it. Each flow can go first at one value of the tag only once, so nobody starves.
+//! started level with it. Each flow can go first at one value of the tag only once, so no flow starves.
 //!
 //! # Cost
 //! push: a probe; for a flow that had nothing here also a place in the order. pop: the first lane's next request takes
@@ -51,7 +51,7 @@ use lane_order::{Key, LaneOrder};
 /// "No node", "no lane".
 const NONE: u32 = u32::MAX;
 
-/// In place of a next node: those behind are deferred. No node has this number.
+/// In place of a next node: the requests behind are deferred. No node has this number.
 const DEFERRED: u32 = u32::MAX - 1;
 
 /// Deferred requests of a flow that get their intervals at once.
@@ -60,13 +60,13 @@ const AHEAD_MAX: usize = 16;
 /// A staged request, as handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Staged<P> {
-    /// Whose it is.
+    /// Flow that it belongs to.
     pub flow: FlowId,
-    /// Where its interval begins: the smallest goes first.
+    /// Start of its interval: the smallest goes first.
     pub start_tag: VTime,
     /// Length of its interval: the shorter of two with one start tag goes first.
     pub span: VSpan,
-    /// What the policy keeps with it.
+    /// The policy's data with it.
     pub payload: P,
 }
 
@@ -92,8 +92,8 @@ struct Lane<L> {
     kept: L,
 }
 
-/// One hctx's staged requests. `P` is what the policy keeps with each (a handle, units of depth), `L` what it keeps
-/// with each flow that has requests here.
+/// One hctx's staged requests. `P` is the policy's data with each (a handle, units of depth), `L` its data with each
+/// flow that has requests here.
 pub struct StageQueue<P, L = ()> {
     nodes: Nodes<P>,
     lanes: Box<[Lane<L>]>,
@@ -220,9 +220,9 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         self.drop_first_and(|flow, _, _| panic!("a request of flow {} is deferred", flow.0), |(), _, _| None, leave);
     }
 
-    /// The same, and if the flow's next request was deferred, `promote` gives it an interval, of its cost: start tag
-    /// and length. Then `ahead` is asked for those behind, up to [`AHEAD_MAX`] and until it has none.
-    /// Returns the smallest start tag now; `None` if the request was the last of its flow here: then
+    /// As [`StageQueue::drop_first`], and if the flow's next request was deferred, `promote` gives it an interval, of
+    /// its cost: start tag and length. Then `ahead` is asked for the requests behind, up to [`AHEAD_MAX`] and until it
+    /// has none. Returns the smallest start tag now; `None` if the request was the last of its flow here: then
     /// [`StageQueue::lead`] tells.
     ///
     /// # Panics
@@ -300,7 +300,7 @@ pub struct Behind<'a, P, L> {
 }
 
 impl<P: Copy + Default, L> Behind<'_, P, L> {
-    /// What the policy keeps with the flow.
+    /// The policy's data with the flow.
     #[inline]
     pub fn kept_mut(&mut self) -> &mut L {
         &mut self.lane.kept
@@ -312,7 +312,7 @@ impl<P: Copy + Default, L> Behind<'_, P, L> {
         self.lane.head == self.lane.tail
     }
 
-    /// Some of the flow's requests are deferred, and so must be those that come now.
+    /// Some of the flow's requests are deferred, and so must be new ones.
     #[inline]
     pub fn has_deferred(&self) -> bool {
         self.lane.deferred != NONE
@@ -337,7 +337,7 @@ impl<P: Copy + Default, L> Behind<'_, P, L> {
         self.lane.tail = node;
     }
 
-    /// Takes in a request there that gets its interval later. Those behind it must be deferred, too.
+    /// Takes in a request there that gets its interval later. Requests behind it must be deferred, too.
     ///
     /// # Panics
     /// As [`StageQueue::push`], and if the cost is out of range.
@@ -399,7 +399,7 @@ impl<P: Copy> Nodes<P> {
     }
 }
 
-/// Which lane is a flow's: open addressing, linear probing, never more than half full, no tombstones.
+/// Lanes by flow: open addressing, linear probing, never more than half full, no tombstones.
 struct FlowIndex {
     /// (flow, lane); lane `NONE` is an empty place.
     places: Box<[(u32, u32)]>,
@@ -413,7 +413,7 @@ impl FlowIndex {
         FlowIndex { places: vec![(0, NONE); size].into_boxed_slice(), shift: 32 - size.trailing_zeros() }
     }
 
-    /// Where the flow's probe begins. Multiplying by 2^32 / golden ratio spreads the dense numbers that flows have.
+    /// Start of the flow's probe. Multiplying by 2^32 / golden ratio spreads the dense numbers that flows have.
     #[inline]
     fn home(&self, flow: u32) -> usize {
         (flow.wrapping_mul(0x9E37_79B1) >> self.shift) as usize

@@ -38,7 +38,7 @@ pub mod watched;
 /// A policy that keeps more under its lock than lies with the lock itself says so with this, once per step and element,
 /// and is charged for what it does and not by a constant.
 #[inline(always)]
-pub(crate) fn touch<T>(slab: &[T], at: usize) {
+pub fn touch<T>(slab: &[T], at: usize) {
     #[cfg(all(watched, not(loom)))]
     watched::touch(slab, at);
     #[cfg(not(all(watched, not(loom))))]
@@ -47,15 +47,15 @@ pub(crate) fn touch<T>(slab: &[T], at: usize) {
 
 /// A word that every request reads and that changes a few times per second at most: a setting in force.
 ///
-/// Relaxed: whoever reads meets the value before a change or the one after it, and the structure that keeps the setting
-/// says why either will do. A watcher is told nothing. The line of such a word is in each core's cache, as are the
-/// fields beside it that never change, and reading it costs what reading those does.
+/// Relaxed: a reader meets the value before a change or the one after it, and the structure that keeps the setting says
+/// why either will do. A watcher is told nothing. The line of such a word is in each core's cache, as are the fields
+/// beside it that never change, and reading it costs what reading those does.
 #[derive(Debug)]
 pub struct Setting(setting::Word);
 
 impl Setting {
-    /// One that stands at `value`. `is_live`: it will be set. A model of one that will not is
-    /// spared the orders of a read beside a change that does not come.
+    /// A setting that stands at `value`. `is_live`: it will be set. A model of one that will not is spared the orders
+    /// of a read beside a change that does not come.
     pub fn new(value: u64, is_live: bool) -> Setting {
         Setting(setting::Word::new(value, is_live))
     }
@@ -66,7 +66,7 @@ impl Setting {
         self.0.get()
     }
 
-    /// From now on `value` is in force.
+    /// Puts `value` in force.
     pub fn set(&self, value: u64) {
         self.0.set(value);
     }
@@ -274,7 +274,7 @@ mod thorough {
     thorough!(AtomicI64, i64);
 }
 
-/// What a model test needs, here and in `blk`.
+/// Tools of model tests, here and in `blk`.
 #[cfg(loom)]
 pub mod model {
     pub use loom::{cell::UnsafeCell, model::Builder, sync::Arc, thread};

@@ -40,8 +40,8 @@
 //! T can be set while the wheel turns ([`ThrottleWheel::set_window`]), in a wheel that was cut for it
 //! ([`ThrottleWheel::for_windows`]): slots, buckets and position stay, and b is half of the smallest T that will be
 //! set. A place that was taken under another T is not where its queue belongs now: under a smaller T it wakes the queue
-//! too late, under a larger one for nothing. So whoever sets T empties the whole wheel, and a queue that has just taken
-//! a place looks at T again:
+//! too late, under a larger one for nothing. So the setter of T empties the whole wheel, and a queue that has just
+//! taken a place looks at T again:
 //!
 //! | step | A: takes a place for T = 64 KiB | B: sets T = 256 KiB             |
 //! |------|---------------------------------|---------------------------------|
@@ -59,7 +59,7 @@
 //! a window has by default, and 64 buckets span two of the longest.
 //!
 //! # Invariants
-//! W1. When `throttle` has returned a place, virtual time has reached it, and each of those who moved it has turned the
+//! W1. When `throttle` has returned a place, virtual time has reached it, and each worker that moved it has turned the
 //!     wheel and returned, `unthrottle` has been called for the hctx since it took the place.
 //! W2. One taking of a place leads to at most one `unthrottle`.
 //! W3. The position never goes back.
@@ -76,14 +76,14 @@
 //! slot 19: it takes the bit back and goes on (or, if the slot was not its own but the last bucket, takes a new
 //! one). Both may happen; the second wake is for nothing and harmless. Neither cannot.
 //!
-//! Two turners: the position moves by compare-and-exchange, so each slot is passed by exactly one of them, who empties
-//! its bucket. A turner that is stopped between the two delays the queues in the buckets it has passed.
+//! Two turners: the position moves by compare-and-exchange, so each slot is passed by exactly one of them, which
+//! empties its bucket. A turner that is stopped between the two delays the queues in the buckets it has passed.
 //!
 //! # Cost
 //! `turn` with no slot passed: one read of the position's line, which changes once per b of virtual time. A passed
-//! slot: one compare-and-exchange on the position, and per bucket one read, plus one read-modify-write if somebody is
-//! in it. `throttle`: one read-modify-write on the bucket's line, one fence, one reading of virtual time. `withdraw`:
-//! one read, and one read-modify-write if the bit is still there.
+//! slot: one compare-and-exchange on the position, and per bucket one read, plus one read-modify-write if a queue is in
+//! it. `throttle`: one read-modify-write on the bucket's line, one fence, one reading of virtual time. `withdraw`: one
+//! read, and one read-modify-write if the bit is still there.
 
 use crate::cache_padded::CachePadded;
 use crate::mindicator::Mindicator;
@@ -101,7 +101,7 @@ const BUCKETS: usize = if cfg!(loom) { 4 } else { 64 };
 /// Slots per window: how much later than it must a queue is woken (at most T / 8) against how often the wheel turns.
 const SLOTS_PER_WINDOW: u64 = 8;
 
-/// Where throttled queues wait. See the module's text.
+/// Wheel in which throttled queues wait. See the module's text.
 pub struct ThrottleWheel {
     /// Start of the slot that the wheel has turned to.
     position: CachePadded<AtomicU64>,
@@ -128,8 +128,8 @@ impl ThrottleWheel {
         ThrottleWheel::with_quantum(hctx_count, window, Mindicator::GRAIN, start)
     }
 
-    /// The same for a virtual time that moves by multiples of `quantum`: a power of two, at most the window. Less than
-    /// [`Mindicator::GRAIN`] counts as that.
+    /// As [`ThrottleWheel::new`], for a virtual time that moves by multiples of `quantum`: a power of two, at most the
+    /// window. Less than [`Mindicator::GRAIN`] counts as that.
     ///
     /// # Panics
     /// As [`ThrottleWheel::new`], or if the quantum is out of range.
@@ -242,7 +242,7 @@ impl ThrottleWheel {
     }
 
     /// Gives up a place; false if a turner has taken the hctx out already (then `unthrottle` has been or will be
-    /// called for it). To be called by the owner of `hctx` before it picks again, whoever woke it.
+    /// called for it). To be called by the owner of `hctx` before it picks again, however it woke.
     pub fn withdraw(&self, hctx: HctxId, slot: WheelSlot) -> bool {
         let (word, bit) = self.word(hctx, slot);
         // Relaxed load: we set this bit, so a 0 means that a turner took it (after us in the word's own order).
@@ -264,7 +264,7 @@ impl ThrottleWheel {
         // a read that saw another's raise, and before our reading of the buckets.
         fence(Ordering::SeqCst);
         loop {
-            // Relaxed: only decides who passes which slots. What the buckets hold, the fence answers for.
+            // Relaxed: only decides which turner passes which slots. What the buckets hold, the fence answers for.
             match self.position.compare_exchange(from.raw(), to.raw(), Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(actual) => from = VTime::from_raw(actual),
@@ -296,7 +296,8 @@ impl ThrottleWheel {
 
     fn empty(&self, slot: WheelSlot, unthrottle: &mut impl FnMut(HctxId)) {
         for (index, word) in self.bucket(slot)[..self.words].iter().enumerate() {
-            // Relaxed: the fence in `turn` answers for what must be seen. The swap decides who wakes whom (W2).
+            // Relaxed: the fence in `turn` answers for what must be seen. The swap decides which turner wakes which
+            // queue (W2).
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
             }

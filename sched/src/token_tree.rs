@@ -1,4 +1,4 @@
-//! Dispatch tokens, kept near those who use them.
+//! Dispatch tokens, kept near the workers that use them.
 //!
 //! D tokens are all the permission there is to have requests on the device. Those not in use lie in the nodes of the
 //! machine's tree, so that a worker that completes and dispatches its own requests works on a line of its own, and
@@ -34,22 +34,23 @@
 //! T4. After `percolate(h)` with no concurrent release to it, the path of h below the root holds nothing.
 //!
 //! # Another D
-//! `set_depth` adds the difference at the root, in one step: more tokens lie there for whoever waits, or the root owes
-//! them. D = 100, all out, becomes 64: the root holds -36, the next 36 units that come back pay, and 64 are out. A debt
-//! does not call tokens back that lie free at a leaf; their worker may use each once, and its release pays. So T1 holds
-//! with the D of now, and T2 with the largest D since the root last owed nothing: units on the device are at most
+//! `set_depth` adds the difference at the root, in one step: more tokens lie there for workers that wait, or the root
+//! owes them. D = 100, all out, becomes 64: the root holds -36, the next 36 units that come back pay, and 64 are out. A
+//! debt does not call tokens back that lie free at a leaf; their worker may use each once, and its release pays. So T1
+//! holds with the D of now, and T2 with the largest D since the root last owed nothing: units on the device are at most
 //! that D + units_max - 1.
 //!
 //! # Races
 //! *Two `acquire`s, one token.* The count of an inner node changes by compare-and-exchange: one gets it. A leaf is its
-//! worker's own: nobody else reads it, save for reports, and it changes by a plain load and store.
+//! worker's own: no other worker reads it, save for reports, and it changes by a plain load and store.
 //!
 //! *`percolate` beside `acquire`.* While the token is in the hand of the one, the other sees it nowhere. It marks
 //! itself ready, fences and looks again; `percolate` and `release_root` fence after they added, and their caller then
 //! searches the ready set. One of the two finds the other: the table is in `ready_set.rs`.
 //!
-//! *`set_depth` beside all of them.* It is an addition to the root, as a release to it is: what it adds meets those who
-//! look for it in the ready set by the same fence, and what it takes meets a payer as any debt does. Two calls add up.
+//! *`set_depth` beside all of them.* It is an addition to the root, as a release to it is: what it adds meets the
+//! workers that look for it in the ready set by the same fence, and what it takes meets a payer as any debt does. Two
+//! calls add up.
 //!
 //! *Debt beside `release_local`.* The releaser may not see the debt and puts its token at its leaf. That worker uses
 //! it, and its next release pays; or it goes to sleep and percolates, which pays too. T2 counts both.
@@ -62,8 +63,8 @@
 //!
 //! # Several tokens at once
 //! A queue that has n requests to dispatch may take tokens for all of them with the read-modify-write that it needs for
-//! the first (`spare` in [`TokenTree::acquire_batch`]); those that it does not need yet lie at its leaf. They are free
-//! tokens on the path of an awake worker, as those that `release_local` puts there, and go the same ways.
+//! the first (`spare` in [`TokenTree::acquire_batch`]); tokens that it does not need yet lie at its leaf. They are free
+//! tokens on the path of an awake worker, as the ones that `release_local` puts there, and go the same ways.
 
 use crate::cache_padded::CachePadded;
 use crate::policy::DispatchToken;
@@ -76,7 +77,7 @@ pub struct TokenTree {
     /// Tokens per node other than the root, leaves first, as in `shape`.
     counts: Box<[CachePadded<AtomicI64>]>,
     root: CachePadded<AtomicI64>,
-    /// D. Only `set_depth` writes it; on the path nobody reads it.
+    /// D. Only `set_depth` writes it; the path does not read it.
     depth: AtomicU32,
     /// Units that one request may take at most.
     units_max: u32,
@@ -91,13 +92,13 @@ impl TokenTree {
         TokenTree::for_requests(topology, depth, depth)
     }
 
-    /// The same, for requests that take up to `units_max` units, which may be more than D.
+    /// As [`TokenTree::new`], for requests that take up to `units_max` units, which may be more than D.
     ///
     /// # Panics
     /// If `depth` is 0.
     pub fn for_requests(topology: &Topology, depth: u32, units_max: u32) -> TokenTree {
         assert!(depth >= 1, "with a depth of {depth} nothing would ever be dispatched");
-        // No limit on the fan-out: nobody reads all the children of a node.
+        // No limit on the fan-out: no operation reads all the children of a node.
         let shape = TreeShape::new(topology, usize::MAX);
         // The root is the last node.
         let counts = (0..shape.root()).map(|_| CachePadded::new(AtomicI64::new(0))).collect();
@@ -120,7 +121,7 @@ impl TokenTree {
         assert!(depth >= 1, "with a depth of {depth} nothing would ever be dispatched");
         // Relaxed: a number for reports. A swap, so that two changes at once come to the sum of their differences.
         let before = self.depth.swap(depth, Ordering::Relaxed);
-        // Release: as in `release_to`. New tokens had no holder, but those who take them see what the caller did.
+        // Release: as in `release_to`. New tokens had no holder, but their takers see what the caller did.
         self.root.fetch_add(i64::from(depth) - i64::from(before), Ordering::Release);
         // Pairs with the fence in `ReadySet::mark`.
         fence(Ordering::SeqCst);
@@ -139,7 +140,7 @@ impl TokenTree {
         self.acquire_batch(hctx, units, 0)
     }
 
-    /// The same from the own leaf alone: the common path, without a shared line.
+    /// As [`TokenTree::acquire`], from the own leaf alone: the common path, without a shared line.
     #[inline]
     pub fn acquire_own(&self, hctx: HctxId, units: u32) -> Option<DispatchToken> {
         let leaf = self.leaf(hctx.index());
@@ -200,7 +201,7 @@ impl TokenTree {
         self.release_to(self.shape.lowest_common_ancestor(from, to), token)
     }
 
-    /// Gives a token back for anybody. The caller must then search the ready set; a sequentially consistent fence
+    /// Gives a token back for any queue. The caller must then search the ready set; a sequentially consistent fence
     /// stands between (table in `ready_set.rs`).
     pub fn release_root(&self, token: DispatchToken) {
         let units = i64::from(token.into_units());
@@ -210,9 +211,9 @@ impl TokenTree {
         fence(Ordering::SeqCst);
     }
 
-    /// Moves all tokens on the path of `hctx` to the root and returns how many. For a queue that goes to sleep: nobody
-    /// else may be awake to use them (I4). If the answer is not 0, the caller must search the ready set; a sequentially
-    /// consistent fence stands between.
+    /// Moves all tokens on the path of `hctx` to the root and returns how many. For a queue that goes to sleep: no
+    /// other worker may be awake to use them (I4). If the answer is not 0, the caller must search the ready set; a
+    /// sequentially consistent fence stands between.
     pub fn percolate(&self, hctx: HctxId) -> u64 {
         let root = self.shape.root();
         let mut hand = self.leaf(self.shape.leaf(hctx)).take();
@@ -238,7 +239,7 @@ impl TokenTree {
         self.root.load(Ordering::Relaxed)
     }
 
-    /// Tokens in the whole tree. Exact only while nobody calls anything else; for tests and reports.
+    /// Tokens in the whole tree. Exact only while no thread calls anything else; for tests and reports.
     pub fn total_units(&self) -> i64 {
         // Relaxed: as `root_units`.
         self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<i64>() + self.root_units()
@@ -258,8 +259,8 @@ impl TokenTree {
         let mut have = count.load(Ordering::Relaxed);
         while have > 0 {
             let taken = have.min(wanted);
-            // Acquire: pairs with the Release in `release_to`. Whoever holds a token sees everything its last holder
-            // did, such as reaping the request that held it.
+            // Acquire: pairs with the Release in `release_to`. A token's holder sees everything its last holder did,
+            // such as reaping the request that held it.
             match count.compare_exchange_weak(have, have - taken, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return taken,
                 Err(actual) => have = actual,
@@ -304,8 +305,8 @@ impl TokenTree {
         let units = i64::from(token.into_units());
         let left = units - self.pay_debt(units);
         if left > 0 {
-            // Release: pairs with the Acquire of whoever takes it. No fence: the caller kicks the one it gave the token
-            // to, so nobody relies on finding it by a search.
+            // Release: pairs with the Acquire of its taker. No fence: the caller kicks the queue it gave the token to,
+            // which need not find it by a search.
             self.count(node).fetch_add(left, Ordering::Release);
         }
         left as u32
@@ -335,13 +336,13 @@ struct Leaf<'a>(&'a AtomicI64);
 impl Leaf<'_> {
     #[inline]
     fn get(self) -> i64 {
-        // Relaxed: nobody else writes our leaf.
+        // Relaxed: no other worker writes our leaf.
         self.0.load(Ordering::Relaxed)
     }
 
     #[inline]
     fn set(self, units: i64) {
-        // Relaxed: nobody else reads our leaf, save `total_units`, which makes no promise.
+        // Relaxed: no other worker reads our leaf, save `total_units`, which makes no promise.
         self.0.store(units, Ordering::Relaxed);
     }
 

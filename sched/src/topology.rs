@@ -1,4 +1,4 @@
-//! Which hardware contexts are near each other: data, so that two sockets can be tested on a laptop.
+//! Nearness of hardware contexts: data, so that two sockets can be tested on a laptop.
 //!
 //! Two things are derived from it, both once, at construction:
 //!
@@ -25,7 +25,7 @@ impl HctxId {
 /// one padded cache line.
 pub const HCTXS_MAX: usize = 1024;
 
-/// Where the worker of one hctx runs.
+/// Place where the worker of one hctx runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Place {
     /// Socket (package) of the machine.
@@ -37,7 +37,7 @@ pub struct Place {
 /// How far apart two hctxs are; nearer is less.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Distance {
-    /// They are the same.
+    /// The two are one hctx.
     Own,
     /// Hardware threads of one core.
     Core,
@@ -51,7 +51,7 @@ pub enum Distance {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Topology {
     places: Box<[Place]>,
-    /// One row of `hctx_count` per hctx.
+    /// Hctxs from near to far: a row of `hctx_count` per hctx.
     nearest: Box<[HctxId]>,
 }
 
@@ -98,7 +98,7 @@ impl Topology {
         self.places.len()
     }
 
-    /// Where `hctx` runs.
+    /// Place where `hctx` runs.
     pub fn place(&self, hctx: HctxId) -> Place {
         self.places[hctx.index()]
     }
@@ -141,15 +141,15 @@ fn distance_of(places: &[Place], a: usize, b: usize) -> Distance {
     }
 }
 
-/// The shape of a tree over a topology: who is whose parent. It holds no counts and no tags; a structure keeps one
-/// word per node, indexed by node number.
+/// The shape of a tree over a topology: each node's parent. It holds no counts and no tags; a structure keeps one word
+/// per node, indexed by node number.
 ///
 /// Leaves come first (node `i` is hctx `i`), each parent has a higher number than its children, the root is the last.
 /// The root is never a leaf, even with one hctx.
 #[derive(Debug)]
 pub(crate) struct TreeShape {
     parents: Box<[u32]>,
-    /// Per inner node, its part of `children`.
+    /// Part of `children` of each inner node.
     child_ranges: Box<[Range<u32>]>,
     children: Box<[u32]>,
     leaf_count: usize,

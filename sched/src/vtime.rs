@@ -19,7 +19,7 @@ pub const UNITS_PER_BYTE: u64 = 1024;
 pub struct VTime(u64);
 
 impl VTime {
-    /// Where a scheduler's virtual time starts unless its options say otherwise.
+    /// Start of a scheduler's virtual time unless its options say otherwise.
     pub const ZERO: VTime = VTime(0);
 
     /// The point with this position on the circle, in units.

@@ -1,4 +1,4 @@
-//! One word between a worker that goes to sleep and those who kick it.
+//! One word between a worker that goes to sleep and its kickers.
 //!
 //! The policies rely on it ([`crate::policy::Kick`]: "a kick must not be lost") and so it lives, and is model-checked,
 //! beside them. The caller brings what the worker sleeps *on*: an eventfd, a ring, a futex.
@@ -29,7 +29,7 @@ const RUNNING: u32 = 0;
 const NOTIFIED: u32 = 1;
 const SLEEPING: u32 = 2;
 
-/// The state of one worker, awake, asleep or kicked, for the worker and those who kick it.
+/// The state of one worker, awake, asleep or kicked, for the worker and its kickers.
 #[derive(Debug)]
 pub struct WakeWord {
     state: AtomicU32,
@@ -51,7 +51,7 @@ impl WakeWord {
     }
 
     /// For the worker, when a turn found nothing to do. True: it may sleep, and must call [`WakeWord::woke`] after.
-    /// False: somebody kicked since the last call; look again.
+    /// False: a kick came since the last call; look again.
     pub fn may_sleep(&self) -> bool {
         // AcqRel: pairs with `kick`. Failure needs Acquire to see what the kicker published; the swap below takes it.
         if self.state.compare_exchange(RUNNING, SLEEPING, AcqRel, crate::sync::Ordering::Acquire).is_ok() {
@@ -61,8 +61,8 @@ impl WakeWord {
         false
     }
 
-    /// For the worker, running: somebody kicked since the last `woke` or `may_sleep`. True: it may go on as if a sleep
-    /// had been ended, by [`WakeWord::woke`] and a turn.
+    /// For the worker, running: a kick came since the last `woke` or `may_sleep`. True: it may go on as if a sleep had
+    /// been ended, by [`WakeWord::woke`] and a turn.
     pub fn is_kicked(&self) -> bool {
         // Relaxed: a hint; the swap in `woke` that follows takes what the kicker published.
         self.state.load(crate::sync::Ordering::Relaxed) == NOTIFIED

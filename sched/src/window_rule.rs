@@ -25,10 +25,10 @@
 //!   T = 256 KiB * workers      rounded up to a power of two, 1 MiB to 16 MiB
 //! ```
 //! until the mean falls below [`BEHIND_LEAVE`]. A turn is up to 64 requests, 256 KiB of 4 KiB each, so T is what one
-//! tenant can get in a turn of all workers. One worker waits for nobody's turn: its T is the quotient.
+//! tenant can get in a turn of all workers. One worker waits for no other's turn: its T is the quotient.
 //!
-//! T is bytes at the default weight, as ever: the rule takes a tenant's weight to be that, so with all weights at 1000
-//! queues may run 10 times as far apart in bytes of service.
+//! T is bytes at the default weight: the rule takes a tenant's weight to be that, so with all weights at 1000 queues
+//! may run 10 times as far apart in bytes of service.
 //!
 //! # Example
 //! D is 129 units of 4 KiB, 516 KiB in all. 16 flows wait: 516 / 16 = 32.25, T = 32 KiB. It stays as long as the
@@ -59,10 +59,10 @@ pub const WINDOW_MOST: VSpan = VSpan::from_bytes(256 << 10);
 /// Workers are behind from so many completions per reap on, as a mean.
 pub const BEHIND_ENTER: u64 = 4;
 
-/// And until so many are not reached.
+/// Workers are no longer behind below so many.
 pub const BEHIND_LEAVE: u64 = 2;
 
-/// What a turn of a worker may give to one tenant: 64 requests of 4 KiB.
+/// Bytes that a turn of a worker may give to one tenant: 64 requests of 4 KiB.
 const TURN_BYTES: u64 = 256 << 10;
 
 /// The range of T while workers are behind: 1 MiB to 16 MiB.
@@ -77,12 +77,12 @@ const PARTS: u64 = 4096;
 /// The mean moves by this part of the difference in each step, so that it forgets within some dozen steps.
 const MEAN_STEPS: i64 = 32;
 
-/// Why T is what it is.
+/// Reason of the T in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowReason {
     /// No queue has waited yet.
     Start,
-    /// It is the quotient, rounded.
+    /// T is the quotient, rounded.
     Quotient,
     /// The quotient is smaller than the least.
     Least,
@@ -92,7 +92,7 @@ pub enum WindowReason {
     Workers,
 }
 
-/// What is in force, and why.
+/// The window in force, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowState {
     /// T, bytes at the default weight.
@@ -140,17 +140,17 @@ impl fmt::Display for WindowState {
 /// The rule, and what it remembers of a device. See the module's text.
 #[derive(Clone, Debug)]
 pub struct WindowRule {
-    /// Flows that wait, mean, in [`PARTS`]; 0: nobody has waited yet.
+    /// Flows that wait, mean, in [`PARTS`]; 0: none has waited yet.
     waiting_parts: u64,
     /// Completions per reap, mean, in [`PARTS`].
     reaped_parts: u64,
     is_behind: bool,
-    /// T while workers are behind. `None`: there is one, which waits for nobody's turn.
+    /// T while workers are behind. `None`: there is one, which waits for no other's turn.
     behind_bytes: Option<u64>,
     state: WindowState,
 }
 
-/// What a step of the rule looks at.
+/// Input of a step of the rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Flows that have requests waiting, each in each queue; 1 if a single queue waits.
@@ -186,12 +186,12 @@ impl WindowRule {
         VSpan::from_bytes(self.state.window_bytes)
     }
 
-    /// What is in force, and why.
+    /// The window in force, and why.
     pub fn state(&self) -> WindowState {
         self.state
     }
 
-    /// D is `depth` units, 1 or more. Takes in what was seen since the last step. Returns T.
+    /// D is `depth` units, 1 or more. Takes in counts since the last step. Returns T.
     pub fn step(&mut self, depth: u32, seen: Seen, now_ns: u64) -> VSpan {
         let Seen { waiting, completed, reaps } = seen;
         if waiting > 0 {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_count_that_swings_by_a_quarter_changes_t_once_at_most() {
-        // Of every power of two of queues: the quotient lies on the edge of two windows.
+        // At every power of two of queues the quotient lies on the edge of two windows.
         for queues in [4, 8, 16] {
             let mut rule = rule(64);
             settled(&mut rule, 128, queues);
@@ -350,7 +350,7 @@ mod tests {
             (0..400).for_each(|_| _ = rule.step(depth, Seen { reaps: 21, ..seen }, 0));
             assert_eq!(rule.window().bytes() >> 10, window_kib);
             assert_eq!(rule.state().to_string(), "the CPU is the limit: a worker reaps 3.0 completions at once");
-            // Nobody who waits, or no reap: nothing is learnt.
+            // No flow waits, or no reap: nothing is learnt.
             (0..400).for_each(|_| _ = rule.step(depth, Seen { waiting: 0, reaps: 64, ..seen }, 0));
             (0..400).for_each(|_| _ = rule.step(depth, Seen { reaps: 0, ..seen }, 0));
             assert_eq!(rule.window().bytes() >> 10, window_kib);

@@ -1,12 +1,12 @@
 //! The cost of a write relative to a read's, followed while a device is used.
 //!
-//! Answers: of how many read bytes is a written byte worth, now? A drive that collects garbage makes writes dearer and
+//! Answers: how many read bytes is a written byte worth, now? A drive that collects garbage makes writes dearer and
 //! cheaper again; charged by bytes, two tenants of equal weight then have equal bytes and unequal shares of the device.
 //!
 //! # Shape
 //! ```text
 //!  worker's own line                     shared                             every worker
-//!  completed read and write units ─┐     whoever completes a request        once per reap:
+//!  completed read and write units ─┐     a worker that completes one        once per reap:
 //!  time with requests waiting     ─┴──▶  when a phase is over: estimate ──▶ cost in force ──▶ what a write is charged
 //!                                        (write_cost/estimate.rs)
 //! ```
@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //! W1. The cost in force is within [`Estimate::RANGE_256THS`] at any time.
-//! W2. A phase in which nobody waited, or in which nothing ended, changes nothing.
+//! W2. A phase in which no request waited, or in which nothing ended, changes nothing.
 
 mod estimate;
 
@@ -31,7 +31,7 @@ use crate::topology::HctxId;
 /// seconds is followed.
 pub const PHASE_NS: u64 = 20_000_000;
 
-/// What one worker has completed so far. Counters only grow, and wrap.
+/// Counters of one worker's completions. They only grow, and wrap.
 #[derive(Default)]
 struct Line {
     requests: AtomicU64,
@@ -40,6 +40,8 @@ struct Line {
     write_units: AtomicU64,
     /// Time with requests staged while others were on the device.
     waited_ns: AtomicU64,
+    /// Part of `waited_ns` after which a reap found several requests and left none on the device.
+    emptied_ns: AtomicU64,
 }
 
 /// The sums at the beginning of a phase, and the estimate.
@@ -50,21 +52,21 @@ struct Judge {
     requests: u64,
     read_units: u64,
     write_units: u64,
-    /// By worker: of one of them nearly all of a phase must have been waited for.
-    waited_ns: Box<[u64]>,
+    /// Times of each worker: `waited_ns` and `emptied_ns`.
+    waited_ns: Box<[[u64; 2]]>,
 }
 
 /// The cost of writes on one device, shared by its workers.
 pub struct WriteCost {
     model: CostModel,
     lines: Box<[CachePadded<Line>]>,
-    /// When a phase may end, ns. Who moves it on judges.
+    /// When a phase may end, ns. The worker that moves it on judges.
     due_ns: CachePadded<AtomicU64>,
-    /// What a write costs, in 256ths of the model's.
+    /// Cost of a write, in 256ths of the model's.
     in_force_256ths: CachePadded<AtomicU32>,
     /// The estimate, for reports: they take no lock that a worker may want.
     estimate_256ths: CachePadded<AtomicU32>,
-    /// By whoever moved `due_ns`.
+    /// State of the judge, the worker that moved `due_ns`.
     judge: Mutex<Judge>,
 }
 
@@ -84,7 +86,7 @@ impl WriteCost {
                 requests: 0,
                 read_units: 0,
                 write_units: 0,
-                waited_ns: vec![0; workers].into(),
+                waited_ns: vec![[0; 2]; workers].into(),
             }),
         }
     }
@@ -102,13 +104,18 @@ impl WriteCost {
         add(&line.requests, 1);
     }
 
-    /// The worker of `hctx` had requests staged for `ns` while others of its were on the device.
+    /// The worker of `hctx` had requests staged for `ns` while others of its were on the device. `is_emptied`: it then
+    /// found several completions at once, and none of its requests is left on the device.
     #[inline]
-    pub fn waited(&self, hctx: HctxId, ns: u64) {
-        add(&self.lines[hctx.index()].waited_ns, ns);
+    pub fn waited(&self, hctx: HctxId, ns: u64, is_emptied: bool) {
+        let line = &self.lines[hctx.index()];
+        add(&line.waited_ns, ns);
+        if is_emptied {
+            add(&line.emptied_ns, ns);
+        }
     }
 
-    /// What a write is charged from now on; judges the phase if it is over. Once per reap.
+    /// Charge of a write from now on; judges the phase if it is over. Once per reap.
     #[inline]
     pub fn term(&self, now_ns: u64) -> CostTerm {
         // Relaxed: a hint; `judge` decides.
@@ -122,7 +129,7 @@ impl WriteCost {
 
     #[inline(never)]
     fn judge(&self, now_ns: u64, due_ns: u64) {
-        // Relaxed: it decides who judges, and carries nothing.
+        // Relaxed: it decides which worker judges, and carries nothing.
         if self.due_ns.compare_exchange(due_ns, now_ns.saturating_add(PHASE_NS), Relaxed, Relaxed).is_err() {
             return;
         }
@@ -140,19 +147,21 @@ impl WriteCost {
             return;
         }
         let (read_units, write_units) = (sum(|line| &line.read_units), sum(|line| &line.write_units));
-        let mut waited_ns = 0;
-        for (before, line) in judge.waited_ns.iter_mut().zip(&self.lines) {
-            // Relaxed: as above.
-            let now = line.waited_ns.load(Relaxed);
-            waited_ns = waited_ns.max(now.wrapping_sub(*before));
-            *before = now;
+        let mut most_ns = [0; 2];
+        for (before, at) in judge.waited_ns.iter_mut().zip(0..) {
+            for ((most_ns, before), now) in most_ns.iter_mut().zip(before).zip(self.waits_ns(HctxId(at))) {
+                *most_ns = now.wrapping_sub(*before).max(*most_ns);
+                *before = now;
+            }
         }
+        let [waited_ns, emptied_ns] = most_ns;
         let phase = Phase {
             requests: ended,
             read_units: read_units.wrapping_sub(judge.read_units),
             write_units: write_units.wrapping_sub(judge.write_units),
             time_ns,
             waited_ns,
+            emptied_ns,
         };
         (judge.begun_ns, judge.requests) = (now_ns, requests);
         (judge.read_units, judge.write_units) = (read_units, write_units);
@@ -163,7 +172,14 @@ impl WriteCost {
         self.estimate_256ths.store(judge.estimate.estimate_256ths(), Relaxed);
     }
 
-    /// The estimate, for reports: what a write costs, in 256ths of the model's.
+    /// Times of the worker of `hctx`: that [`WriteCost::waited`] was told, and the part with `is_emptied`, ns.
+    pub fn waits_ns(&self, hctx: HctxId) -> [u64; 2] {
+        let line = &self.lines[hctx.index()];
+        // Relaxed: figures of their own.
+        [&line.waited_ns, &line.emptied_ns].map(|counter| counter.load(Relaxed))
+    }
+
+    /// The estimate, for reports: cost of a write, in 256ths of the model's.
     pub fn estimate_256ths(&self) -> u32 {
         // Relaxed: pairs with the store in `judge`, which nothing else hangs on.
         self.estimate_256ths.load(Relaxed)
@@ -173,7 +189,7 @@ impl WriteCost {
 /// Adds to a counter that this worker alone writes.
 #[inline]
 fn add(counter: &AtomicU64, value: u64) {
-    // Relaxed: the judge needs no order among counters, and nobody else writes this one.
+    // Relaxed: the judge needs no order among counters, and no other worker writes this one.
     counter.store(counter.load(Relaxed).wrapping_add(value), Relaxed);
 }
 
@@ -211,7 +227,7 @@ mod tests {
             cost.count(HctxId(1), CostKind::Write, 4 * KIB);
             cost.count(HctxId(0), CostKind::Read, reads_16ths * KIB / 4);
             let took_ns = 4 * KIB * times + reads_16ths * KIB / 4;
-            cost.waited(HctxId(0), took_ns);
+            cost.waited(HctxId(0), took_ns, false);
             now_ns += took_ns;
         }
         now_ns
@@ -235,7 +251,7 @@ mod tests {
         for at in 0..10_000 {
             cost.count(HctxId(0), CostKind::Flush, 0);
             cost.count(HctxId(0), CostKind::Discard, 4096);
-            cost.waited(HctxId(0), PHASE_NS);
+            cost.waited(HctxId(0), PHASE_NS, false);
             assert_eq!(cost.term(at * PHASE_NS), CostModel::FLAT.write, "W2: nothing ended");
         }
     }
@@ -253,10 +269,11 @@ mod tests {
         count(Estimate::PHASE_REQUESTS - 1);
         assert_eq!(begun_ns(PHASE_NS), 0, "one is missing");
         count(1);
-        cost.waited(HctxId(1), 77);
+        cost.waited(HctxId(1), 77, false);
+        cost.waited(HctxId(1), 11, true);
         assert_eq!(begun_ns(2 * PHASE_NS - 1), 0, "nobody looks yet");
         assert_eq!(begun_ns(2 * PHASE_NS), 2 * PHASE_NS);
-        assert_eq!(*cost.judge.lock().unwrap().waited_ns, [0, 77], "from which the next phase counts");
+        assert_eq!(*cost.judge.lock().unwrap().waited_ns, [[0, 0], [88, 11]], "from which the next phase counts");
         // Nothing more ends: a second.
         let second = 2 * PHASE_NS + Estimate::PHASE_NS_MAX;
         assert_eq!(begun_ns(second - 1), 2 * PHASE_NS);

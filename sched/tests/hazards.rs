@@ -15,10 +15,10 @@
 mod bench_top;
 use bench_top::*;
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::oracle::narrow;
 use mqfq_sched::policy::PolicyOptions;
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::VTime;
+use mqfq_testing::oracle::narrow;
 
 const A: FlowId = FlowId(0);
 const B: FlowId = FlowId(1);

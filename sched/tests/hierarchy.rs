@@ -4,6 +4,7 @@
 //! The policies run on the rig, closed loops on a device that ends its oldest request at each tick. Beside them runs
 //! nested start-time fair queueing, one queue per group in exact integers: the ideal that prices stand for.
 
+use mqfq_policies::{D2FQ, MQFQ_SERIAL, SFQD};
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::hierarchy::{Group, GroupId, Tree};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyKind, PolicyOptions};
@@ -13,7 +14,7 @@ use mqfq_testing::random::{Random, for_seeds};
 use mqfq_testing::rig::{KIB, Rig, read};
 use std::collections::VecDeque;
 
-/// What every request costs.
+/// Cost of every request.
 const REQUEST: u64 = 4 * KIB;
 
 /// Units on the device.
@@ -23,7 +24,7 @@ fn weight(value: u64) -> Weight {
     Weight::new(value).expect("a weight of a test is in range")
 }
 
-/// Who is in what, by numbers: groups as (weight, parent), flows as (weight, group).
+/// Members by numbers: groups as (weight, parent), flows as (weight, group).
 #[derive(Clone, Debug)]
 struct Family {
     groups: Vec<(u64, Option<u32>)>,
@@ -49,7 +50,7 @@ impl Family {
         }
     }
 
-    /// The weight at which a child (flows first, then groups) competes while everybody wants service.
+    /// The weight at which a child (flows first, then groups) competes while all want service.
     fn effective(&self, child: usize) -> f64 {
         let flows = self.flows.len();
         let of = |child: usize| if child < flows { self.flows[child] } else { self.groups[child - flows] };
@@ -121,7 +122,7 @@ impl Shares for Rig {
 /// Nested start-time fair queueing: each group gives its turns to the child with the smallest start tag, on an axis of
 /// its own. Lengths are in 2520ths, so that the weights of these tests divide them.
 struct Nested {
-    /// By child: start tag and finish tag of its next turn; flows first, then groups.
+    /// Start tag and finish tag of each child's next turn; flows first, then groups.
     tags: Vec<u128>,
     virtual_time: Vec<u128>,
     family: Family,
@@ -196,7 +197,7 @@ impl Shares for Nested {
     }
 }
 
-/// What came of it: by tick, the requests that each flow has got so far.
+/// Result: by tick, the requests that each flow has got so far.
 struct Run {
     served: Vec<Vec<u64>>,
 }
@@ -211,7 +212,7 @@ impl Run {
 }
 
 fn drive<S: Shares>(scheduler: &mut S, loops: &[Loop], ticks: u64, mut at: impl FnMut(&mut S, u64)) -> Run {
-    // Whose turn to ask it is, and when.
+    // Next requests of each flow: tick and hctx.
     let mut asks: Vec<Vec<(u64, u16)>> = Vec::new();
     for of in loops {
         asks.push((0..of.depth).map(|n| (0, of.hctxs[n % of.hctxs.len()])).collect());
@@ -240,7 +241,7 @@ const WINDOW: VSpan = VSpan::from_bytes(16 * KIB);
 fn policies(hctxs: usize) -> Vec<PolicyOptions> {
     let of = |kind| PolicyOptions { depth: DEPTH, window: WINDOW, ..PolicyOptions::new(kind) };
     let mqfq = of(PolicyKind::Mqfq);
-    vec![mqfq, mqfq.relaxed(hctxs), of(PolicyKind::MqfqSerial), of(PolicyKind::Sfqd)]
+    vec![mqfq, mqfq.relaxed(hctxs), of(MQFQ_SERIAL), of(SFQD)]
 }
 
 fn rig(options: PolicyOptions, hctxs: usize, family: &Family) -> Rig {
@@ -278,7 +279,7 @@ fn an_idle_teams_share_goes_to_its_siblings_first() {
 
 #[test]
 fn one_after_another_falls_silent_and_comes_back() {
-    // Of 8000 ticks each a1 pauses in the second, a2 in the third, b in the fourth; then all are back. The first
+    // In phases of 8000 ticks, a1 pauses in the second, a2 in the third, b in the fourth; then all are back. The first
     // quarter of each is for the change.
     let family = Family::companies();
     let on: [fn(u64) -> bool; 3] = [|tick| tick / 8000 != 1, |tick| tick / 8000 != 2, |tick| tick / 8000 != 3];
@@ -296,8 +297,8 @@ fn one_after_another_falls_silent_and_comes_back() {
 #[test]
 fn a_flow_at_depth_one_leaves_the_rest_of_its_share_to_its_siblings() {
     // a2 (3/8 by weight) has one request at a time and thinks between two: it uses an eighth or so of the device. What
-    // it leaves is a1's, not b's. Weights that only follow who is active give a1 a fifth of the rest, which is what the
-    // same loads get when all three stand beside each other with 25, 75 and 100.
+    // it leaves is a1's, not b's. Weights that only follow activity give a1 a fifth of the rest, which is what the same
+    // loads get when all three stand beside each other with 25, 75 and 100.
     let family = Family::companies();
     let active_only = Family { groups: vec![], flows: vec![(25, None), (75, None), (100, None)] };
     let mut loops: Vec<Loop> = (0..3).map(always).collect();
@@ -339,7 +340,7 @@ fn a_flow_that_comes_and_goes_does_not_add_up() {
     }
 }
 
-/// Service over weight, of whoever `members` says, at one tick: bytes at the default weight.
+/// Service over weight, of the flows that `members` picks, at one tick: bytes at the default weight.
 fn normalised(run: &Run, tick: usize, members: &dyn Fn(usize) -> bool, effective: f64) -> f64 {
     let served: u64 =
         (0..run.served[tick].len()).filter(|flow| members(*flow)).map(|flow| run.served[tick][flow]).sum();
@@ -542,6 +543,6 @@ fn what_is_no_tree_is_refused_in_a_sentence() {
     assert_eq!(of_mqfq(&[group(None)], &[Some(1)]).as_deref(), Some("group 1 is named before it is there"));
     let nobody = "flow 2 is in a group and does not exist";
     assert_eq!(of_mqfq(&[group(None)], &[None, None, Some(0)]).as_deref(), Some(nobody));
-    let none = "policy d2fq knows no groups, allowed with groups are mqfq, mqfq-serial and sfqd";
-    assert_eq!(refused(PolicyKind::D2fq, &[group(None)], &[Some(0)]).as_deref(), Some(none));
+    let none = "policy d2fq knows no groups";
+    assert_eq!(refused(D2FQ, &[group(None)], &[Some(0)]).as_deref(), Some(none));
 }

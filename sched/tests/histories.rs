@@ -4,12 +4,14 @@
 
 mod bench_top;
 use bench_top::*;
+use mqfq_policies::{MQFQ_SERIAL, SFQD};
+use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 use mqfq_testing::random::{Random, for_seeds};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
@@ -18,7 +20,7 @@ fn random_env(rng: &mut Random, kind: PolicyKind) -> Env {
     random_env_of(rng, kind, false)
 }
 
-/// The same, with a D that is changed while it runs.
+/// As [`random_env`], with a D that is changed while it runs if `depth_auto`.
 fn random_env_of(rng: &mut Random, kind: PolicyKind, depth_auto: bool) -> Env {
     let topology = match rng.index(5) {
         0 => Topology::flat(1),
@@ -67,8 +69,8 @@ fn random_form(rng: &mut Random, options: PolicyOptions, hctx_count: usize) -> P
     }
 }
 
-/// The same with a T that changes, from `least` up to 128 times as much, in the paper's form and in the relaxed one;
-/// half of them with a D that changes, too.
+/// As [`random_env`], with a T that changes, from `least` up to 128 times as much, in the paper's form and in the
+/// relaxed one; half of them with a D that changes, too.
 fn random_env_of_windows(rng: &mut Random, kind: PolicyKind) -> Env {
     let depth_auto = rng.chance(2);
     let env = random_env_of(rng, kind, depth_auto);
@@ -131,8 +133,8 @@ impl Awake {
 }
 
 /// I4. With every worker asleep, nothing is staged or no token is free. (The queue with the smallest start tag may
-/// always go, so "staged and unthrottled" is "staged".) A worker whose device queue is full is excused, and then so
-///     are those who wait for virtual time, which it holds back.
+/// always go, so "staged and unthrottled" is "staged".) A worker whose device queue is full is excused, and then so are
+/// workers that wait for virtual time, which it holds back.
 fn assert_no_one_could_work(env: &Env) {
     let Some(free) = env.policy.free_units() else { return };
     if free <= 0 {
@@ -142,7 +144,7 @@ fn assert_no_one_could_work(env: &Env) {
     if workers().all(|hctx| env.has_room(hctx)) {
         assert_eq!(env.staged(), 0, "{free} tokens are free and requests are staged, yet everybody sleeps");
     }
-    if env.options.kind != PolicyKind::Sfqd {
+    if env.options.kind != SFQD {
         // The wheel wakes late by at most T/8, or by 63 units; where T changes, by half of the smallest.
         let late = env.options.window_least.map_or(env.options.window.0 / 8, |least| least.0 / 2);
         let window = env.options.window.0 - late;
@@ -155,7 +157,7 @@ fn assert_no_one_could_work(env: &Env) {
     }
 }
 
-/// Submissions, completions in any order, picks of whoever is awake, changes of weights, and of T where it may change.
+/// Submissions, completions in any order, picks of awake workers, changes of weights, and of T where it may change.
 fn random_history(env: &mut Env, rng: &mut Random, steps: usize, change_weights: bool) {
     let mut awake = Awake::default();
     let (submit, complete) = (1 + rng.index(5), 1 + rng.index(5));
@@ -209,8 +211,7 @@ fn random_history(env: &mut Env, rng: &mut Random, steps: usize, change_weights:
 /// One history: a machine, options and tenants, then steps, all drawn from `seed`. Returns the number of steps.
 fn history_of(seed: u64) -> u64 {
     let rng = &mut Random::new(seed);
-    let kind =
-        rng.of(&[PolicyKind::Mqfq, PolicyKind::Mqfq, PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd]);
+    let kind = rng.of(&[PolicyKind::Mqfq, PolicyKind::Mqfq, PolicyKind::Mqfq, MQFQ_SERIAL, SFQD]);
     let mut env = random_env(rng, kind);
     let steps = rng.of(&[50, 500, 5000]);
     random_history(&mut env, rng, steps, true);
@@ -268,14 +269,14 @@ fn mqfq_does_what_the_oracle_admits_and_never_stands_still() {
 
 #[test]
 fn with_a_depth_that_changes_nothing_stands_still_and_no_interval_breaks_the_bound() {
-    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd] {
+    for kind in [PolicyKind::Mqfq, MQFQ_SERIAL, SFQD] {
         for_seeds(if kind == PolicyKind::Mqfq { 300 } else { 50 }, |rng| {
             let mut env = random_env_of(rng, kind, true);
-            if kind != PolicyKind::Sfqd {
+            if kind != SFQD {
                 env.record();
             }
             random_history(&mut env, rng, 500, false);
-            if kind != PolicyKind::Sfqd {
+            if kind != SFQD {
                 assert_bounds(&env);
             }
         });
@@ -284,7 +285,7 @@ fn with_a_depth_that_changes_nothing_stands_still_and_no_interval_breaks_the_bou
 
 #[test]
 fn with_a_window_that_changes_too() {
-    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
+    for kind in [PolicyKind::Mqfq, MQFQ_SERIAL] {
         for_seeds(if kind == PolicyKind::Mqfq { 250 } else { 30 }, |rng| {
             let mut env = random_env_of_windows(rng, kind);
             random_history(&mut env, rng, 400, true);
@@ -295,8 +296,51 @@ fn with_a_window_that_changes_too() {
 #[test]
 fn sfqd_never_stands_still() {
     for_seeds(100, |rng| {
-        let mut env = random_env(rng, PolicyKind::Sfqd);
+        let mut env = random_env(rng, SFQD);
         random_history(&mut env, rng, 400, true);
+    });
+}
+
+/// Goyal, Vin and Cheng's tags, D requests at once (Jin, Chase and Kaur): virtual time is the start tag of the last one
+/// that went, and the largest finish tag once the device is idle and nothing is staged.
+#[test]
+fn sfqd_is_start_time_fair_queueing_with_a_depth() {
+    for_seeds(60, |rng| {
+        let weights = [100, 50, 200, 400];
+        let depth = rng.of(&[1u32, 2, 5]);
+        let tenants: Vec<Tenant> = (0..4).map(|n| tenant(NAMES[n], weights[n], 4 * KIB, &[0])).collect();
+        let mut env = Env::flat(PolicyOptions { depth, ..PolicyOptions::new(SFQD) }, &tenants);
+        // Tags in bytes at the default weight; by flow, the start tags of what is staged.
+        let (mut vtime, mut finish, mut staged) = (0u64, [0u64; 4], [const { VecDeque::new() }; 4]);
+        for _ in 0..500 {
+            let is_staged = staged.iter().any(|of: &VecDeque<u64>| !of.is_empty());
+            match rng.below(4) {
+                0 if env.staged() < 12 => {
+                    let (flow, blocks) = (rng.index(4), rng.between(1, 16));
+                    env.submit_cost(FlowId(flow as u32), HctxId(0), Cost(blocks * 4 * KIB));
+                    let start = finish[flow].max(vtime);
+                    staged[flow].push_back(start);
+                    finish[flow] = start + blocks * 4 * KIB * 100 / weights[flow];
+                }
+                1 | 2 if env.in_flight() > 0 => {
+                    env.complete_at(rng.index(env.in_flight()));
+                    if env.in_flight() == 0 && !is_staged {
+                        vtime = finish.into_iter().fold(vtime, u64::max);
+                    }
+                }
+                _ => {
+                    let goes = is_staged && env.in_flight() < depth as usize;
+                    assert_eq!(env.pick(HctxId(0)), goes);
+                    if goes {
+                        let least = staged.iter().filter_map(VecDeque::front).min().copied();
+                        let flow = env.log.last().expect("one went").flow.0 as usize;
+                        assert_eq!(staged[flow].pop_front(), least, "flow {flow} is not the first");
+                        vtime = vtime.max(least.expect("one is staged"));
+                    }
+                }
+            }
+            assert_eq!(env.policy.global_vtime(), Some(VTime::from_raw(vtime * 1024)));
+        }
     });
 }
 
@@ -310,7 +354,7 @@ fn serial_mqfq_makes_the_same_history() {
             random_history(&mut env, rng, 300, true);
             (env.log.clone(), env.kicks_sent)
         };
-        assert_eq!(run(PolicyKind::Mqfq), run(PolicyKind::MqfqSerial));
+        assert_eq!(run(PolicyKind::Mqfq), run(MQFQ_SERIAL));
     });
 }
 
@@ -319,7 +363,7 @@ fn on_one_queue_without_a_window_the_order_is_the_oracles() {
     // One hctx leaves no choice of queue, so the oracle can predict each dispatch instead of only admitting it: the
     // order of (start tag, arrival). `sfqd` with D = 1 is the same algorithm there, as long as its virtual time, the
     // tag of the last dispatch, is also the smallest staged: both queues are kept full from the start.
-    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd] {
+    for kind in [PolicyKind::Mqfq, MQFQ_SERIAL, SFQD] {
         for_seeds(50, |rng| {
             let start = VTime::from_raw(rng.of(&[0, u64::MAX - (1 << 26)]));
             let options = PolicyOptions { kind, start, ..mqfq(1, 0) };
@@ -330,7 +374,7 @@ fn on_one_queue_without_a_window_the_order_is_the_oracles() {
             let mut env = Env::flat(options, &tenants);
             let hctx = HctxId(0);
             let mut next = 0;
-            let mut submit = |env: &mut Env, model: &mut mqfq_sched::oracle::Oracle, flow: usize| {
+            let mut submit = |env: &mut Env, model: &mut mqfq_testing::oracle::Oracle, flow: usize| {
                 let cost = mqfq_sched::cost::Cost(tenants[flow].request_bytes);
                 let handle = mqfq_sched::policy::Handle(next);
                 next += 1;
@@ -382,7 +426,7 @@ fn largest_unfairness(env: &Env, a: usize, b: usize, service: impl Fn(&Moment) -
 
 /// I6 over every interval of the history, for every pair of tenants, in integers times 100 r_a r_b.
 fn assert_bounds(env: &Env) {
-    // Of every D in the interval the largest.
+    // The largest D in the interval.
     let depth = i128::from(env.depth_max);
     let largest_units = |n: usize| i128::from(env.options.units(mqfq_sched::cost::Cost(env.tenants[n].request_bytes)));
     let units_max = (0..env.tenants.len()).map(largest_units).max().unwrap_or(1);
@@ -400,7 +444,8 @@ fn assert_bounds(env: &Env) {
             let leases = (queues(a) + queues(b)) * lease;
             // Beyond 2T, which `largest_unfairness` has taken off.
             let dispatched = leases + over_weight(length_a, length_b);
-            // What may be on the device: D requests, or D + u - 1 units. A request takes ceil(length / unit) units.
+            // Bound of what is on the device: D requests, or D + u - 1 units. A request takes ceil(length / unit)
+            // units.
             let on_device = |n: usize, length: i128| match env.options.token_unit_bytes {
                 None => depth * length,
                 Some(_) => ((depth + units_max - 1) / largest_units(n)).min(depth) * length,
@@ -425,7 +470,7 @@ fn assert_bounds(env: &Env) {
 
 #[test]
 fn i6_no_interval_is_more_unfair_than_the_bound() {
-    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
+    for kind in [PolicyKind::Mqfq, MQFQ_SERIAL] {
         for_seeds(400, |rng| {
             let mut env = random_env(rng, kind);
             env.record();
@@ -463,7 +508,7 @@ fn i6_holds_under_any_interleaving_of_workers() {
 
 #[test]
 fn i6_holds_while_the_window_changes() {
-    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
+    for kind in [PolicyKind::Mqfq, MQFQ_SERIAL] {
         for_seeds(if kind == PolicyKind::Mqfq { 250 } else { 30 }, |rng| {
             let mut env = random_env_of_windows(rng, kind);
             env.record();
@@ -475,8 +520,8 @@ fn i6_holds_while_the_window_changes() {
 
 #[test]
 fn i6_the_bound_would_notice_an_unfair_scheduler() {
-    // The same measure applied to `none`: 64 KiB against 4 KiB requests, one each in turn, 300 rounds. If it passed,
-    // the bound would be too loose to say anything.
+    // This measure applied to `none`: 64 KiB against 4 KiB requests, one each in turn, 300 rounds. If it passed, the
+    // bound would be too loose to say anything.
     let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 64 * KIB, &[1])];
     let mut env = Env::flat(PolicyOptions::new(PolicyKind::None), &tenants).device_depth(4);
     env.record().keep_backlogged(3).dispatch(600);

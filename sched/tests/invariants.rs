@@ -4,6 +4,7 @@
 
 mod bench_top;
 use bench_top::*;
+use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::cost::{COST_MAX, Cost};
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
@@ -63,7 +64,7 @@ fn i3_a_request_more_than_the_window_ahead_waits() {
 #[test]
 fn i4_dispatch_of_the_slowest_queues_last_request_wakes_those_ahead() {
     // As before; then b's worker runs. Its one dispatch empties its queue, virtual time moves to a's lead, and a is
-    // kicked by that very pick: nobody else would ever do it.
+    // kicked by that very pick: no other worker would ever do it.
     let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 4 * KIB, &[1])];
     let mut env = Env::flat(mqfq(64, 8 * KIB), &tenants);
     env.submit(B, hctx(1));
@@ -190,7 +191,7 @@ fn i5_lead_beyond_what_a_leaf_can_show_waits_for_what_it_shows() {
     // ahead. The first request of a is 1 TiB at weight 1, so its second starts at 2^56.6; its leaf shows 2^53. When b's
     // queue is empty, virtual time comes to 2^53 and no further before a's worker has looked: so it is that which it
     // must wait for.
-    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
+    for kind in [PolicyKind::Mqfq, MQFQ_SERIAL] {
         let window = PolicyOptions::WINDOW_MAX;
         let options = PolicyOptions { window, quantum: VSpan(window.0 / 2), depth: 4, ..PolicyOptions::new(kind) };
         let policy = AnyPolicy::new(&options, &Topology::flat(2), &[weight(1), weight(100)]).unwrap();
@@ -252,7 +253,7 @@ fn i7_flow_that_keeps_one_request_in_flight_loses_no_more_than_the_window() {
 fn i7_with_sfqd_an_idle_device_ends_what_was_served_before() {
     // a has a MiB while it is alone, then the device is idle. When both come, neither is owed anything: they alternate.
     let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 4 * KIB, &[0])];
-    let mut env = Env::flat(PolicyOptions { depth: 1, ..PolicyOptions::new(PolicyKind::Sfqd) }, &tenants);
+    let mut env = Env::flat(PolicyOptions { depth: 1, ..PolicyOptions::new(SFQD) }, &tenants);
     env.submit_cost(A, hctx(0), Cost(MIB));
     env.drain();
     let before = env.log.len();

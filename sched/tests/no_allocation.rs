@@ -1,13 +1,13 @@
 //! After the last `open_queue`, no policy allocates: the data path of a busy device must not wait for an allocator, and
 //! a full machine must still be able to complete what it has.
 
+use mqfq_policies::{BFQ, BfqOptions, MQ_DEADLINE};
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::{Cost, CostKind};
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::hierarchy::{Group, GroupId, Tree};
 use mqfq_sched::policy::{
-    AnyPolicy, BfqOptions, DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, OwnOptions, Pick, Policy,
-    PolicyKind, PolicyOptions,
+    AnyPolicy, DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, OwnOptions, Pick, Policy, PolicyOptions,
 };
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
@@ -61,7 +61,7 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32, tree: &Tree) -> (u64,
     let before = allocations();
     for round in 0..rounds {
         let now_ns = u64::from(round) * 1_000_000;
-        // Whoever was kicked comes first.
+        // A kicked worker comes first.
         let n = kicked.iter().position(|&kicked| kicked).unwrap_or(draw.below(u64::from(HCTXS)) as usize);
         kicked[n] = false;
         let mut kick = |hctx: HctxId| {
@@ -119,8 +119,8 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32, tree: &Tree) -> (u64,
     (allocated, seen)
 }
 
-/// The same for a direct policy, which has other operations. Returns also how often each class was named, and a ratio
-/// set.
+/// As [`churn`], for a direct policy, which has other operations. Returns also how often each class was named, and a
+/// ratio set.
 fn churn_direct(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, [u64; 3], u64) {
     let policy = AnyPolicy::new(options, &Topology::new(2, 2, 1), &vec![Weight::DEFAULT; flows as usize]).unwrap();
     let direct = policy.as_direct().expect("only of a direct policy");
@@ -161,7 +161,7 @@ fn churn_direct(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, [u64;
 
 #[test]
 fn nothing_allocates_after_the_queues_of_a_direct_policy_are_open() {
-    for kind in PolicyKind::ALL.into_iter().filter(|kind| kind.is_direct()) {
+    for kind in mqfq_policies::ALL.into_iter().filter(|kind| kind.is_direct()) {
         for flows in [1, 8, 1000] {
             // Virtual time wraps on the way.
             let options = PolicyOptions { start: VTime::from_raw(u64::MAX - (1 << 34)), ..PolicyOptions::new(kind) };
@@ -176,7 +176,7 @@ fn nothing_allocates_after_the_queues_of_a_direct_policy_are_open() {
 #[test]
 fn nothing_allocates_after_the_queues_are_open() {
     // A direct policy is never asked to submit or pick: the test above.
-    for kind in PolicyKind::ALL.into_iter().filter(|kind| !kind.is_direct()) {
+    for kind in mqfq_policies::ALL.into_iter().filter(|kind| !kind.is_direct()) {
         for flows in [1, 8, 1000] {
             for token_unit_bytes in [None, Some(4096)] {
                 // Virtual time wraps and all flows are refreshed on the way; D is small enough to starve queues of
@@ -187,17 +187,14 @@ fn nothing_allocates_after_the_queues_are_open() {
                     token_unit_bytes,
                     start: VTime::from_raw(u64::MAX - (1 << 30)),
                     // Two rounds, or 1000 flows would wait for each other most of the time.
-                    own: OwnOptions {
-                        bfq: BfqOptions { slice_idle_ns: 2_000_000, ..BfqOptions::DEFAULT },
-                        ..OwnOptions::DEFAULT
-                    },
+                    own: OwnOptions::of(&BfqOptions { slice_idle_ns: 2_000_000, ..BfqOptions::DEFAULT }),
                     ..PolicyOptions::new(kind)
                 };
                 for options in [options, options.relaxed(usize::from(HCTXS))] {
                     let (allocated, seen) = churn(&options, flows, 10_000, &Tree::default());
                     assert_eq!(allocated, 0, "{flows} flows, {options:?}: {seen:?}");
                     let mut often = vec![seen.dispatched, seen.idle];
-                    if kind != PolicyKind::Bfq || flows < 1000 {
+                    if kind != BFQ || flows < 1000 {
                         // Where each of many is waited for in turn no device queue fills up.
                         often.push(seen.paused);
                     }
@@ -207,7 +204,7 @@ fn nothing_allocates_after_the_queues_are_open() {
                     if kind.has_window() {
                         often.push(seen.throttled);
                     }
-                    if kind == PolicyKind::MqDeadline || kind == PolicyKind::Bfq && flows > 1 {
+                    if kind == MQ_DEADLINE || kind == BFQ && flows > 1 {
                         often.push(seen.later);
                     }
                     assert!(often.iter().all(|&count| count >= 10), "{flows} flows, {options:?}: too rarely, {seen:?}");
@@ -224,7 +221,7 @@ fn no_policy_with_groups_allocates_once_its_queues_are_open() {
         groups: vec![group(None), group(Some(GroupId(0))), group(None)],
         of_flow: (0..12).map(|flow| [None, Some(GroupId(0)), Some(GroupId(1)), Some(GroupId(2))][flow % 4]).collect(),
     };
-    for kind in PolicyKind::ALL.into_iter().filter(|kind| kind.has_groups()) {
+    for kind in mqfq_policies::ALL.into_iter().filter(|kind| kind.has_groups()) {
         let options = PolicyOptions { depth: 6, ..PolicyOptions::new(kind) };
         for options in [options, options.relaxed(usize::from(HCTXS))] {
             let (allocated, seen) = churn(&options, 12, 10_000, &tree);

@@ -1,14 +1,15 @@
-//! Who gets how much: shares by weight under saturation, whatever the sizes, queues and weights.
+//! Shares by weight under saturation, whatever the sizes, queues and weights.
 //!
 //! Each test also runs under `mqfq-serial` and `sfqd`, MQFQ in both of its forms; what `none` does is shown once,
 //! because it is the reason for all this.
 
 mod bench_top;
 use bench_top::*;
+use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::vtime::VTime;
 
-const FAIR: [PolicyKind; 3] = [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd];
+const FAIR: [PolicyKind; 3] = [PolicyKind::Mqfq, MQFQ_SERIAL, SFQD];
 
 /// The paper's form and the relaxed one.
 fn forms(options: PolicyOptions, tenants: &[Tenant]) -> [PolicyOptions; 2] {
@@ -21,7 +22,7 @@ fn under_fair_policies(options: PolicyOptions, tenants: &[Tenant], dispatches: u
     for kind in FAIR {
         let options = PolicyOptions { kind, ..options };
         let forms = forms(options, tenants);
-        for options in if kind == PolicyKind::Sfqd { &forms[..1] } else { &forms[..] } {
+        for options in if kind == SFQD { &forms[..1] } else { &forms[..] } {
             let mut env = Env::flat(*options, tenants);
             env.keep_backlogged(4).dispatch(dispatches);
             expect(&env);
@@ -108,7 +109,7 @@ fn shares_hold_with_token_units() {
     let options = PolicyOptions { token_unit_bytes: Some(4096), ..mqfq(64, 64 * KIB) };
     let tenants = [tenant("small", 100, 4 * KIB, &[0]), tenant("large", 300, 128 * KIB, &[1, 2])];
     under_fair_policies(options, &tenants, 6000, |env| {
-        if env.options.kind != PolicyKind::Sfqd {
+        if env.options.kind != SFQD {
             env.expect_shares_by_weight("small", "large");
         }
     });
@@ -129,7 +130,7 @@ fn a_new_weight_holds_from_the_next_request_on() {
     assert!((4 * a).abs_diff(b) <= 8 * 16 * KIB + 8 * 4 * KIB + 5 * 4 * KIB, "{a} and {b} bytes, expected 1:4");
 }
 
-/// What the device of [`one_second_of_saturation_is_shared_by_weight_within_one_percent`] serves in a second.
+/// Bytes that the device of [`one_second_of_saturation_is_shared_by_weight_within_one_percent`] serves in a second.
 const BYTES_PER_S: u64 = 3_000_000_000;
 
 #[test]

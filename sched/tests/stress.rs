@@ -5,6 +5,7 @@
 //! A lost wake-up is found when it happens, without a timeout: the last worker to fall asleep looks whether anything is
 //! left to do.
 
+use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{
@@ -16,7 +17,7 @@ use mqfq_testing::random::Random;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
 
-/// Who sleeps and who was kicked; under one lock, because this is the test and not what is tested.
+/// Workers asleep, and workers kicked; under one lock, because this is the test and not what is tested.
 struct Sleepers {
     kicked: Vec<bool>,
     asleep: Vec<bool>,
@@ -196,10 +197,10 @@ fn several_units_in_the_relaxed_form() {
 
 #[test]
 fn under_one_lock() {
-    stress(options(PolicyKind::MqfqSerial, 4, WINDOW), &Topology::flat(3), 3000, 5);
+    stress(options(MQFQ_SERIAL, 4, WINDOW), &Topology::flat(3), 3000, 5);
 }
 
 #[test]
 fn strict_order() {
-    stress(options(PolicyKind::Sfqd, 4, VSpan(0)), &Topology::flat(3), 3000, 6);
+    stress(options(SFQD, 4, VSpan(0)), &Topology::flat(3), 3000, 6);
 }

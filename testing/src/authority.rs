@@ -6,7 +6,7 @@ use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, Ser
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Of a certificate of this name.
+/// Serial number of the certificate of this name.
 fn serial(name: &str) -> SerialNumber {
     SerialNumber::from(name.bytes().map(u64::from).sum::<u64>())
 }

@@ -24,7 +24,7 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: String,
     last: u64,
-    /// What it said besides answers.
+    /// Its messages besides answers.
     events: Vec<Value>,
     /// Its profile.
     _folder: Folder,
@@ -82,7 +82,7 @@ impl Browser {
         self.ask("Emulation.setDeviceMetricsOverride", size);
     }
 
-    /// What the user prefers: `light` or `dark`.
+    /// Sets the user's preferred colours: `light` or `dark`.
     pub fn colours(&mut self, scheme: &str) {
         let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
         self.ask("Emulation.setEmulatedMedia", json!({ "features": [feature] }));
@@ -108,7 +108,7 @@ impl Browser {
         ));
     }
 
-    /// What is seen, as PNG: of the whole page, or of the window.
+    /// A picture of the whole page, or of the window, as PNG.
     pub fn picture(&mut self, whole: bool) -> Vec<u8> {
         let picture = self.ask("Page.captureScreenshot", json!({ "format": "png", "captureBeyondViewport": whole }));
         from_base64(picture["data"].as_str().expect("a picture"))
@@ -155,9 +155,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It ends when nobody can ask any more.
+        // The browser ends when its input is closed.
         drop(self.to.take());
-        // Already ended is as good.
+        // It may have ended already.
         let _ = self.child.wait();
     }
 }

@@ -55,7 +55,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Nobody is left to tell; the system cleans its temporary folder in the end.
+        // A failure cannot be reported; the system cleans its temporary folder in the end.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

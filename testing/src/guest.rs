@@ -1,4 +1,4 @@
-//! A Linux kernel in a guest of its own: what does the project do under, or inside, a kernel nobody here wrote?
+//! A Linux kernel in a QEMU guest, to run the project under, or inside, a kernel other than this machine's.
 //!
 //! ```text
 //!   kernel.sh ──▶ kernel and modules, kept per machine      a case: modules, a job (a shell script), more of a machine
@@ -27,25 +27,25 @@ use std::time::{Duration, Instant};
 /// Modules that each guest needs to reach this machine's files.
 const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p"];
 
-/// What guest time is.
+/// Source of guest time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Time {
     /// This machine's: virtual CPUs run as threads beside each other.
     Threads,
     /// Instructions, 2 ns each; time in which all virtual CPUs are idle is skipped.
     Instructions,
-    /// The same, 1 ns each, and no virtual CPU stands for more than 0.2 ms while others run: for shares of CPU time.
+    /// Instructions, 1 ns each, and no virtual CPU stands for over 0.2 ms while others run: for shares of CPU time.
     /// Takes QEMU 10 (`qemu.sh`).
     Even,
 }
 
 /// A machine and what it does.
 pub struct Guest<'a> {
-    /// Of its files and its log.
+    /// Name of its files and its log.
     pub name: &'a str,
     /// Series of the kernel, as `kernel.sh` takes it.
     pub kernel: &'a str,
-    /// What guest time is.
+    /// Source of guest time.
     pub time: Time,
     /// Virtual CPUs.
     pub cpus: u32,
@@ -58,11 +58,11 @@ pub struct Guest<'a> {
     pub job: &'a str,
     /// More of a machine, in QEMU's words.
     pub arguments: &'a [String],
-    /// It is ended after this.
+    /// Time after which it is ended.
     pub patience: Duration,
 }
 
-/// What came of it.
+/// Result of a guest's run.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Outcome {
     /// Rows of the report, JSON objects.
@@ -73,7 +73,7 @@ pub struct Outcome {
     pub complaints: Vec<String>,
     /// `uname -r`. Empty: it did not start.
     pub kernel: String,
-    /// From the machine's start to the job's, in guest seconds.
+    /// Time from the machine's start to the job's, in guest seconds.
     pub ready_s: f64,
     /// The job asked for its power to be cut, and it was.
     pub is_cut: bool,
@@ -126,8 +126,8 @@ fn fetch(series: &str, watch: &mut dyn FnMut(&str)) -> Result<PathBuf, String> {
     Ok(kernel)
 }
 
-/// Builds the kernel module of `source` for a guest's kernel, and leaves `mqfq.ko` in `out`. What it is built against
-/// is fetched the first time and kept beside the kernel.
+/// Builds the kernel module of `source` for a guest's kernel, and leaves `mqfq.ko` in `out`. The kernel's headers
+/// are fetched the first time and kept beside the kernel.
 ///
 /// # Errors
 /// One sentence: what could not be fetched or compiled.
@@ -166,7 +166,7 @@ fn bash(script: &str, arguments: &[&Path], words: &[&str]) -> Result<(), String>
     Err(format!("{script} failed ({}): {}", output.status, text.trim().lines().last().unwrap_or_default()))
 }
 
-/// Of QEMU, in the case's folder.
+/// Socket of QEMU's monitor, in the case's folder.
 const MONITOR: &str = "monitor";
 
 /// Lets no virtual CPU run for more than 0.2 ms on end, by a timer that raises no interrupt in the guest. It is begun

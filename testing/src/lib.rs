@@ -1,4 +1,4 @@
-//! What tests of several crates share. Never a dependency of what ships.
+//! Helpers that tests of several crates share. Never a dependency of a crate that ships.
 //!
 //! | file | answers |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | [`folder`] | where does a test put its files? |
 //! | [`guest`] | what happens under a Linux kernel of its own? |
 //! | [`machine`] | who may use the machine? |
+//! | [`oracle`] | what may a scheduler do next, by the paper? |
 //! | [`random`] | which numbers look random, and are the same on every machine? |
 //! | [`rig`] | what do the workers of a policy do in virtual time? |
 //! | [`stranger`] | which descriptors does a stranger pass? |
@@ -22,6 +23,7 @@ pub mod client;
 pub mod folder;
 pub mod guest;
 pub mod machine;
+pub mod oracle;
 pub mod random;
 pub mod rig;
 pub mod stranger;

@@ -1,4 +1,4 @@
-//! Who may use the machine: most tests share it, those that compare rates have it alone.
+//! Locks the machine: most tests share it, those that compare rates have it alone.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,9 +1,9 @@
-//! The workers of one policy, a device and tenants, in one thread and in virtual time. A test adds who asks for what,
-//! and when the device ends it.
+//! The workers of one policy, a device and tenants, in one thread and in virtual time. A test submits the requests and
+//! ends them on the device.
 //!
 //! ```text
 //!  submit ─▶ stage queue ─▶ run: pick until there is no room or nothing may go ─▶ device ─▶ finish ─▶ token back
-//!               ▲  kicked workers run until nobody is kicked; `Pick::Later` is kept in `later`
+//!               ▲  kicked workers run until none is kicked; `Pick::Later` is kept in `later`
 //! ```
 //! Kicks and the times of `Pick::Later` go into sets in place of threads. At every step: a request is dispatched once
 //! and by the worker that submitted it, no worker kicks itself, and no more than D units are out (but for the debt of
@@ -28,14 +28,14 @@ pub const KIB: u64 = 1 << 10;
 /// Requests that one queue can stage unless a test says otherwise.
 pub const CAPACITY_REQUESTS: usize = 1024;
 
-/// What a test submits.
+/// A request that a test submits.
 #[derive(Clone, Copy, Debug)]
 pub struct Io {
     /// Number of the flow.
     pub flow: u32,
-    /// What it does.
+    /// Its operation.
     pub kind: CostKind,
-    /// Somebody waits for it.
+    /// A thread waits for it.
     pub is_sync: bool,
     /// Where it begins.
     pub offset_bytes: u64,
@@ -43,12 +43,12 @@ pub struct Io {
     pub length_bytes: u32,
 }
 
-/// 4 KiB that somebody waits for.
+/// A synchronous read of 4 KiB.
 pub fn read(flow: u32, offset_bytes: u64) -> Io {
     Io { flow, kind: CostKind::Read, is_sync: true, offset_bytes, length_bytes: 4096 }
 }
 
-/// A write that nobody waits for.
+/// A write for which no thread waits.
 pub fn write(flow: u32, offset_bytes: u64) -> Io {
     Io { kind: CostKind::Write, is_sync: false, ..read(flow, offset_bytes) }
 }
@@ -85,13 +85,13 @@ pub enum Picked {
 
 /// A request, from its submission on.
 pub struct Request {
-    /// As it was submitted.
+    /// The submitted operation.
     pub io: Io,
-    /// Whose worker has it.
+    /// Hctx whose worker has the request.
     pub hctx: HctxId,
-    /// When it came.
+    /// Time of its submission.
     pub submitted_ns: u64,
-    /// When it went to the device.
+    /// Time of its dispatch.
     pub dispatched_ns: Option<u64>,
     cost: Cost,
     token: Option<DispatchToken>,
@@ -101,17 +101,17 @@ pub struct Request {
 pub struct Rig {
     /// The policy that is tested.
     pub policy: AnyPolicy,
-    /// What it was made of.
+    /// Options of the policy.
     pub options: PolicyOptions,
-    /// By hctx.
+    /// Queues by hctx.
     pub queues: Vec<AnyQueue>,
     /// Virtual time.
     pub now_ns: u64,
-    /// Who was kicked and has not run since.
+    /// Workers that were kicked and have not run since.
     pub kicked: BTreeSet<HctxId>,
     /// Kicks, those of workers that were kicked already too.
     pub kicks_sent: u64,
-    /// Who was told to pick again, and when.
+    /// Workers that were told to pick again, and when.
     pub later: BTreeMap<HctxId, u64>,
     /// Everything dispatched, in order.
     pub log: Vec<Handle>,
@@ -128,7 +128,7 @@ pub struct Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // The test has seen enough; what is still on the device is nobody's loss.
+        // The test is over; requests still on the device may be dropped.
         for token in self.requests.iter_mut().filter_map(|request| request.token.take()) {
             token.into_units();
         }
@@ -149,7 +149,7 @@ impl Rig {
         Rig::with_tree(options, hctxs, weights, &Tree::default(), capacity_requests)
     }
 
-    /// The same with the flows in groups.
+    /// As [`Rig::with_weights`], with the flows in groups.
     ///
     /// # Panics
     /// As [`Rig::with_weights`].
@@ -163,7 +163,7 @@ impl Rig {
         Rig::on(options, &Topology::flat(hctxs), weights, tree, capacity_requests)
     }
 
-    /// The same on a machine of this shape.
+    /// As [`Rig::with_tree`], on a machine of this shape.
     ///
     /// # Panics
     /// As [`Rig::with_weights`].
@@ -204,12 +204,12 @@ impl Rig {
         self
     }
 
-    /// A request comes to the worker of `hctx`, who does not run yet.
+    /// A request comes to the worker of `hctx`, which does not run yet.
     pub fn submit(&mut self, hctx: u16, io: Io) -> Handle {
         self.submit_cost(hctx, io, CostModel::FLAT.cost(io.kind, io.length_bytes.into()))
     }
 
-    /// The same at another cost than that of its bytes.
+    /// As [`Rig::submit`], at another cost than that of its bytes.
     pub fn submit_cost(&mut self, hctx: u16, io: Io, cost: Cost) -> Handle {
         let handle = Handle(self.requests.len() as u32);
         let hctx = HctxId(hctx);
@@ -257,7 +257,7 @@ impl Rig {
     }
 
     fn check(&self) {
-        // Most of the time nobody owes anything, and which request is the largest does not matter.
+        // Most of the time no flow owes anything, and which request is the largest does not matter.
         if self.units_out >= self.options.depth {
             let largest = self.in_flight.iter().map(|&handle| self.units(handle)).max().unwrap_or(0);
             let (out, depth) = (self.units_out, self.options.depth);
@@ -273,7 +273,7 @@ impl Rig {
         self.in_flight_on[hctx.index()] < self.room
     }
 
-    /// What a worker does when it is awake.
+    /// One run of a worker that is awake.
     pub fn run(&mut self, hctx: u16) {
         let hctx = HctxId(hctx);
         while self.has_room(hctx) {
@@ -289,8 +289,8 @@ impl Rig {
         self.policy.pause(&mut self.queues[hctx.index()], &mut kick);
     }
 
-    /// Another D, put in force by the worker of `hctx`, which picks after it. Of one that was reduced, tokens near a
-    /// worker may still be used, so the most that may be out is that of the largest D.
+    /// Puts another D in force by the worker of `hctx`, which picks after it. After a reduction tokens near a worker
+    /// are still used, so the largest D bounds the units that are out.
     pub fn set_depth(&mut self, hctx: HctxId, depth: u32) {
         self.options.depth = self.options.depth.max(depth);
         let mut kick = kick(&mut self.kicked, &mut self.kicks_sent, hctx);
@@ -298,14 +298,14 @@ impl Rig {
         assert!(is_changed && self.policy.depth() == Some(depth));
     }
 
-    /// Lets every kicked worker run until nobody is kicked any more.
+    /// Lets every kicked worker run until none is kicked any more.
     pub fn run_kicked(&mut self) {
         while let Some(hctx) = self.kicked.pop_first() {
             self.run(hctx.0);
         }
     }
 
-    /// Lets everybody run.
+    /// Lets every worker run.
     pub fn run_all(&mut self) {
         for hctx in 0..self.queues.len() {
             self.run(hctx as u16);
@@ -338,14 +338,14 @@ impl Rig {
         hctx
     }
 
-    /// The device finishes a request, and everybody who may run does.
+    /// The device finishes a request, and every worker that may run does.
     pub fn complete(&mut self, handle: Handle) {
         let hctx = self.finish(handle);
         self.run(hctx.0);
         self.run_kicked();
     }
 
-    /// The same for the oldest that is on the device.
+    /// As [`Rig::complete`], for the oldest request on the device.
     pub fn complete_oldest(&mut self) -> Handle {
         let handle = *self.in_flight.first().expect("something is on the device");
         self.complete(handle);
@@ -385,17 +385,17 @@ impl Rig {
         &self.requests[handle.0 as usize]
     }
 
-    /// What it does.
+    /// Operation of a request.
     pub fn io(&self, handle: Handle) -> Io {
         self.request(handle).io
     }
 
-    /// Whose worker has it.
+    /// Hctx whose worker has the request.
     pub fn hctx(&self, handle: Handle) -> HctxId {
         self.request(handle).hctx
     }
 
-    /// It went to the device.
+    /// The request went to the device.
     pub fn is_dispatched(&self, handle: Handle) -> bool {
         self.request(handle).dispatched_ns.is_some()
     }
@@ -431,7 +431,7 @@ impl Rig {
     }
 }
 
-/// Who is kicked by the worker of `own`, and how often.
+/// Notes the workers that the worker of `own` kicks, and how often.
 fn kick<'a>(kicked: &'a mut BTreeSet<HctxId>, sent: &'a mut u64, own: HctxId) -> impl FnMut(HctxId) + 'a {
     move |other| {
         assert_ne!(other, own, "a worker kicked itself");

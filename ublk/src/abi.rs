@@ -7,29 +7,29 @@
 /// Operations on `/dev/ublk-control`, by their numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// What the kernel knows of a device.
+    /// Reads the kernel's description of a device.
     GetDevInfo,
-    /// A device comes; its block device does not.
+    /// Adds a device, without its block device.
     AddDev,
-    /// A device goes, with its block device.
+    /// Removes a device, with its block device.
     DelDev,
-    /// The block device comes, once every request has been fetched.
+    /// Adds the block device, once every request has been fetched.
     StartDev,
-    /// The block device goes, once its requests have ended.
+    /// Removes the block device, once its requests have ended.
     StopDev,
-    /// What the block device is like.
+    /// Sets the block device's parameters.
     SetParams,
-    /// Another process begins to serve it.
+    /// Begins the recovery of a device by another process.
     StartUserRecovery,
-    /// It does, once every request has been fetched.
+    /// Ends the recovery, once every request has been fetched.
     EndUserRecovery,
-    /// Which features this kernel has. Linux 6.5.
+    /// Reads the features of this kernel. Linux 6.5.
     GetFeatures,
-    /// As [`Operation::DelDev`], and does not wait for whoever has the block device open. Linux 6.9.
+    /// As [`Operation::DelDev`], and does not wait for processes that have the block device open. Linux 6.9.
     DelDevAsync,
-    /// The block device has another size. Linux 6.16.
+    /// Changes the block device's size. Linux 6.16.
     UpdateSize,
-    /// As [`Operation::GetDevInfo`], for whoever may open the device's file, which is named by its path. Linux 6.4.
+    /// As [`Operation::GetDevInfo`], for a process that may open the device's file, named by its path. Linux 6.4.
     GetDevInfoByPath,
 }
 
@@ -98,7 +98,7 @@ pub mod feature {
     pub const ZERO_COPY: u64 = 1;
     /// The block device outlives its server.
     pub const USER_RECOVERY: u64 = 1 << 3;
-    /// What the server had goes to the next one. Otherwise it fails.
+    /// A server's unfinished requests go to the next server. Otherwise they fail.
     pub const USER_RECOVERY_REISSUE: u64 = 1 << 4;
     /// A user without CAP_SYS_ADMIN may add it.
     pub const UNPRIVILEGED: u64 = 1 << 5;
@@ -110,25 +110,25 @@ pub mod feature {
     pub const UPDATE_SIZE: u64 = 1 << 10;
     /// The driver puts a request's pages in the server's ring, and takes them out, by itself. Linux 6.16.
     pub const AUTO_BUF_REG: u64 = 1 << 11;
-    /// What a device has whose payloads stay in the kernel.
+    /// Features of a device whose payloads stay in the kernel.
     pub const PAGES: u64 = ZERO_COPY | AUTO_BUF_REG;
-    /// Somebody else may take it from its server, which hears that its requests were taken back. Linux 6.16.
+    /// Another process may take it from its server, which is told that its requests were taken back. Linux 6.16.
     pub const QUIESCE: u64 = 1 << 12;
-    /// What Linux 6.1 has, which cannot be asked.
+    /// Features of Linux 6.1, which has no GET_FEATURES.
     pub const OF_6_1: u64 = USER_RECOVERY | USER_RECOVERY_REISSUE;
-    /// What Linux 6.4 has, which has ioctl codes and cannot be asked.
+    /// Features of Linux 6.4, which has ioctl codes but no GET_FEATURES.
     pub const OF_6_4: u64 = OF_6_1 | UNPRIVILEGED | IOCTL_ENCODE;
 }
 
 /// States of a device.
 pub mod state {
-    /// It has no block device.
+    /// The device has no block device.
     pub const DEAD: u16 = 0;
-    /// A process serves it.
+    /// A process serves the device.
     pub const LIVE: u16 = 1;
-    /// Nobody serves it, and requests wait.
+    /// No process serves the device, and requests wait.
     pub const QUIESCED: u16 = 2;
-    /// Nobody serves it, and requests fail.
+    /// No process serves the device, and requests fail.
     pub const FAIL_IO: u16 = 3;
 }
 
@@ -138,7 +138,7 @@ pub const DESCRIPTOR_BYTES: usize = 24;
 /// Most requests of a queue.
 pub const DEPTH_MAX: u16 = 4096;
 
-/// Of a control command.
+/// Length of a control command.
 pub const CONTROL_BYTES: usize = 32;
 
 /// Stands for "the next number that is free".
@@ -168,11 +168,11 @@ pub struct DevInfo {
     pub state: u16,
     /// Largest read or write, bytes: room for it is behind each command's address.
     pub room_bytes: u32,
-    /// Of `/dev/ublkbN`.
+    /// N of `/dev/ublkbN`.
     pub number: u32,
-    /// Who serves it; the driver has it from START_DEV.
+    /// Process that serves it; the driver has it from START_DEV.
     pub pid: i32,
-    /// Of [`feature`].
+    /// Bits of [`feature`].
     pub flags: u64,
     /// The server's own, which the driver keeps.
     pub stamp: u64,
@@ -248,7 +248,7 @@ pub struct Params {
 /// Length of [`Params`] as bytes, at most.
 pub const PARAMS_BYTES: usize = 116;
 
-/// The same without the part of memory, which older kernels have not.
+/// Length of [`Params`] without the part of memory, which older kernels do not have.
 const PARAMS_BYTES_SHORT: usize = 60;
 
 impl Params {
@@ -296,7 +296,7 @@ pub struct Descriptor {
     pub start_sector: u64,
 }
 
-/// What a descriptor asks for: its operation.
+/// Operations of a descriptor.
 pub mod op {
     /// Bytes into the room.
     pub const READ: u8 = 0;
@@ -315,7 +315,7 @@ pub mod op {
 }
 
 impl Descriptor {
-    /// From the bytes of one; the address at its end is ours, and known.
+    /// Reads a descriptor's bytes; the address at its end is ours, and known.
     pub fn from_bytes(bytes: &[u8; DESCRIPTOR_BYTES]) -> Descriptor {
         let u32_at = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
         let start_sector = u64::from_ne_bytes(std::array::from_fn(|byte| bytes[8 + byte]));

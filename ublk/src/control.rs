@@ -36,10 +36,10 @@ pub struct Control {
     by_path: bool,
 }
 
-/// What a kernel can be asked for, and how.
+/// Features of a kernel, and how it takes operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Abilities {
-    /// Of [`feature`].
+    /// Bits of [`feature`].
     pub features: u64,
     /// Operations are ioctl codes.
     pub encoded: bool,
@@ -89,7 +89,7 @@ impl Control {
         refused.err().and_then(|error| error.raw_os_error()) == Some(libc::EINVAL)
     }
 
-    /// What this kernel can.
+    /// Abilities of this kernel.
     pub fn abilities(&self) -> Abilities {
         Abilities { features: self.features, encoded: self.encoded }
     }
@@ -157,7 +157,7 @@ impl Control {
         Ok(u64::from_ne_bytes(features))
     }
 
-    /// What the driver knows of a device.
+    /// The driver's description of a device.
     ///
     /// # Errors
     /// ENODEV: there is none of this number.
@@ -193,7 +193,7 @@ impl Control {
         Ok(DevInfo::from_bytes(&bytes))
     }
 
-    /// What its block device is to be like; before it is started.
+    /// Sets the block device's parameters, before the device is started.
     ///
     /// # Errors
     /// The driver's.
@@ -212,9 +212,8 @@ impl Control {
 
     /// Waits until the block device's requests have ended, and removes it.
     ///
-    /// What users have written and the kernel has not yet goes to the server first: of a device whose requests would
-    /// wait for another server the driver fails whatever comes from here on (`ublk_force_abort_dev`), the kernel's own
-    /// last writes with it.
+    /// Dirty pages go to the server first: once the device stops, the driver fails all further requests of a device
+    /// whose requests would wait for another server (`ublk_force_abort_dev`), the kernel's own last writes included.
     ///
     /// # Errors
     /// The driver's.
@@ -223,7 +222,7 @@ impl Control {
         self.device_command(Operation::StopDev, number, &mut [], 0).map(drop)
     }
 
-    /// Removes a device. Where the kernel can, without waiting for whoever still has the block device open.
+    /// Removes a device. Where the kernel can, without waiting for processes that have the block device open.
     ///
     /// # Errors
     /// The driver's.
@@ -263,8 +262,8 @@ impl Control {
     }
 }
 
-/// Has the kernel write what it keeps of `/dev/ublkbN` and of the file system on it. Who may not open that goes
-/// without.
+/// Has the kernel write back the dirty pages of `/dev/ublkbN` and of the file system on it, if this process may open
+/// it.
 fn write_back(number: u32) {
     /// Source: include/uapi/linux/fs.h.
     const BLKFLSBUF: u64 = 0x1261;

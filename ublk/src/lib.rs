@@ -1,9 +1,8 @@
 //! The kernel's ublk driver (`ublk_drv`), from below: numbers and structures ([`abi`]), commands to `/dev/ublk-control`
 //! ([`control`]), and the memory that a queue shares with the driver ([`queue`]).
 //!
-//! A ublk device is a block device whose requests a process executes. Source: Documentation/block/ublk.rst. What is
-//! done with a request is the front end's, in `front/src/ublk`; it is safe code, and everything unsafe about the
-//! driver is here.
+//! A ublk device is a block device whose requests a process executes. Source: Documentation/block/ublk.rst. The front
+//! end in `front/src/ublk` treats the requests; it is safe code, and everything unsafe about the driver is here.
 //!
 //! ```text
 //!   /dev/ublk-control ◀─ add, set parameters, start, stop, delete, recover ── control, a thread that may wait

@@ -4,11 +4,11 @@
 //! driver copies a write's bytes there before it hands the request over, and a read's bytes from there when it is
 //! ended. So a request's bytes are copied once, by the driver, and go to the device from where they lie.
 //!
-//! Of a device with UBLK_F_AUTO_BUF_REG there are no rooms: a request's pages stay in the kernel, at a place of the
-//! ring's table (`mqfq_blk::pages`).
+//! A device with UBLK_F_AUTO_BUF_REG has no rooms: a request's pages stay in the kernel, at a place of the ring's
+//! table (`mqfq_blk::pages`).
 //!
 //! Why not UBLK_F_USER_COPY: there the server moves the bytes itself, by a pread or pwrite of its own for each
-//! request, so the one copy is the same and an operation is added; and Linux 6.1 has not got it.
+//! request, so the one copy is the same and an operation is added; and Linux 6.1 does not have it.
 //!
 //! Rooms are mapped once and are given no pages until they are used: a queue of depth 128 with rooms of 128 KiB takes
 //! 16 MiB of addresses, and as much memory as was ever used at once.
@@ -50,7 +50,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; whoever uses it holds it.
+        // SAFETY: mapped by `new` with this length; every user of the mapping holds it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length_bytes) };
     }
 }
@@ -119,11 +119,11 @@ unsafe fn rooms(file: Arc<OwnedFd>, depth: u16, room_bytes: usize) -> io::Result
     Ok(unsafe { CommandFile::new(file, memory, room_bytes) })
 }
 
-/// What one queue needs: where to fetch, and what the driver says.
+/// Memory of one queue: descriptors to fetch from, and rooms or places.
 pub struct QueueMemory {
-    /// Of each request.
+    /// Descriptors of its requests.
     pub descriptors: Descriptors,
-    /// For their bytes, by tag: rooms, or places.
+    /// For the requests' bytes, by tag: rooms, or places.
     pub file: Arc<CommandFile>,
 }
 
@@ -140,7 +140,7 @@ unsafe fn open(file: &Arc<OwnedFd>, info: &DevInfo, queue: u16, pages: Option<&A
     let room_bytes = info.room_bytes as usize;
     let file = match pages {
         Some(pages) => CommandFile::of_pages(file.clone(), pages.clone(), queue * info.depth, room_bytes),
-        // SAFETY: as whoever calls this says.
+        // SAFETY: the caller promises it.
         None => unsafe { rooms(file.clone(), info.depth, room_bytes) }?,
     };
     Ok(QueueMemory { descriptors, file })

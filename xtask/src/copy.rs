@@ -14,7 +14,7 @@ pub fn copy(tree: &Path, changed: &BTreeMap<String, String>) -> Result<(), Strin
     for name in listed.split('\0').filter(|name| !name.is_empty()) {
         let to = tree.join(name);
         let bytes = changed.get(name).map(|text| text.clone().into_bytes());
-        // What is deleted and not yet told to git is not there.
+        // A file deleted without `git rm` is listed but missing.
         let Some(bytes) = bytes.or_else(|| std::fs::read(root().join(name)).ok()) else { continue };
         if std::fs::read(&to).is_ok_and(|old| old == bytes) {
             continue;

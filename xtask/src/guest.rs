@@ -26,7 +26,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("zstd", "zstd"),
 ];
 
-/// What can be run.
+/// A case that can be run.
 struct Case {
     name: &'static str,
     about: &'static str,
@@ -41,7 +41,7 @@ struct Case {
     /// A folder of the repository with the source of a kernel module, which the job finds as `$MODULE`; such a case has
     /// no use for the server.
     module: Option<&'static str>,
-    /// What runs outside the guest, if something does.
+    /// Program that runs outside the guest, if any.
     outside: Option<Outside>,
     /// Disks that QEMU has, beside those of a server.
     emulated: &'static [Disk],
@@ -85,7 +85,7 @@ const SCX: Case = Case {
 const SELFTESTS: Case = Case {
     name: "ublk-selftests",
     about: "the kernel's own tests of ublk with mqfq in their server's place; what a request costs beside theirs",
-    // Of the kernel that the tests came with.
+    // The kernel that the tests came with.
     kernels: &["7.2"],
     time: Time::Instructions,
     cpus: 2,
@@ -150,13 +150,13 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "ublk-kills",
-        about: "ext4 and fio on two ublk devices while the server is killed 50 times",
+        about: "ext4 and fio on two ublk devices while the server is killed, or stopped and started again, 50 times",
         kernels: &["6.12", "7.2", "7.3"],
         time: Time::Threads,
         cpus: 2,
         modules: &["ublk_drv", "crc32c_generic", "ext4"],
         packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
-        job: concat!("ONLY=kills\n", include_str!("../../testing/guest/cases/ublk.job")),
+        job: concat!("[ \"$ONLY\" = restarts ] || ONLY=kills\n", include_str!("../../testing/guest/cases/ublk.job")),
         module: None,
         outside: None,
         emulated: &[],
@@ -166,7 +166,7 @@ const CASES: &[Case] = &[
     Case {
         name: "ublk-pages",
         about: "fio on a ublk device whose payloads stay in the kernel, over three kinds of files, with 50 kills each",
-        // Of 6.16 and later.
+        // 6.16 and later have the feature.
         kernels: &["7.2", "7.3"],
         time: Time::Threads,
         cpus: 2,
@@ -217,7 +217,7 @@ const CASES: &[Case] = &[
         module: None,
         outside: Some(Outside {
             config: include_str!("../../testing/guest/cases/vhost-user-blk.toml"),
-            disks: &["small", "large", "first", "second"],
+            disks: &["small", "large", "first", "second", "spare"],
         }),
         emulated: &[],
         is_of_cpus: false,
@@ -364,7 +364,7 @@ pub struct Options<'a> {
     pub kernel: Option<&'a str>,
     /// Part of the case, if its job has parts. `None`: all.
     pub only: Option<&'a str>,
-    /// How often a server in the guest is killed. `None`: as the case has it.
+    /// How often a server is killed, or stopped and started again. `None`: as the case has it.
     pub kills: Option<u32>,
     /// One JSON object on stdout instead of a table.
     pub json: bool,
@@ -567,7 +567,7 @@ fn report(case: &Case, outcome: &Outcome, wall_s: f64, as_json: bool) -> Result<
 /// A job that cuts its power has so many boots.
 const BOOTS_MAX: u32 = 9;
 
-/// What makes the exports disks of the machine.
+/// QEMU's arguments that make the exports disks of the machine.
 fn disks(names: &[&str], folder: &Path) -> Vec<String> {
     let disk = |name: &&str| {
         let socket = format!("socket,id={name},path={},reconnect=1", folder.join(name).display());
@@ -577,9 +577,9 @@ fn disks(names: &[&str], folder: &Path) -> Vec<String> {
     names.iter().flat_map(disk).collect()
 }
 
-/// A server that runs beside the guest, which asks for things by lines of its console: `HOST NUMBER policy NAME`,
-/// `HOST NUMBER resize`, `HOST NUMBER attached`, `HOST NUMBER kill`, `HOST NUMBER report`, `HOST NUMBER window TENANT
-/// TENANT`. The number is written to the guest's folder when that is done.
+/// A server that runs beside the guest. The guest asks by lines of its console, `HOST NUMBER` and one of `policy NAME`,
+/// `resize`, `attached`, `kill`, `restart`, `remove EXPORT`, `report` and `window TENANT TENANT`. The number is written
+/// to the guest's folder when that is done.
 struct Server {
     outside: Outside,
     folder: PathBuf,
@@ -589,10 +589,10 @@ struct Server {
     child: Child,
 }
 
-/// Within so long a hypervisor has connected to a server again.
+/// Most time for a hypervisor to connect to a server again.
 const ATTACH_TIME: Duration = Duration::from_secs(50);
 
-/// From one look at a server's counters to the next.
+/// Time from one look at a server's counters to the next.
 const LOOK_TIME: Duration = Duration::from_millis(100);
 
 /// A window: so many looks at the server's counters, so far apart.
@@ -610,7 +610,7 @@ fn metrics(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Of a tenant on device `flash`, over all operations; 0 where there is none yet.
+/// Metric of a tenant on device `flash`, over all operations; 0 where there is none yet.
 fn metric(text: &str, name: &str, tenant: &str) -> f64 {
     let of_tenant = format!("tenant=\"{tenant}\"");
     let rows = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.split_once("} "));
@@ -621,7 +621,7 @@ fn metric(text: &str, name: &str, tenant: &str) -> f64 {
 impl Server {
     fn start(outside: Outside, folder: &Path, mqfq: PathBuf) -> Result<Server, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-        File::create(folder.join("disk")).and_then(|disk| disk.set_len(256 << 20)).map_err(failed)?;
+        File::create(folder.join("disk")).and_then(|disk| disk.set_len(288 << 20)).map_err(failed)?;
         let (folder, policy) = (folder.to_owned(), "mqfq".to_owned());
         write_config(outside, &folder, &policy, false)?;
         let child = spawn(&mqfq, &folder)?;
@@ -631,10 +631,8 @@ impl Server {
     fn answer(&mut self, asked: &str) {
         let (number, what) = asked.split_once(' ').unwrap_or((asked, ""));
         let done = match what.split_once(' ') {
-            None if what == "kill" => self.kill().and_then(|()| {
-                self.child = spawn(&self.mqfq, &self.folder)?;
-                Ok(())
-            }),
+            None if what == "kill" => self.kill().and_then(|()| self.start_again()),
+            None if what == "restart" => self.stop().and_then(|()| self.start_again()),
             // Counters, in the server's log.
             None if what == "report" => self.signal("-USR1"),
             None if what == "attached" => self.attached(),
@@ -642,6 +640,7 @@ impl Server {
                 self.is_resized = true;
                 self.reload()
             }
+            Some(("remove", export)) => self.remove(export),
             Some(("window", tenants)) => self.window(tenants),
             Some(("policy", name)) => {
                 self.policy = name.to_owned();
@@ -672,8 +671,12 @@ impl Server {
         let log = self.folder.join("server.log");
         let read = || std::fs::read(&log).map_err(|error| format!("{}: {error}", log.display()));
         let (before, start) = (read()?.len(), Instant::now());
+        let ready = format!(", pid {}\n", self.child.id());
         while start.elapsed() < ATTACH_TIME {
-            self.signal("-USR1")?;
+            // A process that does not handle signals yet would end by this one.
+            if String::from_utf8_lossy(&read()?).contains(&ready) {
+                self.signal("-USR1")?;
+            }
             std::thread::park_timeout(LOOK_TIME);
             let text = String::from_utf8_lossy(&read()?[before..]).into_owned();
             let is_attached = |disk: &&str| {
@@ -688,10 +691,10 @@ impl Server {
         Err(format!("not all disks were connected within {} s", ATTACH_TIME.as_secs()))
     }
 
-    /// What two tenants of device `flash` get, and whether they wait for more. Leaves a line in the guest's folder:
+    /// Measures the bytes of two tenants of device `flash`, and whether they wait. Leaves a line in the guest's folder:
     /// bytes of the first and of the second, how many looks there were, in how many of them both waited, and the mean
-    /// numbers of waiting requests. Under a policy in which requests wait, the bytes are of those looks alone: whoever
-    /// asks for nothing has no share.
+    /// numbers of waiting requests. Under a policy in which requests wait, the bytes are of those looks alone: a tenant
+    /// without requests has no share.
     fn window(&self, tenants: &str) -> Result<(), String> {
         let (first, second) = tenants.split_once(' ').ok_or("a window is for two tenants")?;
         let look = || {
@@ -722,6 +725,24 @@ impl Server {
         let waiting = waiting_s.map(|waited_s| waited_s / begin.elapsed().as_secs_f64());
         let line = format!("{:.0} {:.0} {WINDOW_LOOKS} {both} {:.1} {:.1}", bytes[0], bytes[1], waiting[0], waiting[1]);
         std::fs::write(self.folder.join("share/window"), line).map_err(|error| format!("share/window: {error}"))
+    }
+
+    fn start_again(&mut self) -> Result<(), String> {
+        self.child = spawn(&self.mqfq, &self.folder)?;
+        Ok(())
+    }
+
+    /// Stops it as an operator does.
+    fn stop(&mut self) -> Result<(), String> {
+        self.signal("-TERM")?;
+        let status = self.child.wait().map_err(|error| format!("mqfq: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("mqfq ended with {status} after SIGTERM")) }
+    }
+
+    /// Removes an export until the server starts again, since the config keeps it.
+    fn remove(&self, export: &str) -> Result<(), String> {
+        let socket = format!("unix:{}", self.folder.join("control").display());
+        run(Command::new(&self.mqfq).args(["ctl", "--socket", &socket, "export", "rm", export]))
     }
 
     fn kill(&mut self) -> Result<(), String> {

@@ -2,13 +2,10 @@
 
 pub mod chores;
 pub mod copy;
-pub mod day;
 pub mod guest;
-pub mod hostile;
 pub mod licences;
 pub mod mutants;
 pub mod package;
-pub mod price;
 pub mod release;
 pub mod run;
 pub mod size;

@@ -1,8 +1,8 @@
 //! May each crate that we build with be used, by its licence, its name and its source, as `deny.toml` says?
 //!
-//! cargo-deny answers that and more (advisories, licence texts), and takes minutes to build where nobody has it. This
-//! reads the same file and what `cargo metadata` says, needs no tool, and the network only for crates that were never
-//! downloaded here; it runs with each `checks` and in the suite.
+//! cargo-deny answers that and more (advisories, licence texts), and takes minutes to build where it is missing. This
+//! reads the same file and the output of `cargo metadata`, needs no tool, and the network only for crates that were
+//! never downloaded here; it runs with each `checks` and in the suite.
 //!
 //! A licence is an expression of names, AND, OR, WITH and parentheses (SPDX 2.3, annex D); an old manifest's `/` is OR.
 //! The release that a crate says of itself is believed; its licence text is cargo-deny's to look at.
@@ -10,12 +10,12 @@
 use crate::run::cargo;
 use serde_json::Value;
 
-/// What `deny.toml` allows.
+/// Rules of `deny.toml`.
 struct Rules {
     licences: Vec<String>,
     /// By crate: licences that it alone may have besides.
     exceptions: Vec<(String, Vec<String>)>,
-    /// Crates that nobody may use.
+    /// Crates that may not be used.
     banned: Vec<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, day, guest, hostile, mutants, package, price, release, size, soak, suites, tools, vopr};
+use xtask::{chores, guest, mutants, package, release, size, soak, suites, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -20,19 +20,6 @@ cargo xtask COMMAND
   miri                       tests of the core in the interpreter; needs a nightly toolchain with miri
   soak [--seconds N | --minutes N] [--seed S]
                              the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
-  day [--tenants N] [--seconds S] [--changes N] [--changes-seconds S] [--churn N] [--program P] [--json]
-                             a server's day: N tenants (default 200) come, change and go under fio that verifies, S
-                             seconds (default 8) measured in each of six phases, of a release build or of P; in one
-                             more, N changes a second (default 1000, 0: there is none) for S seconds (default 10);
-                             at the end a tenant and its export come and go N times (default 50)
-  day --draw RECORD FILE     the picture of the JSON that a day has printed, as SVG
-  price [--tenants N]... [--changes N] [--program P] [--json]
-                             processor time of a change of each kind, mean of N (default 200) one after the other, on
-                             servers of N tenants (default 200, and 10000), of a release build or of P
-  hostile [--rounds N] [--seconds S] [--mutants N] [--connects N] [--depth D] [--seed S] [--program P] [--json]
-          [--elsewhere]      500 idle and 50 stuck clients, 2000 connects a second with 100000 mutated handshakes and
-                             requests beside a tenant under fio that verifies, in turns with nobody beside it; or with
-                             all of them at another server of this machine
   vopr [--seed N | --for S | --cuts N | --script FILE] [--steps N] [--seeds N] [--no-shrink] [--managed]
                              the whole server in virtual time, from one seed; a seed that fails is made shorter; or
                              until the power was cut N times; or of a server that is changed as a whole
@@ -56,8 +43,9 @@ cargo xtask COMMAND
   deny                       licences, bans, sources and advisories of all crates; needs cargo-deny
   sbom                       what is in the program, as target/package/mqfq.cdx.json; needs cargo-cyclonedx
   reproducible               builds the released program in two folders: are the bytes the same? needs cargo-auditable
-  guest [CASE] [--kernel S] [--only WORD] [--json]
-                             a case in a Linux kernel of its own; without one: the list of cases
+  guest [CASE] [--kernel S] [--only WORD] [--kills N] [--json]
+                             a case in a Linux kernel of its own, with N kills or restarts of its server; without a
+                             case: the list of them
   sanitize [--thread]        the tests of blk under AddressSanitizer, or of blk and sched under ThreadSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
   fuzz TARGET --keep         packs the inputs of fuzz/corpus/TARGET into the archive that is committed
@@ -115,77 +103,6 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             soak::soak(limit, seed)
         }
-        ["day", "--draw", record, picture] => day::draw(record.as_ref(), picture.as_ref()),
-        ["day", words @ ..] => {
-            let mut options = day::Options::default();
-            let mut words = words.iter();
-            while let Some(word) = words.next() {
-                let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
-                match *word {
-                    "--json" => options.json = true,
-                    "--tenants" => options.tenants = positive(next()?)? as usize,
-                    "--seconds" => options.seconds = positive(next()?)?.into(),
-                    "--changes" => options.changes = number(next()?)? as usize,
-                    "--changes-seconds" => options.changes_seconds = positive(next()?)?.into(),
-                    "--churn" => options.churn = positive(next()?)? as usize,
-                    "--program" => options.program = Some(next()?.into()),
-                    other => {
-                        return Err(format!(
-                            "day takes --tenants N, --seconds S, --changes N, --changes-seconds S, --churn N, \
-                             --program P and --json, or --draw RECORD FILE, not {other}"
-                        ));
-                    }
-                }
-            }
-            day::day(&options)
-        }
-        ["price", words @ ..] => {
-            let (mut options, mut tenants) = (price::Options::default(), Vec::new());
-            let mut words = words.iter();
-            while let Some(word) = words.next() {
-                let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
-                match *word {
-                    "--json" => options.json = true,
-                    "--tenants" => tenants.push(positive(next()?)? as usize),
-                    "--changes" => options.changes = positive(next()?)? as usize,
-                    "--program" => options.program = Some(next()?.into()),
-                    other => {
-                        return Err(format!(
-                            "price takes --tenants N, --changes N, --program P and --json, not {other}"
-                        ));
-                    }
-                }
-            }
-            if !tenants.is_empty() {
-                options.tenants = tenants;
-            }
-            price::price(&options)
-        }
-        ["hostile", words @ ..] => {
-            let mut options = hostile::Options::default();
-            let mut words = words.iter();
-            while let Some(word) = words.next() {
-                let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
-                match *word {
-                    "--json" => options.json = true,
-                    "--elsewhere" => options.elsewhere = true,
-                    "--rounds" => options.rounds = positive(next()?)? as usize,
-                    "--seconds" => options.seconds = positive(next()?)?.into(),
-                    "--mutants" => options.mutants = positive(next()?)?.into(),
-                    "--connects" => options.connects_per_s = positive(next()?)?.into(),
-                    "--depth" => options.depth = positive(next()?)?,
-                    "--seed" => options.seed = number(next()?)?,
-                    "--program" => options.program = Some(next()?.into()),
-                    other => {
-                        return Err(format!(
-                            "hostile takes --rounds N, --seconds S, --mutants N, --connects N, --depth D, --seed S, \
-                             --program P, --elsewhere and --json, not {other}"
-                        ));
-                    }
-                }
-            }
-            hostile::hostile(&options)
-        }
         ["vopr", "--planted"] => vopr::planted(None),
         ["vopr", "--planted", name] => vopr::planted(Some(name)),
         ["vopr", options @ ..] => vopr::vopr(options),
@@ -242,9 +159,12 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                     "--json" => options.json = true,
                     "--kernel" => options.kernel = Some(words.next().ok_or("--kernel needs a series, such as 6.12")?),
                     "--only" => options.only = Some(words.next().ok_or("--only needs a part of the case")?),
+                    "--kills" => options.kills = Some(positive(words.next().ok_or("--kills needs a number")?)?),
                     name if !name.starts_with('-') && options.case.is_none() => options.case = Some(name),
                     other => {
-                        return Err(format!("guest takes a case, --kernel S, --only WORD and --json, not {other}"));
+                        return Err(format!(
+                            "guest takes a case, --kernel S, --only WORD, --kills N and --json, not {other}"
+                        ));
                     }
                 }
             }

@@ -28,7 +28,6 @@ const MUTATED: &[Mutated] = &[
             "wake",
             "window_rule",
             "hierarchy",
-            "offset_order",
             "write_cost",
             "stage_queue/lane_order",
             "policy/mqfq/mod",
@@ -53,7 +52,6 @@ const MUTATED: &[Mutated] = &[
             "hctx/direct",
             "hctx/hand_over",
             "hctx/in_flight",
-            "hctx/merge",
             "hctx/raw",
             "hctx/shared",
             "hctx/split",
@@ -62,7 +60,6 @@ const MUTATED: &[Mutated] = &[
             "hctx/turn",
             "queues/map",
             "queues/hardware",
-            "device/segments",
         ],
         tests: &[
             "data_path",
@@ -80,13 +77,16 @@ const MUTATED: &[Mutated] = &[
         folder: "front",
         modules: &[
             "export",
-            "places",
+            "connection_slots",
             "memory",
             "nbd/inbox",
+            "nbd/connection/handover",
             "nbd/large",
+            "nbd/large/handover",
             "nbd/negotiate",
             "nbd/reply",
             "nbd/transmit",
+            "nbd/transmit/handover",
             "nbd/validate",
             "nbd/wire",
             "ublk/plan",
@@ -95,13 +95,11 @@ const MUTATED: &[Mutated] = &[
             "vhost_user_blk/disk",
             "vhost_user_blk/guest",
             "vhost_user_blk/inflight",
-            "vhost_user_blk/inflight_packed",
-            "vhost_user_blk/packed",
             "vhost_user_blk/poll",
+            "vhost_user_blk/queue",
             "vhost_user_blk/ring",
             "vhost_user_blk/session",
             "vhost_user_blk/split",
-            "vhost_user_blk/state",
             "vhost_user_blk/wire",
         ],
         tests: &["vhost_user_blk"],
@@ -135,17 +133,18 @@ const MUTATED: &[Mutated] = &[
         modules: &[
             "control",
             "live",
+            "ownership",
             "reconcile",
-            "reconcile/difference",
-            "reconcile/names",
-            "reconcile/narrow",
-            "reconcile/unended",
+            "reconcile/changes",
+            "reconcile/pending_io",
+            "reconcile/withheld",
             "config/addresses",
             "config/caps",
             "config/change",
             "config/check",
+            "config/difference",
             "config/family",
-            "config/kept",
+            "config/cached",
             "config/mod",
             "config/overlap",
             "config/policy",
@@ -153,7 +152,7 @@ const MUTATED: &[Mutated] = &[
             "privilege/calls",
             "privilege/files",
             "privilege/user",
-            "upgrade/luggage",
+            "upgrade/handover",
             "upgrade/store",
             "upgrade/wire",
         ],
@@ -171,12 +170,12 @@ impl Mutated {
     }
 }
 
-/// What to do.
+/// Options of a run.
 #[derive(Clone, Copy, Default)]
 pub struct Options<'a> {
     /// Say how many there are.
     pub is_list: bool,
-    /// Of the modules whose path has this in it.
+    /// Only mutants of modules whose path has this in it.
     pub only: Option<&'a str>,
     /// One of so many is drawn; 0 as 1.
     pub every: u32,

@@ -1,5 +1,5 @@
-//! `package`: the Debian package, and whether it is one: what the checkers of Debian and systemd say, and whether it
-//! installs, serves a client that nobody here wrote, and goes again, in a system that has nothing else.
+//! `package`: builds the Debian package and tests it: by the checkers of Debian and systemd, and whether it installs,
+//! serves a client of another project, and goes again, in a system that has nothing else.
 //!
 //! The system is made by mmdebstrap, which needs the network (or a mirror that apt knows) and root; without them that
 //! step is left out, and said to be. Nothing of this machine is changed but `target`.
@@ -10,7 +10,7 @@ use mqfq_testing::guest::{build_module, cache};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// What `systemd-analyze security` may say of the unit at most, in tenths: 0 is closed, 100 open.
+/// Largest exposure of the unit in `systemd-analyze security`, in tenths: 0 is closed, 100 open.
 const EXPOSURE_MAX_TENTHS: u32 = 20;
 
 /// Debian release of the system that the package is installed in.
@@ -94,7 +94,7 @@ fn is_there(program: &str, option: &str) -> bool {
     probe.is_ok_and(|status| status.success())
 }
 
-/// What the program itself has to say: man pages and completions.
+/// Writes the program's man pages and completions.
 fn pages(folder: &Path) -> Result<(), String> {
     let man = folder.join("man");
     // Pages of commands that are no more would be packed.
@@ -110,7 +110,7 @@ fn pages(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What lintian says. `Some`: what was left out.
+/// Runs lintian. `Some`: the step was left out, and why.
 fn lintian(deb: &Path) -> Result<Option<String>, String> {
     if !is_there("lintian", "--version") {
         return Ok(Some("lintian is missing: apt-get install lintian".into()));
@@ -120,7 +120,7 @@ fn lintian(deb: &Path) -> Result<Option<String>, String> {
     run(lintian.arg(deb)).map(|()| None)
 }
 
-/// What systemd says of the unit, as it lies in the package. `Some`: what was left out.
+/// Has systemd check the unit as it lies in the package. `Some`: the step was left out, and why.
 fn unit(folder: &Path, deb: &Path) -> Result<Option<String>, String> {
     if !is_there("systemd-analyze", "--version") {
         return Ok(Some("systemd-analyze is missing: apt-get install systemd".into()));
@@ -153,7 +153,7 @@ impl System {
 
 impl Drop for System {
     fn drop(&mut self) {
-        // What stays lies in `target`, and the next run deletes it.
+        // The next run deletes the rest, which lies in `target`.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

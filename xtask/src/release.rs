@@ -19,7 +19,7 @@ pub const TOOLS: [(&str, &str); 3] = [("auditable", "0.7.7"), ("cyclonedx", "0.5
 const SOURCE: &str = "/usr/src/mqfq";
 const CARGO_HOME: &str = "/usr/src/cargo";
 
-/// Of the document: whoever builds the same source gets the same document.
+/// Time of the document, so that each build of the same source gives the same document.
 const EPOCH: &str = "0";
 
 /// The command of cargo by this name is there.
@@ -118,7 +118,7 @@ fn crates(document: &Path) -> Result<Vec<(String, String)>, String> {
 /// One sentence: it does not build, or the two differ.
 pub fn reproducible() -> Result<(), String> {
     let mut sums = Vec::new();
-    // Of different lengths and depths, and one builds into a folder outside of its source.
+    // Paths of different lengths and depths, and one builds into a folder outside of its source.
     for (name, into) in [("one", "one/target"), ("another/and/deeper", "elsewhere")] {
         let all = target().join("reproducible");
         let (source, into) = (all.join(name), all.join(into));

@@ -72,7 +72,7 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     if output.status.success() { Ok(text) } else { Err(format!("{name} failed ({}): {text}", output.status)) }
 }
 
-/// What a run of `cargo test` counted.
+/// Counts of a run of `cargo test`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
     /// Tests that passed.
@@ -112,10 +112,10 @@ impl Counts {
     }
 }
 
-/// Niceness of what takes cores that nobody wants: against one at 0 it gets 1.5% of a core.
+/// Niceness of work for idle cores only: against a thread at 0 it gets 1.5% of a core.
 pub const ONLY_IDLE: &str = "19";
 
-/// Niceness of what is waited for in the end, on a machine that others may keep busy: against one at 0 a quarter.
+/// Niceness of work that is waited for in the end, on a machine that others may keep busy: a quarter against 0.
 pub const AFTER_OTHERS: &str = "5";
 
 /// The command, at this niceness.

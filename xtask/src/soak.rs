@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Times that what comes goes again.
+/// Rounds of churn.
 const CHURN_ROUNDS: &str = "10000";
 
-/// Ten thousand rounds of churn, seeds of the whole server for `limit` (half of it of one that is changed as a whole),
-/// then rounds of all generated tests until `limit` has passed once more, one at least: the first with `seed`, or with
-/// one that the time gives.
+/// Ten thousand rounds of churn, seeds of the whole server for `limit` (half of it on a server that is changed as a
+/// whole), then rounds of all generated tests until `limit` has passed once more, one at least: the first with `seed`,
+/// or with a seed from the time.
 ///
 /// # Errors
 /// One sentence if a test fails, with the command that repeats it, or if there are none.
@@ -70,7 +70,7 @@ impl Tests {
         if names.is_empty() { Err("there is no generated test".into()) } else { Ok(Tests { packages, names }) }
     }
 
-    /// With debug assertions.
+    /// The tests' command, with debug assertions.
     fn command(&self) -> Command {
         let mut command = cargo("test --quiet --lib --tests --no-fail-fast");
         for package in &self.packages {

@@ -70,7 +70,7 @@ trait Suite {
 
 /// The server of one run of one case.
 struct Server {
-    /// Ours; `None`: the suite's own.
+    /// Our program; `None`: the suite's own.
     program: Option<PathBuf>,
     /// Temporary files, and the stand-ins' log.
     folder: Folder,

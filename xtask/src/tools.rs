@@ -10,7 +10,7 @@ struct Tool {
     name: &'static str,
     /// The Debian package that brings it.
     package: &'static str,
-    /// What is skipped without it.
+    /// Work that is skipped without it.
     skipped: &'static str,
     /// A command that succeeds where the tool works.
     probe: &'static [&'static str],
@@ -67,6 +67,12 @@ const TOOLS: &[Tool] = &[
         probe: &["qemu-storage-daemon", "--version"],
     },
     Tool {
+        name: "qemu-system-x86_64",
+        package: "qemu-system-x86",
+        skipped: "firmware that boots from a disk",
+        probe: &["qemu-system-x86_64", "--version"],
+    },
+    Tool {
         name: "promtool",
         package: "prometheus",
         skipped: "alert rules against cases",
@@ -83,7 +89,7 @@ const TOOLS: &[Tool] = &[
         name: "valgrind",
         package: "valgrind",
         skipped: "instructions per request of each policy",
-        // The profile, which nobody wants here, would be left in the working folder.
+        // The profile is not needed and would be left in the working folder.
         probe: &["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "true"],
     },
 ];

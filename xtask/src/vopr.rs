@@ -31,8 +31,10 @@ struct Bug {
     file: String,
     was: String,
     is: String,
-    /// In the reconciler: the seeds are those of servers that are changed as a whole.
+    /// The bug is in the reconciler: the seeds are those of servers that are changed as a whole.
     is_managed: bool,
+    /// Seeds in which the power is cut again and again.
+    has_cuts: bool,
 }
 
 /// Plants all bugs in a copy, and says of each, or of the one called `only`, which seed finds it.
@@ -81,9 +83,10 @@ fn bugs(text: &str) -> Result<Vec<Bug>, String> {
             let value = bug.get(key).and_then(|value| value.as_str());
             value.map(str::to_owned).ok_or_else(|| format!("planted.toml: a bug has no {key}"))
         };
-        let is_managed = bug.get("managed").and_then(|value| value.as_bool()).unwrap_or(false);
+        let flag = |key: &str| bug.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
+        let (is_managed, has_cuts) = (flag("managed"), flag("cuts"));
         let (name, breaks, file) = (key("name")?, key("breaks")?, key("file")?);
-        Ok(Bug { name, breaks, file, was: key("was")?, is: key("is")?, is_managed })
+        Ok(Bug { name, breaks, file, was: key("was")?, is: key("is")?, is_managed, has_cuts })
     };
     all.iter().map(of).collect()
 }
@@ -107,6 +110,7 @@ fn plant(bug: &Bug, text: &str) -> Result<String, String> {
 fn hunt(binary: &Path, bug: &Bug) -> Result<Option<String>, String> {
     let mut seeds = command(&binary.to_string_lossy(), ["--core", SECONDS, "--no-shrink"]);
     seeds.args(bug.is_managed.then_some("--managed"));
+    seeds.args(bug.has_cuts.then_some(["--cuts", "1000000"]).into_iter().flatten());
     let output = seeds.env(SWITCH, &bug.name).output().map_err(|error| format!("mqfq-vopr: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     // seed 77 (76 seeds, 1.9 s of a core before it)
@@ -144,6 +148,7 @@ mod tests {
             was: was.into(),
             is: is.into(),
             is_managed: false,
+            has_cuts: false,
         };
         assert!(plant(&bug("b", "PLANTED"), "a a").unwrap_err().contains("0 times"));
         assert!(plant(&bug("a", "PLANTED"), "a a").unwrap_err().contains("2 times"));

@@ -1,4 +1,4 @@
-//! Caps by themselves: how much goes when, whoever takes.
+//! Caps by themselves: how much goes when, on any worker.
 
 use super::*;
 use std::cmp::Reverse;
@@ -77,7 +77,7 @@ fn rest_earns_a_burst_and_no_more() {
         let at_once = (0..).take_while(|_| cap.take(0, now_ns).at_ns <= now_ns).count();
         // 8 ms at 10 000 per second, and one.
         assert_eq!(at_once, 81);
-        // What was taken beyond was the 82nd.
+        // The take beyond those was the 82nd.
         cap.give_back(0);
     }
 }
@@ -98,7 +98,7 @@ fn both_limits_of_a_cap_must_let_a_request_go_and_the_later_one_is_named() {
     cap.take(1 << 20, S_NS);
     assert_eq!(cap.take(0, S_NS), Due { at_ns: S_NS - BURST_NS + 1_000_000, why: Capped::Iops });
     assert_eq!(cap.take(1, S_NS).why, Capped::Bytes);
-    // Of two that come to the same the one on requests is named.
+    // If both limits give the same time, the one on requests is named.
     let cap = Cap::new(CapLimits { iops: Some(1), bytes_per_s: Some(4096) });
     assert_eq!([cap.take(4096, S_NS).why, cap.take(0, S_NS).why], [Capped::Iops; 2]);
 }
@@ -170,7 +170,7 @@ fn time_in_which_several_workers_wait_for_a_limit_counts_once() {
     hold(false, 200);
     assert_eq!(held(220), 120, "the second still waits");
     hold(false, 250);
-    assert_eq!([held(250), held(900)], [150; 2], "nobody waits");
+    assert_eq!([held(250), held(900)], [150; 2], "no request waits");
     hold(true, 1000);
     assert_eq!(held(1010), 160);
     hold(false, 1030);

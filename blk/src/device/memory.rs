@@ -6,7 +6,6 @@
 //! Its bytes end with the process. So nothing that is completed becomes any safer by a flush, there is no cache that a
 //! flush could empty, and `volatile_cache` is false; FUA and flush are accepted and have nothing to do.
 
-use crate::device::null::SEGMENTS_MAX;
 use crate::device::store::SparseStore;
 use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, reaped_at_once};
 use crate::request::Status;
@@ -37,8 +36,6 @@ impl Device for MemoryDevice {
             preferred_bytes: 4096,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             volatile_cache: false,
-            segments_max: SEGMENTS_MAX,
-            segment_align_bytes: 1,
             pages_align_bytes: 0,
         }
     }

@@ -4,16 +4,15 @@ pub mod fault;
 #[cfg(feature = "uring")]
 pub mod file;
 pub mod memory;
+pub mod model;
 mod nearest;
 pub mod null;
-pub mod nvme;
-pub(crate) mod segments;
 pub mod store;
 
 pub use crate::device_info::DeviceInfo;
-pub use segments::{Segment, Segments};
 
 use crate::buffer::Buffer;
+use crate::foreign::Room;
 use crate::request::{Op, Status};
 use crate::tag::Tag;
 use mqfq_sched::policy::{ClassWeights, QueueClass};
@@ -25,7 +24,7 @@ use nearest::nearest;
 /// command is always carried out, however long.
 pub const REAP_BYTES_MAX: u64 = 128 << 10;
 
-/// How many of the commands with payloads of these lengths, bytes, one reap carries out: see [`REAP_BYTES_MAX`].
+/// Number of commands with payloads of these lengths, bytes, that one reap carries out: see [`REAP_BYTES_MAX`].
 pub(crate) fn reaped_at_once(payload_bytes: impl Iterator<Item = u64>) -> usize {
     let mut sum_bytes = 0;
     let fits = |&bytes: &u64| {
@@ -41,7 +40,7 @@ pub(crate) fn reaped_at_once(payload_bytes: impl Iterator<Item = u64>) -> usize 
 pub struct Command {
     /// Handed back in [`Reaped`].
     pub tag: Tag,
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// First byte.
     pub offset_bytes: u64,
@@ -51,21 +50,19 @@ pub struct Command {
     pub fua: bool,
     /// As in [`crate::request::Submission`]. Travels through the device and comes back in [`Reaped`].
     pub buffer: Option<Buffer>,
-    /// The buffers of the other requests that the command was merged from. They travel with the first.
-    pub more: Segments,
-    /// Which use of the tag this is. Goes back in [`Reaped`], so that the end of an earlier one is not taken for this
+    /// Number of this use of the tag. Goes back in [`Reaped`], so that an earlier use's end is not taken for this
     /// one's.
     pub generation: u32,
-    /// Which queue of a set it goes to ([`Device::open_class_queues`]). Queues that are no sets do not look at it.
+    /// Queue of a set that it goes to ([`Device::open_class_queues`]). Queues that are no sets ignore it.
     pub class: QueueClass,
 }
 
 impl Command {
-    /// A command of one request, not FUA, the first use of its tag.
+    /// A command that is not FUA, the first use of its tag.
     #[inline]
     pub fn new(tag: Tag, op: Op, offset_bytes: u64, length_bytes: u32, buffer: Option<Buffer>) -> Command {
-        let (more, class) = (Segments::NONE, QueueClass::default());
-        Command { tag, op, offset_bytes, length_bytes, fua: false, buffer, more, generation: 0, class }
+        let class = QueueClass::default();
+        Command { tag, op, offset_bytes, length_bytes, fua: false, buffer, generation: 0, class }
     }
 
     /// Bytes that a device in memory copies or clears for it.
@@ -76,11 +73,22 @@ impl Command {
         }
     }
 
-    /// The completion of this command with `status`; gives its buffers back.
+    /// The bytes of its buffer that it is about.
+    ///
+    /// # Panics
+    /// If a command that moves bytes came without its buffer, or the buffer is shorter: the layers above validate.
+    #[inline]
+    pub fn room(&mut self) -> Room<'_> {
+        let op = self.op;
+        let buffer = self.buffer.as_mut().unwrap_or_else(|| panic!("a command to {op:?} came without its buffer"));
+        buffer.room(self.length_bytes as usize)
+    }
+
+    /// The completion of this command with `status`; gives its buffer back.
     #[inline]
     pub fn ended(self, status: Status) -> Reaped {
-        let Command { tag, buffer, more, generation, .. } = self;
-        Reaped { tag, generation, status, buffer, more }
+        let Command { tag, buffer, generation, .. } = self;
+        Reaped { tag, generation, status, buffer }
     }
 }
 
@@ -91,21 +99,19 @@ pub struct Reaped {
     pub tag: Tag,
     /// As in [`Command::generation`].
     pub generation: u32,
-    /// How it ended.
+    /// Its outcome.
     pub status: Status,
     /// The command's buffer.
     pub buffer: Option<Buffer>,
-    /// The command's further buffers.
-    pub more: Segments,
 }
 
 /// The command did not fit: the device queue is full. Nothing happened; the command comes back.
 #[derive(Debug)]
 pub struct QueueFull(pub Command);
 
-/// What a device queue is opened with.
+/// Options to open a device queue with.
 pub struct QueueOptions {
-    /// Which worker it is for.
+    /// Worker that it is for.
     pub hctx: HctxId,
     /// Commands in flight at once, 1..=65535.
     pub depth: u16,
@@ -116,8 +122,8 @@ pub struct QueueOptions {
     pub interrupt: std::sync::Arc<dyn Fn(HctxId) + Send + Sync>,
 }
 
-/// What queues a device offers (blk-mq section 3.3: "the number of submission queues that it supports as well as the
-/// size of these queues").
+/// Number and depth of a device's queues (blk-mq section 3.3: "the number of submission queues that it supports as
+/// well as the size of these queues").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
     /// Queues that can be open at once, at least 1.
@@ -127,14 +133,14 @@ pub struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// A queue for each worker there can be, as deep as tags go: of a device whose queues are plain memory.
+    /// A queue for each worker there can be, as deep as tags go: limits of a device whose queues are plain memory.
     pub const UNLIMITED: QueueLimits = QueueLimits { queues_max: 1024, depth_max: u16::MAX };
 }
 
-/// What a device still does. Its file has the details.
+/// A device's remaining operations. Its file has the details.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Health {
-    /// What it promises.
+    /// All operations.
     #[default]
     Well,
     /// Its file was cut: nothing beyond the end, and no flush.
@@ -146,10 +152,10 @@ pub enum Health {
 }
 
 impl Health {
-    /// All of them, in the order in which less is done.
+    /// All values, from most to fewest operations.
     pub const ALL: [Health; 4] = [Health::Well, Health::Cut, Health::ReadOnly, Health::Failed];
 
-    /// In reports and metrics.
+    /// Name in reports and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Health::Well => "well",
@@ -162,16 +168,16 @@ impl Health {
 
 /// A device, shared by all workers.
 pub trait Device: Send + Sync {
-    /// What it is. Constant.
+    /// Its size, units and features. Constant.
     fn info(&self) -> DeviceInfo;
 
-    /// How many queues it offers, and how deep. Constant.
+    /// Number and depth of its queues. Constant.
     fn queue_limits(&self) -> QueueLimits {
         QueueLimits::UNLIMITED
     }
 
-    /// Which of `queues` hardware queues, 1 or more, each worker's requests go to, given the workers' places (blk-mq
-    /// section 3.3, "HW submission queue mapping function"). Every queue must be somebody's.
+    /// Queue among `queues` hardware queues, 1 or more, for each worker, given the workers' places (blk-mq section 3.3,
+    /// "HW submission queue mapping function"). Every queue must have a worker.
     fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
         nearest(workers, queues)
     }
@@ -184,18 +190,18 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// What has become of it since the last call that its user should know, one sentence each. For a thread that may
+    /// News about it since the last call for its user, one sentence each. For a thread that may
     /// wait, now and then; never called by a worker.
     fn check_up(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What it still does. For any thread, at any time; does not wait.
+    /// Its remaining operations. For any thread, at any time; does not wait.
     fn health(&self) -> Health {
         Health::Well
     }
 
-    /// What of it lives in this process and must go to the one that takes its place, as state of `version`. Called
+    /// State of it in this process, packed as `version` for the process that takes its place. Called
     /// while no command is under way. Its file, if it has one ([`Device::ring_file`]), was handed over before.
     ///
     /// # Errors
@@ -206,17 +212,18 @@ pub trait Device: Send + Sync {
         Err("cannot be handed over to another process".to_owned())
     }
 
-    /// Goes on with what [`Device::pack`] of the same kind and size gave in another process; before its first command.
+    /// Goes on with the state from [`Device::pack`] of the same kind and size in another process; before its first
+    /// command.
     ///
     /// # Errors
-    /// What is wrong with it, in words as above.
+    /// Why it cannot, in words as above.
     #[cfg(feature = "uring")]
     fn unpack(&self, packed: crate::client::Packed, version: u16) -> Result<(), String> {
         let _ = (packed, version);
         Err("cannot be taken over from another process".to_owned())
     }
 
-    /// The process from which it was taken over has ended: what it kept for that one's sake is this one's.
+    /// The process from which it was taken over has ended: what it kept for that process is this one's.
     fn own(&self) {}
 
     /// The queue of one worker; called on that worker's thread, once.
@@ -235,8 +242,8 @@ pub trait Device: Send + Sync {
         Err("its queues belong to one worker each: allowed is one hardware queue per core".to_string())
     }
 
-    /// It says that it arbitrates among queues of different classes by their weights (CAP.AMS of NVMe). That it does is
-    /// measured ([`crate::probe`]). Constant.
+    /// Whether it says that it arbitrates among queues of different classes by their weights (CAP.AMS of NVMe). The
+    /// effect is measured by lab/nvme. Constant.
     fn has_class_queues(&self) -> bool {
         false
     }
@@ -260,8 +267,8 @@ pub trait DeviceQueue {
     /// Puts a command into the queue. The device need not look at it before the doorbell.
     ///
     /// # Errors
-    /// [`QueueFull`] with the command if the queue holds its depth. One that refuses sooner, because it shares places
-    /// with others, says when there is one again: by [`DeviceQueue::next_event_ns`] or by an interrupt.
+    /// [`QueueFull`] with the command if the queue holds its depth. A queue that refuses sooner, because it shares
+    /// places with others, says when there is one again: by [`DeviceQueue::next_event_ns`] or by an interrupt.
     fn submit(&mut self, command: Command) -> Result<(), QueueFull>;
 
     /// Tells the device about the commands submitted since the last call.
@@ -270,7 +277,7 @@ pub trait DeviceQueue {
     /// Moves finished commands into `out`.
     fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>);
 
-    /// When the device next needs `reap` to be called (its model of time moves), if it does not interrupt by itself.
+    /// Time at which the device next needs a call of `reap` (its model of time moves), if it does not interrupt.
     /// `None`: nothing in flight, or completions come through the ring.
     fn next_event_ns(&self) -> Option<u64>;
 
@@ -287,7 +294,7 @@ pub trait DeviceQueue {
     }
 
     /// The queue shall begin anew. Every command that has not ended comes back in `given_back`, with its buffers (its
-    /// status there means nothing), and none of them is carried out afterwards. What has ended is reaped as ever.
+    /// status there means nothing), and none of them is carried out afterwards. Ended commands are reaped as usual.
     /// False: the device cannot, and nothing happened.
     fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
         let _ = (now_ns, given_back);

@@ -1,4 +1,4 @@
-//! Which of a device's queues each worker is given, if the device has no opinion of its own.
+//! Maps each worker to one of a device's queues, if the device has no mapping of its own.
 
 use mqfq_sched::topology::Place;
 

@@ -1,4 +1,4 @@
-//! A device that completes every command at once and keeps nothing: what the layers above cost by themselves.
+//! A device that completes every command at once and keeps nothing: measures the cost of the layers above.
 
 use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::list::Place;
@@ -6,9 +6,6 @@ use crate::request::{Op, Status};
 
 /// Largest transfer, bytes: what NBD clients assume of a server that does not say.
 const TRANSFER_BYTES_MAX: u32 = 32 << 20;
-
-/// Requests of one command: what Linux's block layer allows a drive that does not say.
-pub(crate) const SEGMENTS_MAX: u16 = 128;
 
 /// A device without bytes: reads return zeroes, all other commands succeed and do nothing.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +23,6 @@ impl NullDevice {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             // Nothing is kept, so nothing can be lost.
             volatile_cache: false,
-            segments_max: SEGMENTS_MAX,
-            segment_align_bytes: 1,
             pages_align_bytes: 0,
         })
     }
@@ -102,13 +97,12 @@ impl DeviceQueue for NullQueue {
 }
 
 impl NullQueue {
-    /// As any other command, with zeroes. Kept apart: what the loop saves on the stack would be saved for every
-    /// command.
+    /// As any other command, with zeroes. Kept apart: the loop's saves on the stack would be made for every command.
     #[inline(never)]
     fn read(&mut self, mut command: Command) -> Result<(), QueueFull> {
         if self.ended.len() < self.depth {
             // A recycled buffer holds a former tenant's bytes.
-            command.for_each_segment(|_, mut room| room.fill(0));
+            command.room().fill(0);
         }
         self.end(command)
     }

@@ -97,12 +97,12 @@ impl SparseStore {
     /// Fills `bytes` from `offset_bytes` on.
     ///
     /// # Panics
-    /// If the range does not lie inside; so do the others.
+    /// If the range does not lie inside; so do the other methods.
     pub fn read(&self, offset_bytes: u64, bytes: &mut [u8]) {
         self.read_into(offset_bytes, Room::from(bytes));
     }
 
-    /// The same into a command's buffer.
+    /// Reads into a command's buffer.
     fn read_into(&self, offset_bytes: u64, mut room: Room<'_>) {
         for (chunk, range) in self.pieces(offset_bytes, room.len() as u64) {
             let mut piece = room.take_front(range.len());
@@ -122,7 +122,7 @@ impl SparseStore {
         self.write_from(offset_bytes, Room::from(&mut copy[..])).expect("memory for a device's bytes");
     }
 
-    /// The same of a command's buffer.
+    /// Writes from a command's buffer.
     ///
     /// # Errors
     /// There is no memory for a chunk. Those before it are stored.
@@ -191,7 +191,7 @@ impl SparseStore {
             }
             return;
         }
-        // So long that looking at what exists is less work than naming every chunk of it.
+        // So long that looking at existing chunks is less work than naming every chunk of it.
         for shard in &self.shards {
             let mut chunks = shard.lock();
             if release {
@@ -204,18 +204,13 @@ impl SparseStore {
         }
     }
 
-    /// Does what a command asks for to its range, and says how it ended. The command is valid and its buffer long
-    /// enough.
-    pub(crate) fn execute(&self, command: &mut Command) -> Status {
+    /// Carries out a command and returns its status. The command is valid and its buffer long enough.
+    pub fn execute(&self, command: &mut Command) -> Status {
         let &mut Command { op, offset_bytes, length_bytes, .. } = command;
         let mut stored = Ok(());
         match op {
-            Op::Read => command.for_each_segment(|offset_bytes, room| self.read_into(offset_bytes, room)),
-            Op::Write => command.for_each_segment(|offset_bytes, room| {
-                if stored.is_ok() {
-                    stored = self.write_from(offset_bytes, room);
-                }
-            }),
+            Op::Read => self.read_into(offset_bytes, command.room()),
+            Op::Write => stored = self.write_from(offset_bytes, command.room()),
             Op::Flush => {}
             Op::Discard | Op::WriteZeroes { may_unmap: true } => self.discard(offset_bytes, u64::from(length_bytes)),
             Op::WriteZeroes { may_unmap: false } => self.write_zeroes(offset_bytes, u64::from(length_bytes)),
@@ -251,7 +246,7 @@ mod tests {
     use super::*;
 
     fn read(store: &SparseStore, offset_bytes: u64, length: usize) -> Vec<u8> {
-        // Recycled memory: what is not overwritten shows.
+        // Recycled memory: bytes that are not overwritten show.
         let mut bytes = vec![0xee; length];
         store.read(offset_bytes, &mut bytes);
         bytes
@@ -335,7 +330,7 @@ mod tests {
         use crate::buffer::Buffer;
         use crate::tag::Tag;
         use std::os::fd::FromRawFd;
-        // SAFETY: the name is a C string; the descriptor is new and nobody else's.
+        // SAFETY: the name is a C string; the descriptor is new and not shared.
         let file = unsafe {
             let file = libc::memfd_create(c"full".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
             std::fs::File::from_raw_fd(file)

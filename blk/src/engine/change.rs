@@ -5,7 +5,7 @@
 //!   engine:   make the policy, open every queue of it
 //!             Freeze ─▶ all workers      new requests wait outside the policy; the old ones go on
 //!             wait until all are quiet   the old policy and the device have nothing left
-//!             Thaw ─▶ all workers        each takes its new queue and stages what has waited, in its order
+//!             Thaw ─▶ all workers        each takes its new queue and stages the waiting requests, in order
 //! ```
 //! Nothing is lost: a request is in the old policy until the device has completed it, or waits in its context and goes
 //! into the new one. Every token of the old policy is back before the new one hands out its first, so the device never
@@ -15,7 +15,7 @@
 //! A device that does not give its requests back holds the change up. After the time that the caller gives, the workers
 //! go on with the old policy and the caller is told.
 //!
-//! Cost: the device runs empty once. Requests meanwhile wait, bounded by what tenants may stage.
+//! Cost: the device runs empty once. Requests meanwhile wait, bounded by the tenants' limits.
 
 use super::flows::{self, Room, index};
 use super::{Current, Engine};
@@ -69,7 +69,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A device whose requests have nowhere to be kept while its policy changes.
+    /// Refuses a device without a place for its requests while its policy changes.
     pub(super) fn refuse_without_room_to_wait(&self, device: usize) -> Result<(), String> {
         let (name, layer) = self.of(device, |at| (at.name.clone(), at.queues.layer));
         match layer {
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// Puts another policy in the place of a device's, with room for the flows that it was built for. `take_over` is
-    /// called with it when nobody changes the one before any more.
+    /// called with it when no worker changes the old one any more.
     ///
     /// # Errors
     /// Why not, in half a sentence; then all is as before.
@@ -98,7 +98,7 @@ impl Engine {
         take_over: impl FnOnce(&AnyPolicy),
     ) -> Result<(), String> {
         let policy = Arc::new(policy);
-        // Contexts never get smaller: what they have room for, each flow may still be told.
+        // Contexts never get smaller: each flow may still be told all the room that they have.
         let room = room.at_least(&self.of(device, |at| at.room.limits.clone()));
         let limits: Arc<[StageLimits]> = room.limits.clone().into();
         let capacity_requests = HwCtx::<AnyPolicy>::capacity_requests(&limits);
@@ -142,8 +142,8 @@ impl Engine {
         self.shared_device(device).running().policy.set_group_weight(group, weight);
     }
 
-    /// Changes what a cap allows, at once: who waits for the old limits is let go by the new ones. What is owed is paid
-    /// at the new rate.
+    /// Changes a cap's limits, at once: requests that wait for the old limits go by the new ones. Debts are paid at
+    /// the new rate.
     pub fn set_cap(&self, cap: &Cap, limits: CapLimits) {
         // So that changes come one after another.
         let changing = self.changing();
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     pub(super) fn current(&self) -> MutexGuard<'_, Vec<Option<Current>>> {
-        // A change that panicked has not touched what the others read.
+        // A change that panicked has not touched the state that others read.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// A change of what is known of a device.
+    /// Changes a device's configuration.
     pub(super) fn with(&self, device: usize, change: impl FnOnce(&mut Current)) {
         match self.current().get_mut(device) {
             Some(Some(current)) => change(current),

@@ -1,8 +1,8 @@
 //! Devices come and go while an engine runs.
 //!
 //! A device that comes is opened by each worker, on the worker's own ring; clients may name its index when all have.
-//! One that goes has no clients any more; each worker lets go of its queue when the last request has ended, and its
-//! index is free for another. Neither is noticed by those who use other devices.
+//! A device that goes has no clients any more; each worker drops its queue when the last request has ended, and its
+//! index is free for another. Clients of other devices notice neither.
 
 use super::flows::index;
 use super::{DeviceOptions, Engine, Prepared, check_device};
@@ -11,11 +11,11 @@ use crate::host::Mail;
 use std::time::Duration;
 
 impl Engine {
-    /// Begins to serve a device as number `device`: one that nobody has, at most the number of devices so far. As at
-    /// the start, what its policy needs of it is measured first.
+    /// Begins to serve a device as number `device`: a free index, at most the number of devices so far. As at
+    /// the start, its class queues are measured first if its policy needs them.
     ///
     /// # Errors
-    /// One sentence, and nothing has changed: as [`Engine::start`], or somebody has the index.
+    /// One sentence, and nothing has changed: as [`Engine::start`], or the index is taken.
     pub fn add_device(&self, device: usize, options: &DeviceOptions) -> Result<(), String> {
         let _changing = self.changing();
         check_device(options)?;
@@ -52,7 +52,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets go of a device whose clients are gone. Its index is free when this returns.
+    /// Removes a device whose clients are gone. Its index is free when this returns.
     ///
     /// # Errors
     /// One sentence, and the device stays: it did not complete its requests within `patience`. It may be asked again.

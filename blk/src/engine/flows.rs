@@ -4,8 +4,8 @@
 //!
 //! # Places
 //! A policy is built with more places for flows than there are flows, [`capacity_of`] them, and each context with room
-//! for what they may stage. An empty place costs memory alone: nobody submits for it, so it is in no order, holds no
-//! virtual time, and has no part in the weights of its siblings.
+//! for as much as they may stage. An empty place costs memory alone: no request is submitted for it, so it is in no
+//! order, holds no virtual time, and has no part in the weights of its siblings.
 //!
 //! ```text
 //!   added     a place is empty    the policy is told weight and class, each worker the bounds    no request waits
@@ -14,14 +14,14 @@
 //!                                 then the policy: its tags go (`Policy::retire`)                no request waits
 //! ```
 //! Example: a server starts with 5 tenants and has 8 places. Tenants 6, 7 and 8 come without a pause. With the ninth
-//! the policy is built again for 16; what D and T are by now goes over into it.
+//! the policy is built again for 16; the present D and T go over into it.
 //!
-//! Some changes are always another policy: of the groups and of who is in them, since a policy builds its tree once;
-//! and of a place whose policy cannot forget its last flow (`bfq`).
+//! Some changes always need another policy: those of the groups and their members, since a policy builds its tree once;
+//! and those of a place whose policy cannot forget its last flow (`bfq`).
 //!
 //! # I7 where a place changes hands
 //! A flow's last request completes on every worker, and each says so; then the tags go; then the next flow is told of.
-//! Each step is seen by who makes the next: by a message and its answer.
+//! The thread that makes the next step sees each one: by a message and its answer.
 //! (`loom_flow_in_a_place_that_was_freed_inherits_nothing_of_the_one_before`,
 //! `a_flow_in_the_place_of_another_starts_with_nothing_of_it`.)
 
@@ -51,9 +51,9 @@ fn capacity_of(flows: usize) -> usize {
     (flows + 1).next_power_of_two().max(PLACES_MIN)
 }
 
-/// What the policy and the contexts of a device were built for.
+/// Places and bounds of a device's policy and contexts.
 pub(super) struct Room {
-    /// By place, what contexts have room for.
+    /// By place, the bounds that contexts have room for.
     pub(super) limits: Vec<StageLimits>,
     /// Requests that a flow in a place that was empty may stage, at least.
     spare_requests: u32,
@@ -84,7 +84,7 @@ impl Room {
         Room { limits, spare_requests, fair_part, of_flow, stale: BTreeSet::new() }
     }
 
-    /// The same with room for what there was room for before.
+    /// Raises each place's bound to the one in `before`.
     pub(super) fn at_least(mut self, before: &[StageLimits]) -> Room {
         for (limits, before) in self.limits.iter_mut().zip(before) {
             limits.requests_max = limits.requests_max.max(before.requests_max);
@@ -100,8 +100,8 @@ impl Room {
         wanted.requests_max <= had || has >= wanted.requests_max.min(self.fair_part)
     }
 
-    /// What a flow in a place may stage, if that is room enough for what it asks for: of a policy that is built for it
-    /// always, and that gives nobody more than the fair part.
+    /// Bounds of a flow in a place, if they are room enough for what it asks for: always in a policy built for it, and
+    /// never more than the fair part.
     fn bounds(&self, place: usize, wanted: StageLimits) -> Option<StageLimits> {
         let has = self.limits.get(place)?.requests_max;
         let is_enough = has >= wanted.requests_max.min(self.spare_requests).min(self.fair_part);
@@ -142,7 +142,7 @@ fn same_groups(one: &Tree, other: &Tree) -> bool {
         && one.groups.iter().zip(&other.groups).all(|(one, other)| one.parent == other.parent)
 }
 
-/// The policy of a device has these groups, and who is in them, once some places are others.
+/// Whether the policy of a device has these groups and members, once some places are others.
 fn has_groups(at: &Current, changed: &BTreeMap<usize, Option<FlowOptions>>, grouping: &Grouping) -> bool {
     let group_of = |place: usize| grouping.tree.of_flow.get(place).copied().flatten();
     let is_taken = |place: usize| match changed.get(&place) {
@@ -153,7 +153,7 @@ fn has_groups(at: &Current, changed: &BTreeMap<usize, Option<FlowOptions>>, grou
     same_groups(&at.grouping.tree, &grouping.tree) && (0..at.room.of_flow.len()).all(is_right)
 }
 
-/// `flows` with those that changed.
+/// Returns `flows` with the changed ones.
 fn with(
     mut flows: Vec<Option<FlowOptions>>,
     changed: &BTreeMap<usize, Option<FlowOptions>>,
@@ -164,13 +164,13 @@ fn with(
     flows
 }
 
-/// How long after the patience of who asked a worker forgets what it was to say, ns.
+/// Time after the caller's patience at which a worker forgets the question, ns.
 const GIVES_UP_NS: u64 = 1_000_000_000;
 
 impl Engine {
     /// Gives a device these flows, by place (`FlowId`), in these groups: some come, some go, of some the weight, class
     /// or bounds are others. Those that stay notice nothing, or have their requests wait once while the policy is
-    /// built again (the file's text). The clients of those that go are gone: nobody submits for them any more.
+    /// built again (the file's text). The clients of removed flows are gone: none submits for them any more.
     ///
     /// A flow of another name is another flow.
     ///
@@ -190,15 +190,15 @@ impl Engine {
         let _changing = self.changing();
         let before = self.of(device, |at| at.flows.clone());
         let at = |flows: &[Option<FlowOptions>], place: usize| flows.get(place).cloned().flatten();
-        // Places never get fewer: until this returns, who reads counters asks the policy for those that there were.
+        // Places never get fewer: until this returns, a reader of counters asks the policy for the old ones.
         let places = 0..before.len().max(flows.len());
         let both = places.map(|place| (place, at(&before, place), at(flows, place)));
         let changed = both.filter(|(_, had, is)| had != is).map(|(place, _, is)| (place, is)).collect();
         self.put_flows(device, &changed, Some(grouping), patience)
     }
 
-    /// The same of these places alone, `None` where a flow goes, of a device without groups: the price does not grow
-    /// with the flows that stay, unless the policy is built again.
+    /// Changes these places alone, `None` where a flow goes: the price does not grow with the flows that stay,
+    /// unless the policy is built again. Without a `grouping` the groups stay, and no flow that changes is in one.
     ///
     /// # Errors
     /// As [`Engine::set_flows`].
@@ -209,13 +209,14 @@ impl Engine {
         &self,
         device: usize,
         changed: &BTreeMap<usize, Option<FlowOptions>>,
+        grouping: Option<&Grouping>,
         patience: Duration,
     ) -> Result<(), String> {
         let _changing = self.changing();
-        self.put_flows(device, changed, None, patience)
+        self.put_flows(device, changed, grouping, patience)
     }
 
-    /// `changed` differ from what is there. `grouping`: of all flows, where groups may differ as well.
+    /// `changed` differ from the present flows. `grouping`: of all flows, where groups may differ as well.
     fn put_flows(
         &self,
         device: usize,
@@ -232,7 +233,7 @@ impl Engine {
         let gone: Vec<usize> = changed.keys().copied().filter(|&place| had(place).is_some() && !stays(place)).collect();
         let fits = self.of(device, |at| {
             let has_room_to_wait = matches!(at.queues.layer, BlockLayer::Sq | BlockLayer::Mq);
-            // Of flows that stay as they are the room is that of before.
+            // Flows that stay as they are keep their room.
             let has_room = |(place, flow): (&usize, &Option<FlowOptions>)| match flow {
                 None => true,
                 Some(flow) => {
@@ -300,17 +301,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Another weight of a flow that is there and in no group, from its next request on. Nobody waits.
-    ///
-    /// # Panics
-    /// If there is no such device or flow.
-    pub fn set_flow_weight(&self, device: usize, flow: FlowId, weight: Weight) {
-        let _changing = self.changing();
-        self.shared_device(device).running().policy.set_weight(flow, weight);
-        self.with(device, |at| at.flows[flow.0 as usize].as_mut().expect("it is there").weight = weight);
-    }
-
-    /// Waits until no request of `whose` is left on a device of those that were admitted before this call.
+    /// Waits until no request of `whose` that was admitted before this call is left on a device.
     ///
     /// # Errors
     /// Half a sentence: some are left after `patience`.
@@ -319,7 +310,7 @@ impl Engine {
     /// If there is no such device.
     pub fn await_end(&self, device: usize, whose: Remains, patience: Duration) -> Result<(), String> {
         let _ = self.shared_device(device);
-        // Later than here: who is still asked is told the truth.
+        // Later than here: a caller that still waits is told the truth.
         let until_ns = self.clock().now_ns().saturating_add(super::nanoseconds(patience));
         let given_up_ns = until_ns.saturating_add(GIVES_UP_NS);
         self.ask_all(patience, |gone| Mail::AwaitEnd { device: index(device), whose, given_up_ns, gone }).map(drop)
@@ -332,7 +323,7 @@ impl Engine {
             self.ask_all(Duration::MAX, |done| Mail::SetLimits { device: index(device), flow, limits, is_new, done });
     }
 
-    /// Another policy of the same options, for these flows.
+    /// Puts a policy of the same options in place, for these flows.
     fn rebuild(
         &self,
         device: usize,
@@ -342,8 +333,8 @@ impl Engine {
     ) -> Result<(), String> {
         let options = self.of(device, |at| at.policy);
         let (policy, room) = build(&options, &self.topology, flows, tree).map_err(|error| error.to_string())?;
-        // What was found while the policy ran stays in force, and who finds it goes on. It goes over when all workers
-        // are quiet: until then each completion may change it, and a D that is not the controller's would stay.
+        // Parameters found while the policy ran stay in force, and their controller goes on. They go over when all
+        // workers are quiet: until then each completion may change them, and a D not the controller's would stay.
         let running = self.shared_device(device).running();
         let before = running.policy;
         let take_over = |policy: &AnyPolicy| {
@@ -398,7 +389,7 @@ mod tests {
             let more = StageLimits { requests_max: 300, ..StageLimits::DEFAULT };
             let lacks = |room: &Room, place: usize, wanted| room.bounds(place, wanted).is_none();
             assert!((0..taken).all(|place| !lacks(&room, place, StageLimits::DEFAULT)), "{taken} flows");
-            // Another one comes, and one asks for more: built for both, if that is what it takes.
+            // Another one comes, and one asks for more: built for both, if it must be built.
             all.push(Some(FlowOptions::new("b")));
             if let Some(first) = &mut all[0] {
                 first.limits = more;

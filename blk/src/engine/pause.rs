@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   pause:    Pause ─▶ all workers     no client is read from, no connection accepted, no byte sent;
-//!             wait until all are quiet what is under way on the devices ends, what waits for them is recalled
+//!             wait until all are quiet requests on the devices end, those that wait for them are recalled
 //!   pack:     Pack ─▶ all workers      each hands over its clients
 //!   resume:   Resume ─▶ all workers    all go on as if nothing had happened
 //! ```
@@ -10,10 +10,10 @@
 //! asked to pause. When all workers are quiet, no listener accepts any more and each such message is in a mailbox, in
 //! front of Pack.
 //!
-//! What waits for a device is given back to its clients, which travel with it: a pause takes as long as what is on the
-//! devices, and not as long as all that waits, which may be seconds. On a worker with a client that takes nothing back
-//! ([`Client::takes_back`](crate::client::Client::takes_back)) all of it ends before. Whoever is resumed hands over
-//! again what it was given back, and is charged for it a second time.
+//! Requests that wait for a device are given back to their clients, which travel with them: a pause takes as long as
+//! the requests on the devices, and not as long as all that wait, which may be seconds. On a worker with a client that
+//! takes nothing back ([`Client::takes_back`](crate::client::Client::takes_back)) all of them end before. A resumed
+//! client submits its requests again, and is charged for them a second time.
 //!
 //! Invariant: between a pause that ended well and the resume the engine has no command on a device and moves no byte of
 //! a client's, so another process may do both.
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 impl Engine {
     /// Has every client pause, and waits until nothing is under way. Clients that cannot travel are drained. `recalls`:
-    /// what waits for a device is given back; the state that is packed then must be of a version that has it
+    /// requests that wait for a device are given back; the state that is packed then must be of a version that has it
     /// ([`RECALLED_SINCE`](crate::state::RECALLED_SINCE)).
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What of its clients travels to another process, as state of `version`; to be called between a pause and the
+    /// Packs its clients for another process, as state of `version`; to be called between a pause and the
     /// resume.
     ///
     /// # Errors

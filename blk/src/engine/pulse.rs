@@ -8,8 +8,8 @@ impl Engine {
         self.shared.turns()
     }
 
-    /// Has each worker turn once more, also one that sleeps: its number in [`Engine::turns`] will be another one soon,
-    /// unless it hangs.
+    /// Has each worker turn once more, also one that sleeps: its number in [`Engine::turns`] will change soon, unless
+    /// it hangs.
     pub fn wake_workers(&self) {
         self.shared.bells.iter().for_each(|bell| bell.kick());
     }

@@ -1,28 +1,24 @@
-//! What one context counts and records: of itself, of each flow, and of each request while a trace is on.
+//! Counters and trace of one context: of itself, of each flow, and of each request while a trace is on.
 
 use crate::counters::{Board, FlowCounters, HctxCounters};
 use crate::trace::{Recorder, TraceEvent};
 use mqfq_sched::flow::FlowId;
 use std::sync::Arc;
 
-/// One context's counters.
 pub(super) struct Counters {
-    /// What readers see.
     pub(super) board: Arc<Board>,
     /// Since when the board counts the time that commands spend on the device.
     accounted_ns: u64,
-    /// Since when the policy holds back what is staged, and why.
+    /// Since when the policy holds back the staged requests, and why.
     held_back: Option<(TraceEvent, u64)>,
     pub(super) trace: Option<Box<Recorder>>,
 }
 
 impl Counters {
-    /// Nothing counted of so many flows.
     pub(super) fn new(flows: usize) -> Counters {
         Counters { board: Arc::new(Board::new(flows)), accounted_ns: 0, held_back: None, trace: None }
     }
 
-    /// Those of the context.
     #[inline(always)]
     pub(super) fn stats(&self) -> &HctxCounters {
         &self.board.stats
@@ -44,7 +40,7 @@ impl Counters {
         self.board.flow(flow)
     }
 
-    /// The policy holds back what is staged, for this reason, until [`Counters::let_go`].
+    /// The policy holds back the staged requests, for this reason, until [`Counters::let_go`].
     pub(super) fn hold_back(&mut self, why: TraceEvent, now_ns: u64) {
         let stats = self.stats();
         if why == TraceEvent::Throttled { &stats.throttled } else { &stats.no_token }.add(1);

@@ -26,7 +26,7 @@ use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, Kick, Policy, QueueClass};
 use std::collections::VecDeque;
 
-/// What this path alone has: requests on the way to class queues.
+/// State of this path alone: requests on the way to class queues.
 #[derive(Debug)]
 pub(super) struct DirectPath {
     /// Requests put into the device's queue since the last doorbell.
@@ -36,12 +36,11 @@ pub(super) struct DirectPath {
 }
 
 impl DirectPath {
-    /// Room for so many requests that wait for tags, of each class.
+    /// A path with room for so many requests that wait for tags, of each class.
     pub(super) fn new(staged_max: usize) -> DirectPath {
         DirectPath { fresh: 0, waiting: [(); 3].map(|()| VecDeque::with_capacity(staged_max)) }
     }
 
-    /// Requests that wait for tags.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.iter().map(VecDeque::len).sum()
     }
@@ -66,7 +65,7 @@ impl DirectPath {
         }
     }
 
-    /// What waits for tags goes as far as there are any, and the device is told of all.
+    /// Dispatches waiting requests while there are tags, and rings the doorbell.
     pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64) -> Run {
         let mut dispatched = std::mem::take(&mut self.fresh);
         dispatched += shared.hand_over_left(now_ns);
@@ -80,9 +79,6 @@ impl DirectPath {
                 let flow = shared.requests.get_mut(handle).submission.flow;
                 dispatched += shared.dispatch::<false>(tag, granted(handle, flow), class, now_ns);
             }
-        }
-        if shared.merging.is_on() && shared.commands.refused.is_none() {
-            dispatched += shared.close();
         }
         shared.ring(dispatched, now_ns);
         Run { dispatched, again: false }
@@ -103,12 +99,11 @@ fn lane<P: Policy>(shared: &Shared<P>, class: QueueClass) -> usize {
     if shared.commands.tags.has_classes() { class.index() } else { 0 }
 }
 
-/// What a direct policy grants to every request.
+/// Grant of a direct policy, the same for every request but for its names.
 fn granted(handle: Handle, flow: FlowId) -> Grant {
     Grant { handle, flow, token: DispatchToken::new(0) }
 }
 
-/// The policy of this path.
 #[inline]
 fn direct<P: Policy>(policy: &P) -> P::Direct<'_> {
     policy.as_direct().expect("this path is of a direct policy, which it is for good")

@@ -1,4 +1,4 @@
-//! The cost of writes, followed: what one context tells of its completions, and what it charges from then on.
+//! The cost of writes, followed: how one context reports its completions, and its charges from then on.
 //!
 //! Once per reap that brought something, and not per request: a context whose device does not follow costs looks at one
 //! word. [`WriteCost`] has the estimate and the reasons.
@@ -11,25 +11,26 @@ use mqfq_sched::topology::HctxId;
 use mqfq_sched::write_cost::WriteCost;
 use std::sync::Arc;
 
-/// What a context that follows the cost of writes has.
+/// State of a context that follows the cost of writes.
 pub(super) struct Follow {
     cost: Arc<WriteCost>,
-    /// Since then requests wait here; `None`: at the last look there were none.
+    /// Time since which requests wait here; `None`: at the last look there were none.
     waiting_since_ns: Option<u64>,
 }
 
 impl Follow {
-    /// Nothing completed yet.
+    /// Follows `cost`; no request completed yet.
     pub(super) fn new(cost: Arc<WriteCost>) -> Follow {
         Follow { cost, waiting_since_ns: None }
     }
 
-    /// The context of `hctx` completed these, and `staged` requests wait: the charge of a write is brought up to date.
+    /// The context of `hctx` completed these; `staged` requests wait, `out` are on the device. Brings the charge of a
+    /// write up to date.
     pub(super) fn completed(
         &mut self,
         hctx: HctxId,
         completions: &[(Owner, Completion)],
-        staged: usize,
+        [staged, out]: [usize; 2],
         now_ns: u64,
         charges: &mut Charges,
     ) {
@@ -43,7 +44,7 @@ impl Follow {
         }
         let waiting = (staged > 0).then_some(now_ns);
         if let (Some(since_ns), Some(_)) = (self.waiting_since_ns, waiting) {
-            self.cost.waited(hctx, now_ns.saturating_sub(since_ns));
+            self.cost.waited(hctx, now_ns.saturating_sub(since_ns), out == 0 && completions.len() > 1);
         }
         self.waiting_since_ns = waiting;
         charges.set_write(self.cost.term(now_ns));
@@ -70,10 +71,20 @@ mod tests {
         assert_eq!((reap(&mut hctx, 5), since_ns(&hctx)), (0, None), "nothing was on the device");
         assert_eq!((serve(&mut hctx, 10), since_ns(&hctx)), (8, Some(10)), "parts, and four wait");
         assert_eq!((reap(&mut hctx, 20), since_ns(&hctx)), (0, Some(10)));
-        assert_eq!((serve(&mut hctx, 30), since_ns(&hctx)), (4, None), "nobody waits");
+        assert_eq!((serve(&mut hctx, 30), since_ns(&hctx)), (4, None), "no request waits");
         // Requests of one block each.
         (0..9).for_each(|_| assert!(submit(&mut hctx, Op::Write, 0, 4096)));
         assert_eq!((serve(&mut hctx, 40), since_ns(&hctx)), (8, Some(40)));
         assert_eq!((serve(&mut hctx, 50), since_ns(&hctx)), (1, None));
+    }
+
+    #[test]
+    fn a_worker_that_finds_several_requests_done_and_none_left_while_others_wait_has_emptied_the_device() {
+        let cost = Arc::new(WriteCost::new(CostModel::FLAT, 1));
+        let mut hctx = context(PathOptions::TIMELESS).following(cost.clone());
+        (0..20).for_each(|_| assert!(submit(&mut hctx, Op::Read, 0, 4096)));
+        assert_eq!((serve(&mut hctx, 10), cost.waits_ns(HctxId(0))), (8, [0, 0]), "eight tags, twelve wait");
+        assert_eq!((serve(&mut hctx, 30), cost.waits_ns(HctxId(0))), (8, [20, 20]), "all eight at once, four wait");
+        assert_eq!((serve(&mut hctx, 60), cost.waits_ns(HctxId(0))), (4, [20, 20]), "no request waits");
     }
 }

@@ -1,9 +1,9 @@
-//! How a command gets to the device queue: at once, when there is a place again, or again and alone.
+//! How a command gets to the device queue: at once, when there is a place again, or again.
 
 use super::in_flight::InFlight;
 use super::recall::{Nowhere, Recall};
 use super::shared::Shared;
-use crate::device::{Command, DeviceQueue, Reaped, Segments};
+use crate::device::{Command, DeviceQueue, Reaped};
 use crate::request::Submission;
 use crate::table::{Request, State};
 use crate::tag::{Tag, TagSet};
@@ -17,40 +17,37 @@ pub(super) struct Commands {
     pub(super) device: Box<dyn DeviceQueue>,
     pub(super) tags: TagSet,
     pub(super) by_tag: Box<[InFlight]>,
-    /// Requests handed over since the last doorbell in another's command.
-    pub(super) joined: usize,
     /// A command that the device queue did not take although we had a tag for it; goes first next time.
     pub(super) refused: Option<Command>,
-    /// Requests with tokens that go to the device again, each alone.
+    /// Requests with tokens that go to the device again.
     pub(super) resend: VecDeque<Handle>,
-    /// What the device has finished, while it is completed.
+    /// Commands that the device has finished, while they are completed.
     pub(super) reaped: Vec<Reaped>,
-    /// Set: nothing more gets to the device. `None`: that was never asked for.
+    /// Set: nothing more gets to the device. `None`: recalls were never asked for.
     pub(super) recalls: Option<Rc<Cell<bool>>>,
 }
 
 impl Commands {
-    /// None on `device`, which takes `depth`.
+    /// No commands on `device`, which takes `depth`.
     pub(super) fn new(device: Box<dyn DeviceQueue>, depth: u16) -> Commands {
         Commands::with_tags(device, TagSet::new(depth))
     }
 
-    /// None on `device`, which takes as many as there are tags.
+    /// No commands on `device`, which takes as many as there are tags.
     pub(super) fn with_tags(device: Box<dyn DeviceQueue>, tags: TagSet) -> Commands {
         let (by_tag, reaped) = (vec![InFlight::FREE; tags.all()].into(), Vec::with_capacity(tags.all()));
-        Commands { device, tags, by_tag, joined: 0, refused: None, resend: VecDeque::new(), reaped, recalls: None }
+        Commands { device, tags, by_tag, refused: None, resend: VecDeque::new(), reaped, recalls: None }
     }
 
-    /// The command of a request alone.
     #[inline(always)]
     pub(super) fn of(&mut self, tag: Tag, handle: Handle, class: QueueClass, request: &mut Request) -> Command {
         let generation = self.by_tag[tag.0 as usize].begin(handle);
         let &mut Submission { op, offset_bytes, length_bytes, fua, .. } = &mut request.submission;
         let buffer = request.submission.buffer.take();
-        Command { tag, op, offset_bytes, length_bytes, fua, buffer, more: Segments::NONE, generation, class }
+        Command { tag, op, offset_bytes, length_bytes, fua, buffer, generation, class }
     }
 
-    /// What gets here from now on is given back, or goes to the device again.
+    /// Switches recalls: on, commands that get here are given back; off, they go to the device again.
     pub(super) fn recall(&mut self, is_on: bool) {
         match &self.recalls {
             Some(recalls) => recalls.set(is_on),
@@ -64,7 +61,7 @@ impl Commands {
         }
     }
 
-    /// This use of the tag is over, and the tag is free. Its first request; `None`: it was over already.
+    /// This use of the tag is over, and the tag is free. Its request; `None`: it was over already.
     #[inline(always)]
     pub(super) fn end(&mut self, tag: Tag, generation: u32) -> Option<Handle> {
         let head = self.by_tag[tag.0 as usize].end(generation)?;
@@ -74,8 +71,8 @@ impl Commands {
 }
 
 impl<P: Policy> Shared<P> {
-    /// Hands over what waits from earlier runs: what the device had no place for, and requests that go again. Returns
-    /// requests handed over.
+    /// Hands over commands from earlier runs: those that the device had no place for, and requests that go again.
+    /// Returns requests handed over.
     #[inline(always)]
     pub(super) fn hand_over_left(&mut self, now_ns: u64) -> usize {
         let mut handed_over = 0;
@@ -88,17 +85,15 @@ impl<P: Policy> Shared<P> {
         handed_over
     }
 
-    /// Hands over what the device had no place for. Returns its requests, or 0 if there still is none.
+    /// Hands over the command that the device had no place for. Returns 1, or 0 if there still is none.
     #[cold]
     fn offer_again(&mut self, command: Command, now_ns: u64) -> usize {
         let (tag, generation) = (command.tag, command.generation);
-        let requests = self.requests_of(self.commands.by_tag[tag.0 as usize].head);
         if !self.offer_rarely(command) {
             return 0;
         }
         self.expiry.begins_at(tag, generation, now_ns);
-        self.commands.joined += requests - 1;
-        requests
+        1
     }
 
     /// Hands over requests that go again, as far as there are tags. They were counted as dispatched before, and have
@@ -122,7 +117,7 @@ impl<P: Policy> Shared<P> {
         handed_over
     }
 
-    /// As `offer`, from where few commands come.
+    /// As `offer`, for callers with few commands.
     #[inline(never)]
     pub(super) fn offer_rarely(&mut self, command: Command) -> bool {
         self.offer(command)

@@ -3,7 +3,7 @@
 //! A tag is used again and again. A device that ends a command twice, or after it has given it back (a late end after
 //! an abort or a reset), must not end the one that uses the tag now: its client would be told of data that it never
 //! got. So each use has a number, which goes down with the command and comes up with its end. An end of another number
-//! is nobody's.
+//! is ignored.
 //!
 //! ```text
 //!   generation   0      1        2      3        4 …         wraps after 2^31 uses of one tag
@@ -12,7 +12,6 @@
 
 use mqfq_sched::policy::Handle;
 
-/// What a tag is used for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
     /// The first request of its command.
@@ -37,7 +36,7 @@ impl InFlight {
         self.generation
     }
 
-    /// This use of the tag is over. `None`: it was over already.
+    /// Ends this use of the tag. `None`: it was over already.
     #[inline(always)]
     pub(super) fn end(&mut self, generation: u32) -> Option<Handle> {
         if self.generation != generation {

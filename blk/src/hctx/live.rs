@@ -1,7 +1,7 @@
-//! What changes of a context while it serves: flows come and go, their bounds change, its tables grow.
+//! Changes to a context while it serves: flows come and go, their bounds change, its tables grow.
 //!
-//! Answers: is anything left here of a flow, or of a range of the device's bytes, that is to be somebody else's? And
-//! how does a context with requests under way get room for more flows?
+//! Answers: is anything left here of a flow, or of a range of the device's bytes, that is to get another owner? And how
+//! does a context with requests under way get room for more flows?
 //!
 //! All of it is asked by mail, between two turns of the worker's loop, and may take memory or look through the whole
 //! table of requests. The data path pays nothing for it.
@@ -14,8 +14,8 @@ use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::Policy;
 
 impl<P: Policy> HwCtx<P> {
-    /// A request that was admitted by `until_ns`, and has not completed, is one of `whose`. Without a block layer
-    /// nobody knows which bytes a request is about, and each one counts.
+    /// A request that was admitted by `until_ns`, and has not completed, is one of `whose`. Without a block layer the
+    /// bytes of a request are not known, and each one counts.
     pub fn has_any(&self, whose: Remains, until_ns: u64) -> bool {
         if let Path::Raw(raw) = &self.path {
             let flow = if let Remains::Flow(flow) = whose { Some(flow) } else { None };
@@ -25,15 +25,15 @@ impl<P: Policy> HwCtx<P> {
         self.shared.requests.iter().any(is_meant)
     }
 
-    /// Other bounds of a flow, for what is admitted from now on. They are at most those that the context has room for
-    /// ([`HwCtx::new`], [`HwCtx::grow`]).
+    /// Sets the bounds of a flow for requests admitted from now on. They are at most those that the context has room
+    /// for ([`HwCtx::new`], [`HwCtx::grow`]).
     pub fn set_limits(&mut self, flow: FlowId, limits: StageLimits) {
         self.shared.staging.set_limits(flow, limits);
         let more = self.shared.staging.flows().saturating_sub(self.shared.room.len());
         self.shared.room.reserve(more);
     }
 
-    /// The place of a flow is another's from now on, which has done nothing: what was counted of the one before goes.
+    /// Gives the place of a flow to another, which has done nothing: the counts of the one before go.
     ///
     /// # Panics
     /// If something of it is staged here.
@@ -52,7 +52,7 @@ impl<P: Policy> HwCtx<P> {
         assert!(self.is_quiet(), "{:?} is to grow with requests under way", self.shared.id);
         assert!(!matches!(self.path, Path::Raw(_)), "{:?}: no block layer, no table of requests", self.shared.id);
         let shared = &mut self.shared;
-        let places = capacity_requests(limits) + shared.commands.tags.all() + shared.merging.extra_max;
+        let places = capacity_requests(limits) + shared.commands.tags.all();
         shared.requests.grow(places);
         shared.splitting.iter_mut().for_each(|splitting| splitting.grow(places));
         shared.staging.grow(limits.len());

@@ -4,10 +4,10 @@
 //!
 //! | layer | with a policy that | it is |
 //! |---|---|---|
-//! | raw | is never asked (`none`) | the measure of the other layers (blk-mq section 5: "a driver which bypasses the Linux block layer as Raw"), not a way to serve tenants: nobody is protected from anybody |
+//! | raw | is never asked (`none`) | the measure of the other layers (blk-mq section 5: "a driver which bypasses the Linux block layer as Raw"), not a way to serve tenants: no tenant is protected from another |
 //! | low-latency | names a class queue (`d2fq`) | the low-latency stack with D2FQ in it (D2FQ section 4.3, "LL-D2FQ"): fair, because the device is |
 //!
-//! What remains is what no user of a device queue can do without: a tag, and by tag whom to tell. A client is refused
+//! Only the needs of every user of a device queue remain: a tag, and by tag the client to tell. A client is refused
 //! only while there is no tag. Every request completes once, because its place by tag is emptied by its completion
 //! (I10); one whose place is dropped full went away with its engine.
 
@@ -20,7 +20,6 @@ use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{DirectPolicy, Policy, QueueClass};
 
-/// A request on the device.
 #[derive(Clone, Copy)]
 struct Flight {
     owner: Owner,
@@ -32,20 +31,19 @@ struct Flight {
     submitted_ns: u64,
 }
 
-/// What this path alone has: requests in the device queue, by tag, and nothing staged.
+/// State of this path alone: requests in the device queue, by tag, and nothing staged.
 pub(super) struct RawPath {
-    /// The policy is direct. It knows so itself, but what it says lies on another cache line.
+    /// The policy is direct. The policy knows so itself, but its answer lies on another cache line.
     is_direct: bool,
-    /// Requests on the device, by tag.
     flights: Box<[Option<Flight>]>,
-    /// Submitted since the last doorbell.
+    /// Requests submitted since the last doorbell.
     fresh: usize,
     /// Flows that were refused, each once.
     refused: Vec<FlowId>,
 }
 
 impl RawPath {
-    /// For so many tags, and a policy that is direct or is not asked.
+    /// A path for so many tags, and a policy that is direct or is not asked.
     pub(super) fn new(tags: usize, is_direct: bool) -> RawPath {
         RawPath { is_direct, flights: vec![None; tags].into(), fresh: 0, refused: Vec::new() }
     }
@@ -101,7 +99,7 @@ impl RawPath {
         self.flights.iter().flatten().any(is_meant)
     }
 
-    /// Rings for what was submitted since the last time.
+    /// Rings for the requests submitted since the last time.
     pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64) -> Run {
         let dispatched = std::mem::take(&mut self.fresh);
         if dispatched > 0 {

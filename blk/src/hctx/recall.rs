@@ -1,11 +1,11 @@
-//! How does what waits for the device get back to its client?
+//! How does a request that waits for the device get back to its client?
 //!
-//! By a device queue in front of the real one that ends at once whatever it gets, with [`Status::Recalled`]. So the
-//! policy, the tokens, merged commands and parts see a request go to the device and end, as ever, and the data path
-//! pays nothing for it: the queue is put there when it is asked for first, and hands on when it is asked for no more.
+//! By a device queue in front of the real one that ends each command at once, with [`Status::Recalled`]. So the policy,
+//! the tokens and parts see a request go to the device and end, and the data path pays nothing for it: the queue is put
+//! there when it is asked for first, and hands on when it is asked for no more.
 //!
-//! Invariant: what is recalled was not carried out, unless it is a part of a request of which other parts were. Such a
-//! request is carried out again, as a whole, before it is answered.
+//! Invariant: a recalled request was not carried out, unless it is a part of a request of which other parts were. Such
+//! a request is carried out again, as a whole, before it is answered.
 
 use crate::device::{Command, DeviceQueue, QueueFull, Reaped};
 use crate::request::Status;
@@ -71,7 +71,7 @@ impl DeviceQueue for Recall {
     }
 }
 
-/// Stands in a place from which a queue was taken.
+/// A stand-in where a queue was taken out.
 pub(super) struct Nowhere;
 
 impl DeviceQueue for Nowhere {

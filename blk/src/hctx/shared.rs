@@ -1,4 +1,4 @@
-//! What all paths of a context have: the policy, the table of requests, the commands on the device, the counters.
+//! State of all paths of a context: the policy, the table of requests, the commands on the device, the counters.
 //!
 //! A path decides when a request goes to the device. How it is admitted, becomes a command and completes is the same on
 //! every path with a block layer, and is here; [`Ending`] is the one thing that they do differently at a request's end.
@@ -6,7 +6,6 @@
 use super::counters::Counters;
 use super::follow::Follow;
 use super::hand_over::Commands;
-use super::merge::Merging;
 use super::split::Splitting;
 use super::timeout::Expiry;
 use super::turn::Turn;
@@ -26,7 +25,7 @@ use mqfq_sched::policy::{DispatchToken, Done, Entry, Grant, Handle, Kick, Policy
 use mqfq_sched::topology::HctxId;
 use std::sync::Arc;
 
-/// What a policy is told of a request's end.
+/// How a policy is told of a request's end.
 pub(super) trait Ending<P: Policy> {
     /// The device finished a request whose token is `token`.
     fn ended(policy: &P, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
@@ -35,7 +34,7 @@ pub(super) trait Ending<P: Policy> {
 /// How a submission is charged, by [`Op::index`].
 pub(super) struct Charges {
     by_op: [OpCharge; Op::COUNT],
-    /// Writing zeroes costs what a write does.
+    /// Writing zeroes costs as much as a write.
     zeroes_as_writes: bool,
 }
 
@@ -51,7 +50,7 @@ struct OpCharge {
 impl Charges {
     pub(super) fn new(cost: &CostModel, async_writes: bool) -> Charges {
         let of = |kind, is_sync, payload_mask| OpCharge { term: cost.term(kind), kind, is_sync, payload_mask };
-        // Somebody waits for a read, a flush, and for a write unless it is a cache's.
+        // A client waits for a read, a flush, and for a write unless it is a cache's.
         let read = of(CostKind::Read, true, u32::MAX);
         let write = of(CostKind::Write, !async_writes, u32::MAX);
         let flush = of(CostKind::Flush, true, 0);
@@ -68,7 +67,6 @@ impl Charges {
         }
     }
 
-    /// How this submission is charged.
     #[inline(always)]
     pub(super) fn of(&self, submission: &Submission) -> Charge {
         let &Submission { op, length_bytes, fua, .. } = submission;
@@ -78,7 +76,7 @@ impl Charges {
     }
 }
 
-/// What is the same on every path of a context.
+/// State common to all paths of a context.
 pub(super) struct Shared<P: Policy> {
     pub(super) id: HctxId,
     pub(super) policy: Arc<P>,
@@ -87,18 +85,16 @@ pub(super) struct Shared<P: Policy> {
     pub(super) staging: Staging,
     pub(super) requests: RequestTable,
     pub(super) commands: Commands,
-    pub(super) merging: Merging,
     /// Nothing if no request is ever cut.
     pub(super) splitting: Option<Box<Splitting>>,
-    /// Why an end is looked at before its request completes: requests that joined another's command and are under way,
-    /// parts under way, and one if all ends are counted.
+    /// Why an end is looked at before its request completes: parts under way, and one if all ends are counted.
     pub(super) apart: usize,
     pub(super) expiry: Expiry,
     pub(super) turn: Turn,
     /// Flows that were refused, have room, and are to be told.
     pub(super) room: Vec<FlowId>,
     pub(super) counters: Counters,
-    /// What is measured for figures that are found while the policy runs; off if they are numbers.
+    /// Measurements for figures that are found while the policy runs; off if the figures are numbers.
     pub(super) meter: Meter,
     /// `None`: a write is charged as the cost model says, for good.
     pub(super) follow: Option<Follow>,
@@ -109,8 +105,7 @@ impl<P: Policy> Shared<P> {
         let HwCtxOptions { id, policy, device, queue_depth, limits, cost, path } = options;
         let staged_max = super::capacity_requests(&limits);
         let staging = Staging::new(&limits);
-        let merging = Merging::new(&path, queue_depth);
-        let places = staged_max + queue_depth as usize + merging.extra_max;
+        let places = staged_max + queue_depth as usize;
         let splitting = Splitting::new(path.split, path.block_bytes, places);
         Shared {
             id,
@@ -119,7 +114,6 @@ impl<P: Policy> Shared<P> {
             charges: Charges::new(&cost, path.async_writes),
             requests: RequestTable::new(places),
             commands: Commands::new(device, queue_depth),
-            merging,
             splitting,
             apart: 0,
             expiry: Expiry::new(&path),
@@ -142,15 +136,15 @@ impl<P: Policy> Shared<P> {
             return Err(Full(submission));
         }
         let Charge { cost, kind, is_sync, .. } = charge;
-        // The table has a place for each staged request of each flow, for each tag and for what shares a tag, so
-        // `admit` is the only bound.
+        // The table has a place for each staged request of each flow, for each tag, so `admit` is the
+        // only bound.
         let Some(place) = self.requests.vacant() else { panic_table_full(self.id) };
         let handle = place.fill(owner, submission, charge, now_ns);
         Ok(Entry { flow, cost, handle, kind, is_sync, offset_bytes, length_bytes })
     }
 
-    /// Makes a granted request a command, or a part of the open one. Returns requests handed to the device, which with
-    /// merging may be others than this one. `IS_METERED`: as of [`Shared::complete`].
+    /// Makes a granted request a command. Returns requests handed to the device. `IS_METERED`: as of
+    /// [`Shared::complete`].
     #[inline(always)]
     pub(super) fn dispatch<const IS_METERED: bool>(
         &mut self,
@@ -170,14 +164,11 @@ impl<P: Policy> Shared<P> {
         if self.staging.leave(flow, request.charge.staged_bytes) {
             self.room.push(flow);
         }
-        if self.merging.is_on() {
-            return self.gather(tag, handle);
-        }
         let command = self.commands.of(tag, handle, class, request);
         usize::from(self.offer(command))
     }
 
-    /// A request was dispatched while somebody competes. True: it ends the turn.
+    /// Counts a request that was dispatched while flows compete. True: it ends the turn.
     #[cold]
     #[inline(never)]
     pub(super) fn ends_turn(&mut self, handle: Handle) -> bool {
@@ -192,7 +183,7 @@ impl<P: Policy> Shared<P> {
         self.turn.is_over()
     }
 
-    /// The sockets were looked at, and what they brought is staged.
+    /// Notes that the sockets were looked at, and the requests read are staged.
     pub(super) fn looked(&mut self, flow: FlowId) {
         if let Some(flow) = self.turn.take_held_back() {
             self.staging.held_back(flow);
@@ -204,7 +195,7 @@ impl<P: Policy> Shared<P> {
         }
     }
 
-    /// Tells the device of what was handed over, if anything was.
+    /// Rings the doorbell if commands were handed over.
     #[inline(always)]
     pub(super) fn ring(&mut self, dispatched: usize, now_ns: u64) {
         if dispatched > 0 {
@@ -212,8 +203,6 @@ impl<P: Policy> Shared<P> {
             self.expiry.arm(now_ns);
             self.counters.stats().doorbells.add(1);
             self.counters.stats().dispatched.add(dispatched as u64);
-            let commands = dispatched - std::mem::take(&mut self.commands.joined);
-            self.counters.stats().commands.add(commands as u64);
         }
     }
 
@@ -238,18 +227,17 @@ impl<P: Policy> Shared<P> {
         }
     }
 
-    /// All requests on the device are of one unit, each is a command, and what ends now was carried out.
+    /// Whether all requests on the device are of one unit, and each end now was carried out.
     #[inline(always)]
     fn are_ones(&self, now_ns: u64) -> bool {
-        // None is of less, and one that has no tag has a unit, too.
+        // No request is of less than a unit, and one without a tag has a unit, too.
         self.meter.has_out(self.commands.tags.in_use() as u64)
             && self.apart == 0
-            && !self.merging.is_on()
             && self.commands.recalls.is_none()
             && !self.expiry.is_due(now_ns)
     }
 
-    /// The same where something is measured, and requests may be of several units.
+    /// [`Shared::complete_all`] where something is measured, and requests may be of several units.
     #[inline(never)]
     fn complete_metered<E: Ending<P>>(
         &mut self,
@@ -277,25 +265,20 @@ impl<P: Policy> Shared<P> {
             kick.kick(hctx);
         };
         let mut all = std::mem::take(&mut self.commands.reaped);
-        // What an end carries is taken out of its place, and not moved out with all the rest.
-        for Reaped { tag, generation, status, buffer, more } in &mut all {
+        // Fields of an end are taken out of their place, and not moved out with all the rest.
+        for Reaped { tag, generation, status, buffer } in &mut all {
             let Some(head) = self.commands.end(*tag, *generation) else {
                 self.counters.stats().late_completions.add(1);
-                drop((buffer.take(), std::mem::take(more)));
+                drop(buffer.take());
                 continue;
             };
             if self.apart == 0 {
                 self.complete::<E, IS_METERED>(head, *status, buffer, now_ns, &mut counting, out);
-            } else if self.requests.get_mut(head).next.is_some() {
-                self.end_merged::<E>(head, *status, buffer.take(), std::mem::take(more), now_ns, &mut counting, out);
             } else {
                 self.complete_part::<E>(head, *status, buffer, now_ns, &mut counting, out);
             }
         }
-        debug_assert!(
-            all.iter().all(|ended| ended.buffer.is_none() && ended.more.0.is_none()),
-            "an end keeps its payload"
-        );
+        debug_assert!(all.iter().all(|ended| ended.buffer.is_none()), "an end keeps its payload");
         forget_all(&mut all);
         self.commands.reaped = all;
         if self.expiry.is_due(now_ns) {
@@ -359,20 +342,6 @@ impl<P: Policy> Shared<P> {
             }
         }
         E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
-    }
-
-    /// As `complete`, away from the path of requests that are alone in their command.
-    #[inline(never)]
-    pub(super) fn complete_apart<E: Ending<P>>(
-        &mut self,
-        handle: Handle,
-        status: Status,
-        mut buffer: Option<Buffer>,
-        now_ns: u64,
-        kick: &mut impl Kick,
-        out: &mut Vec<(Owner, Completion)>,
-    ) {
-        self.complete_part::<E>(handle, status, &mut buffer, now_ns, kick, out);
     }
 
     /// Hands a command to the device queue; keeps it if there is no place.

@@ -13,8 +13,8 @@
 //!   ends      part 2 │ part 1 │ …                                            tag and units back at each
 //!   the last  one completion: the whole's buffer, the first error that came, times from the first part to the last
 //! ```
-//! A part is a request like any other to all that is below admission: it waits, is granted, gets its tag, is merged,
-//! times out and is replayed by itself. So the policy and its bound are what they were, with the part's cost for the
+//! A part is a request like any other to all that is below admission: it waits, is granted, gets its tag, times out
+//! and is replayed by itself. So the policy and its bound are what they were, with the part's cost for the
 //! largest cost: l_max of the bound is 16 KiB here, and was 128 KiB.
 //!
 //! # Charge
@@ -44,8 +44,8 @@
 //! they would be many commands where a drive makes a mark. The path without a block layer cuts nothing.
 //!
 //! # Cost
-//! Off: nothing; the submission looks at one word that it looked at for a frozen context, and an end at one that it
-//! looked at for merged requests. On: a call more at either end of a request that is cut, and one at the others' ends
+//! Off: nothing; the submission looks at one word that it looked at for a frozen context, and an end at one
+//! more. On: a call more at either end of a request that is cut, and one at the others' ends
 //! while parts are under way. `"auto"`: a call per reap, and one at each end while a worker counts, 64 ends in 2 ms. No
 //! memory: a part's place is the table's, the wholes' are made with it, what ties a buffer to its parts is used again.
 
@@ -75,15 +75,12 @@ struct Whole {
     /// The first error that came, or `Ok`.
     status: Status,
     submitted_ns: u64,
-    /// When the first part went to the device.
     dispatched_ns: u64,
-    /// Its payload, if it has one.
     cut: Option<Cut>,
-    /// Of a free place, the next one.
+    /// Next free place, if this one is free.
     next_free: u32,
 }
 
-/// One context's splitting.
 #[derive(Debug)]
 pub(super) struct Splitting {
     control: Arc<SplitControl>,
@@ -92,11 +89,10 @@ pub(super) struct Splitting {
     whole_of: Box<[u32]>,
     wholes: Box<[Whole]>,
     first_free: u32,
-    /// What tied buffers to their parts, for the next.
+    /// Memory that tied buffers to their parts, for the next cut.
     spare: Vec<Arc<buffer::Whole>>,
-    /// Parts that ended since the last reap and were not the last of theirs.
+    /// Parts that ended since the last reap and were not the last of their whole.
     ended_parts: usize,
-    /// For `"auto"`.
     watch: Option<Watch>,
     /// Every end is counted for it; then it is one of the reasons in [`Shared::apart`].
     is_watching: bool,
@@ -117,7 +113,7 @@ fn wholes(numbers: std::ops::Range<u32>) -> Box<[Whole]> {
     numbers.map(whole).collect()
 }
 
-/// What is counted for `"auto"`.
+/// Counts for `"auto"`.
 #[derive(Debug, Default)]
 struct Watch {
     seen: Seen,
@@ -127,10 +123,9 @@ struct Watch {
     resume_ns: u64,
 }
 
-/// How a submission is cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cuts {
-    /// Every part but the first and the last is as long.
+    /// Length of every part but the first and the last.
     part_bytes: u32,
     /// The first one's length: its end is aligned.
     first_bytes: u32,
@@ -138,8 +133,8 @@ pub(super) struct Cuts {
 }
 
 impl Cuts {
-    /// Of a request of `length_bytes` at `offset_bytes`: parts of at most `part_bytes`, unless those are more than
-    /// `parts_max`. `None`: it would be one.
+    /// Cuts of a request of `length_bytes` at `offset_bytes`: parts of at most `part_bytes`, unless those are more than
+    /// `parts_max`. `None`: it would be one part.
     fn new(offset_bytes: u64, length_bytes: u32, part_bytes: u32, parts_max: u32, align_bytes: u32) -> Option<Cuts> {
         let ahead_bytes = (offset_bytes % u64::from(align_bytes)) as u32;
         let span_bytes = u64::from(length_bytes) + u64::from(ahead_bytes);
@@ -208,7 +203,7 @@ impl Splitting {
         self.spare.reserve(places);
     }
 
-    /// Counted together with the contexts of other workers.
+    /// Shares the counting with the contexts of other workers.
     pub(super) fn share(&mut self, control: Arc<SplitControl>) {
         self.control = control;
     }
@@ -287,11 +282,11 @@ impl Splitting {
         }
     }
 
-    /// Brings what was counted when it is enough. Whether ends are counted from now on.
+    /// Brings the counts when they are enough. Returns whether ends are counted from now on.
     fn look(&mut self, worker: HctxId, busy_ns: u64, now_ns: u64) -> bool {
         let Some(watch) = self.watch.as_mut().filter(|_| self.control.applies()) else { return false };
         if self.is_watching {
-            // Somebody else is at it: counted on.
+            // Another worker is at it: counting goes on.
             if watch.seen.requests < LOOK_REQUESTS
                 || !self.control.bring(worker.index(), &watch.seen, busy_ns - watch.busy_from_ns)
             {
@@ -306,7 +301,6 @@ impl Splitting {
     }
 }
 
-/// What is left of a whole at its end.
 struct WholeEnd {
     status: Status,
     length_bytes: u32,
@@ -325,12 +319,12 @@ struct Ended {
 }
 
 impl<P: Policy> Shared<P> {
-    /// From how many bytes on a submission may be cut now.
+    /// Least bytes of a submission that may be cut now.
     pub(super) fn cut_from_bytes(&self) -> u32 {
         self.splitting.as_deref().map_or(u32::MAX, |splitting| splitting.control.part_bytes().saturating_add(1))
     }
 
-    /// Between two reaps: brings what was counted for `"auto"`, and decides whether to count on.
+    /// Between two reaps: brings the counts for `"auto"`, and decides whether to count on.
     pub(super) fn look_at_split(&mut self, now_ns: u64) {
         let Some(splitting) = self.splitting.as_deref_mut() else { return };
         let watches = splitting.look(self.id, self.counters.stats().busy_ns.get(), now_ns);
@@ -338,21 +332,20 @@ impl<P: Policy> Shared<P> {
         self.apart -= usize::from(std::mem::replace(&mut splitting.is_watching, watches));
     }
 
-    /// Parts that ended since the last call and were not the last of theirs.
+    /// Parts that ended since the last call and were not the last of their whole.
     pub(super) fn take_ended_parts(&mut self) -> usize {
         self.splitting.as_deref_mut().map_or(0, |splitting| std::mem::take(&mut splitting.ended_parts))
     }
 
-    /// The same, which stay for [`Shared::take_ended_parts`].
+    /// Number of ended parts, which stay for [`Shared::take_ended_parts`].
     pub(super) fn ended_parts(&self) -> usize {
         self.splitting.as_deref().map_or(0, |splitting| splitting.ended_parts)
     }
 
-    /// How this submission is cut, if it is.
     pub(super) fn cuts(&self, submission: &Submission) -> Option<Cuts> {
         let splitting = self.splitting.as_deref()?;
-        // Whoever is told of room has a quarter of the bound. With more parts it would be refused each time, while
-        // others of its flow fill again what is free.
+        // A client that is told of room has a quarter of the bound. With more parts it would be refused each time,
+        // while other clients of its flow fill that room.
         splitting.cuts(submission, self.staging.requests_max(submission.flow).div_ceil(4))
     }
 

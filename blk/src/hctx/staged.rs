@@ -1,4 +1,4 @@
-//! The path of a policy that stages: what is admitted waits in the policy's queue until the policy grants it.
+//! The path of a policy that stages: admitted requests wait in the policy's queue until the policy grants them.
 //!
 //! ```text
 //!   submit ──▶ admit ──▶ policy.submit                              (stage)
@@ -12,12 +12,12 @@ use crate::trace::TraceEvent;
 use mqfq_sched::policy::{DispatchToken, Done, Kick, Pick, Policy, QueueClass};
 use mqfq_sched::topology::HctxId;
 
-/// What this path alone has: why the last run ended.
+/// State of this path alone: why the last run ended.
 #[derive(Debug, Default)]
 pub(super) struct StagedPath {
-    /// The policy held back what is staged until another worker goes on.
+    /// The policy held back the staged requests until another worker goes on.
     pub(super) is_held_back: bool,
-    /// When the policy wants to be asked again, if it holds back what is staged.
+    /// Time at which the policy wants to be asked again, if it holds back the staged requests.
     pub(super) later_ns: Option<u64>,
 }
 
@@ -25,7 +25,7 @@ impl StagedPath {
     /// Dispatches what the policy grants, at most a batch.
     #[inline(always)]
     pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
-        // Where nobody competes and nothing is measured, requests do not pay for it.
+        // Without competition or measurement, requests do not pay for it.
         if shared.turn.is_watched() {
             return self.run_watched(shared, now_ns, kick);
         }
@@ -35,13 +35,13 @@ impl StagedPath {
         self.run_as::<P, false, false>(shared, now_ns, kick)
     }
 
-    /// The same while somebody competes.
+    /// [`StagedPath::run`] while flows compete.
     #[inline(never)]
     fn run_watched<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
         self.run_as::<P, true, true>(shared, now_ns, kick)
     }
 
-    /// The same where something is measured.
+    /// [`StagedPath::run`] where something is measured.
     #[inline(never)]
     fn run_metered<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
         self.run_as::<P, false, true>(shared, now_ns, kick)
@@ -90,7 +90,7 @@ impl StagedPath {
                     continue;
                 }
                 Pick::Throttled => {
-                    // The queue that virtual time waits for has no token, and nobody tells this one when it could go.
+                    // The queue that virtual time waits for has no token, and no kick tells this one when it could go.
                     is_waiting = IS_METERED && shared.meter.finds_depth() && shared.policy.is_out_of_units();
                     self.hold_back(shared, TraceEvent::Throttled, now_ns);
                 }
@@ -103,9 +103,6 @@ impl StagedPath {
             }
             shared.commands.tags.release(tag);
             break;
-        }
-        if shared.merging.is_on() && shared.commands.refused.is_none() {
-            dispatched += shared.close();
         }
         if full || shared.commands.refused.is_some() {
             shared.policy.pause(&mut shared.queue, &mut counting);
@@ -122,14 +119,14 @@ impl StagedPath {
         Run { dispatched, again }
     }
 
-    /// The policy holds back what is staged, for this reason.
+    /// Notes that the policy holds back the staged requests, for this reason.
     #[inline(never)]
     fn hold_back<P: Policy>(&mut self, shared: &mut Shared<P>, why: TraceEvent, now_ns: u64) {
         self.is_held_back = true;
         shared.counters.hold_back(why, now_ns);
     }
 
-    /// The policy holds back what is staged until `at_ns`, in the hope of a better request.
+    /// The policy holds back the staged requests until `at_ns`, in the hope of a better request.
     #[inline(never)]
     fn wait<P: Policy>(&mut self, shared: &mut Shared<P>, at_ns: u64, now_ns: u64) {
         self.later_ns = Some(at_ns);

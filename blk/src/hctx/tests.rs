@@ -1,14 +1,14 @@
-//! What only the inside of a context shows: why ends are looked at, and what is left behind.
+//! Tests of a context's inside: why ends are looked at, and what is left behind.
 
 use super::shared::Charges;
 use super::*;
 use crate::buffer::Buffer;
-use crate::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
+
 use crate::device::null::NullDevice;
 use crate::device::{Device, QueueOptions};
-use crate::path::{Merge, MergeBounds};
-use crate::request::{Op, Status};
+use crate::request::Op;
 use crate::split::{LOOK_NS, LOOK_REQUESTS, Split};
+use mqfq_policies::D2FQ;
 use mqfq_sched::cost::CostTerm;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyKind, PolicyOptions};
@@ -57,11 +57,6 @@ pub(super) fn context(path: PathOptions) -> HwCtx<AnyPolicy> {
     context_on(8, 1, path)
 }
 
-fn merging() -> PathOptions {
-    let bounds = MergeBounds { segments_max: 8, align_bytes: BLOCK, bytes_max: 1 << 20 };
-    PathOptions { merge: Merge::Both, bounds, ..PathOptions::TIMELESS }
-}
-
 fn asked(op: Op, offset_bytes: u64, length_bytes: u32) -> Submission {
     let buffer = (op != Op::Flush).then(|| Buffer::new(length_bytes as usize));
     Submission { flow: FlowId(0), op, offset_bytes, length_bytes, fua: false, buffer, cookie: 0 }
@@ -75,7 +70,7 @@ pub(super) fn submit(hctx: &mut HwCtx<AnyPolicy>, op: Op, offset_bytes: u64, len
     submit_at(hctx, asked(op, offset_bytes, length_bytes), 0)
 }
 
-/// Runs and reaps once. Requests that ended.
+/// Runs and reaps once. Returns the requests that ended.
 pub(super) fn serve(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
     hctx.run(now_ns, &mut no_kick);
     reap(hctx, now_ns)
@@ -83,24 +78,6 @@ pub(super) fn serve(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
 
 pub(super) fn reap(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
     hctx.reap(now_ns, &mut no_kick, &mut Vec::new())
-}
-
-#[test]
-fn ends_are_looked_at_while_requests_share_a_command_and_no_longer() {
-    let mut hctx = context(merging());
-    for _ in 0..3 {
-        (0..4).for_each(|n| assert!(submit(&mut hctx, Op::Read, n * u64::from(BLOCK), BLOCK)));
-        hctx.run(0, &mut no_kick);
-        assert_eq!(hctx.shared.apart, 3);
-        assert_eq!((serve(&mut hctx, 0), hctx.shared.apart, hctx.shared.merging.extra), (4, 0, 0));
-    }
-    // The same where the command fails and is taken apart.
-    let rules = vec![FaultRule { bytes: Some(0..1), ..FaultRule::any(When::Always, Fault::Error(Status::Io)) }];
-    let device = FaultDevice::new(Arc::new(NullDevice::new(1 << 30)), FaultPlan { rules, ..FaultPlan::default() });
-    let mut hctx = context_of(PolicyKind::None, &device, 8, 1, merging());
-    (0..4).for_each(|n| assert!(submit(&mut hctx, Op::Read, n * u64::from(BLOCK), BLOCK)));
-    assert_eq!((serve(&mut hctx, 0), hctx.shared.apart), (0, 0));
-    assert_eq!((serve(&mut hctx, 0), hctx.shared.apart, hctx.stats().taken_apart), (4, 0, 1));
 }
 
 #[test]
@@ -122,42 +99,29 @@ fn for_auto_every_end_is_counted_until_it_is_enough_and_again_after_a_while() {
 }
 
 #[test]
-fn requests_of_no_bytes_or_beside_the_blocks_of_a_device_go_alone() {
-    let commands = |op: Op, requests: [(u64, u32); 2]| {
-        let mut hctx = context(merging());
-        requests.into_iter().for_each(|(offset_bytes, length_bytes)| {
-            assert!(submit(&mut hctx, op, offset_bytes, length_bytes));
-        });
-        assert_eq!(serve(&mut hctx, 0), 2);
-        hctx.stats().commands
-    };
-    assert_eq!(commands(Op::Read, [(0, BLOCK), (4096, BLOCK)]), 1);
-    for beside in [[(512, BLOCK), (4608, BLOCK)], [(0, 512), (512, 512)], [(0, 2048), (2048, BLOCK)]] {
-        assert_eq!(commands(Op::Read, beside), 2, "{beside:?}");
-    }
-    assert_eq!(commands(Op::Read, [(0, BLOCK), (4096, 0)]), 2);
-    assert_eq!(commands(Op::Read, [(4096, 0), (4096, BLOCK)]), 2);
-    assert_eq!(commands(Op::Flush, [(0, 0), (0, 0)]), 2);
-}
-
-#[test]
-fn requests_that_share_a_command_are_recorded_with_its_tag() {
-    let mut hctx = context(merging());
-    hctx.start_trace(8);
-    [0, 1, 2, 9].into_iter().for_each(|n| assert!(submit(&mut hctx, Op::Read, n * u64::from(BLOCK), BLOCK)));
-    assert_eq!(serve(&mut hctx, 0), 4);
-    let mut records = hctx.take_trace().expect("it was on").records;
-    records.sort_by_key(|record| record.offset_bytes);
-    let tags: Vec<_> = records.iter().map(|record| record.tag.expect("each was dispatched")).collect();
-    assert!(tags[0] == tags[1] && tags[1] == tags[2] && tags[2] != tags[3], "{tags:?}");
-}
-
-#[test]
 fn a_context_without_flows_is_looked_at_like_any_other() {
     let mut hctx = context_on(8, 0, PathOptions::TIMELESS);
     hctx.begin_turn();
     hctx.looked(FlowId(0));
     assert_eq!(hctx.run(0, &mut no_kick), Run { dispatched: 0, again: false });
+}
+
+#[test]
+fn without_a_block_layer_a_refused_submission_comes_back_whole() {
+    // Eight tags on a device queue that takes as many, or three.
+    for (device_depth, taken) in [(8, 8), (3, 3)] {
+        let mut hctx = context_on(device_depth, 2, PathOptions::TIMELESS).raw();
+        (0..taken).for_each(|_| assert!(submit(&mut hctx, Op::Read, 0, BLOCK)));
+        let told = |it: &Submission| {
+            let held_bytes = it.buffer.as_ref().map(Buffer::capacity_bytes);
+            (it.flow, it.op, it.offset_bytes, it.length_bytes, it.fua, it.cookie, held_bytes)
+        };
+        let write = asked(Op::Write, 5 * u64::from(BLOCK), 2 * BLOCK);
+        let write = Submission { flow: FlowId(1), fua: true, cookie: 77, ..write };
+        let expected = told(&write);
+        let Full(refused) = hctx.submit(Owner(0), write, 0, &mut no_kick).expect_err("the device queue is full");
+        assert_eq!(told(&refused), expected);
+    }
 }
 
 #[test]
@@ -207,7 +171,7 @@ fn only_what_is_longer_than_a_part_takes_the_detour_and_nothing_does_once_a_free
 
 #[test]
 fn time_in_which_the_device_had_nothing_is_not_counted_whichever_way_requests_go() {
-    for kind in [PolicyKind::None, PolicyKind::D2fq] {
+    for kind in [PolicyKind::None, D2FQ] {
         let mut hctx = context_of(kind, &NullDevice::new(1 << 30), 8, 1, PathOptions::TIMELESS);
         for (submitted_ns, ended_ns) in [(100, 700), (1700, 1800), (5000, 5001)] {
             assert!(submit_at(&mut hctx, asked(Op::Read, 0, BLOCK), submitted_ns));

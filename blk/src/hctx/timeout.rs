@@ -13,18 +13,16 @@
 //!                 │ another timeout: `DeviceQueue::reset`                  │
 //!                 ├── the device cannot ─▶ STUCK: counted, told, waits on ─┘
 //!                 ▼
-//!             GIVEN BACK with all others of the queue: whoever timed out fails with TimedOut; the others are replayed,
+//!             GIVEN BACK with all others of the queue: the timed out ones fail with TimedOut; others are replayed,
 //!                        at most `retries` times, then they fail with TimedOut. Never both.
 //! ```
-//! A merged command that times out is taken apart (`merge.rs`): its requests go alone, and only one that does so again
-//! fails.
 //!
 //! # Replays
-//! A replayed request may have been carried out before the reset, and is then carried out twice. That changes nothing
-//! that anybody was promised: all of the requests are such that doing one twice is doing it once, and until it has
-//! completed, nothing was said of its order with others that are under way. A flush that was acknowledged covers what
-//! had completed before it; none of that is replayed. A request that failed is never carried out after its failure was
-//! told, so a client may write again what it was told is not written.
+//! A replayed request may have been carried out before the reset, and is then carried out twice. That breaks no
+//! promise: all of the requests are such that doing one twice is doing it once, and until it has completed, its order
+//! with others under way is open. A flush that was acknowledged covers what had completed before it; none of that is
+//! replayed. A request that failed is never carried out after its failure was told, so a client may write again what it
+//! was told is not written.
 //!
 //! # Late ends
 //! An end that comes after the command was given back has the number of an earlier use of its tag (`in_flight.rs`):
@@ -55,7 +53,7 @@ enum Phase {
     Again,
     /// The device was asked to give it up.
     Aborted,
-    /// Nothing helped.
+    /// Neither abort nor reset helped.
     Stuck,
 }
 
@@ -67,16 +65,13 @@ struct Special {
     phase: Phase,
 }
 
-/// One context's watch over its commands.
 #[derive(Debug)]
 pub(super) struct Expiry {
     /// 0: off.
     timeout_ns: u64,
     retries: u8,
     look_ns: u64,
-    /// Few, and none on most days.
     specials: Vec<Special>,
-    /// Not told yet.
     trouble: Option<Trouble>,
 }
 
@@ -99,7 +94,6 @@ impl Expiry {
         now_ns >= self.look_ns
     }
 
-    /// When a look is due.
     pub(super) fn look_ns(&self) -> Option<u64> {
         (self.look_ns != NEVER).then_some(self.look_ns)
     }
@@ -111,7 +105,6 @@ impl Expiry {
         }
     }
 
-    /// What has gone wrong with commands since the last call.
     #[inline(always)]
     pub(super) fn take_trouble(&mut self) -> Option<Trouble> {
         self.trouble.take()
@@ -136,7 +129,8 @@ impl<P: Policy> Shared<P> {
         let (before, mut next_ns, mut resets) = (self.counters.stats().read(), NEVER, false);
         for tag in (0..self.commands.by_tag.len() as u16).map(Tag) {
             let slot = self.commands.by_tag[tag.0 as usize];
-            // What waits for a place in the queue is not on the device yet; its time begins when it gets there.
+            // A command that waits for a place in the queue is not on the device yet; its time begins when it gets
+            // there.
             if !slot.is_out() || self.commands.refused.as_ref().is_some_and(|command| command.tag == tag) {
                 continue;
             }
@@ -164,7 +158,7 @@ impl<P: Policy> Shared<P> {
         self.expiry.look_ns = if next_ns == NEVER { NEVER } else { next_ns.max(soonest_ns) };
     }
 
-    /// What a look counted will be told.
+    /// Adds the events that a look counted to the trouble to be told.
     fn note_trouble(&mut self, before: &HctxStats) {
         let after = self.counters.stats().read();
         let (timeouts, resets) = (after.timeouts - before.timeouts, after.resets - before.resets);
@@ -186,7 +180,7 @@ impl<P: Policy> Shared<P> {
         self.expiry.set(Special { tag, generation, since_ns: now_ns, phase: Phase::Aborted });
     }
 
-    /// Told of each command that times out, by its first request.
+    /// Called for each command that times out, with its request.
     fn on_timeout(&mut self, _head: Handle, now_ns: u64) {
         self.counters.mark(TraceEvent::TimedOut, now_ns);
     }
@@ -203,7 +197,7 @@ impl<P: Policy> Shared<P> {
         }
         self.counters.stats().resets.add(1);
         self.counters.mark(TraceEvent::Reset, now_ns);
-        for Reaped { tag, generation, buffer, more, .. } in given_back {
+        for Reaped { tag, generation, mut buffer, .. } in given_back {
             let Some(head) = self.commands.end(tag, generation) else {
                 self.counters.stats().late_completions.add(1);
                 continue;
@@ -211,10 +205,8 @@ impl<P: Policy> Shared<P> {
             let has_timed_out =
                 self.expiry.specials.iter().any(|special| special.tag == tag && special.phase != Phase::Again);
             let request = self.requests.get_mut(head);
-            if request.next.is_some() {
-                self.take_apart(head, buffer, more);
-            } else if has_timed_out || request.retries >= self.expiry.retries {
-                self.complete_apart::<E>(head, Status::TimedOut, buffer, now_ns, kick, out);
+            if has_timed_out || request.retries >= self.expiry.retries {
+                self.complete_part::<E>(head, Status::TimedOut, &mut buffer, now_ns, kick, out);
             } else {
                 request.retries += 1;
                 request.submission.buffer = buffer;

@@ -5,12 +5,12 @@
 //! turn ends where the policy would lose its choice, and the worker looks at its sockets again before it dispatches
 //! more. docs/inside/intake.md has the argument and an example.
 //!
-//! # Who competes
+//! # Competition
 //! * Requests of several flows are staged in this queue when the sockets have been looked at.
-//! * Others were let go by what this worker dispatched: it kicked them. They wait for the virtual time of a flow that
-//!   is staged here alone, and if that flow ran dry between two looks at its sockets, virtual time would pass it.
-//! * Somebody did within the last [`COMPETING_TURNS`] turns. A flow whose replies have not left has nothing staged for
-//!   a turn or two, and one long turn of its competitor would undo many fair ones.
+//! * Dispatches of this worker freed other queues: it kicked them. They wait for the virtual time of a flow that is
+//!   staged here alone, and if that flow ran dry between two looks at its sockets, virtual time would pass it.
+//! * Flows competed within the last [`COMPETING_TURNS`] turns. A flow whose replies have not left has nothing staged
+//!   for a turn or two, and one long turn of its competitor would undo many fair ones.
 //!
 //! # Where a turn ends
 //! | with | because |
@@ -20,11 +20,11 @@
 //!
 //! Only the clients know whether they have more. If a look for a flow's sake brought nothing, the flow is asked less
 //! and less often (`stage.rs`). A tenant with few requests in flight never gets [`LOOK_BYTES`] in a turn, so turns that
-//! serve many such tenants are as long as ever.
+//! serve many such tenants stay long.
 //!
 //! # Cost
-//! It is looked who competes once in a turn. Where nobody does, the path of a request pays nothing; where somebody
-//! does, a look at the request after its dispatch.
+//! Competition is looked for once in a turn. Without it the path of a request pays nothing; with it, a look at the
+//! request after its dispatch.
 
 use crate::table::Owner;
 use mqfq_sched::flow::FlowId;
@@ -33,16 +33,16 @@ use mqfq_sched::flow::FlowId;
 /// read, of which the replies' headers and the kernel's own take a part.
 pub const CLIENT_BYTES: u32 = 192 << 10;
 
-/// What a flow's client must have been given to be worth another look at the sockets, bytes. A look costs what one or
-/// two requests of 4 KiB cost.
+/// Bytes that a flow's client must have been given in a turn to be worth another look at the sockets. A look costs as
+/// much as one or two requests of 4 KiB.
 const LOOK_BYTES: u32 = 64 << 10;
 
-/// What a request counts at least of what its client is given, bytes: 96 requests in a turn. The 256 that an NBD
+/// Least bytes that a request counts towards those given to its client: 96 requests in a turn. The 256 that an NBD
 /// connection may have in flight are then enough for a turn, for the replies of the turn before on their way, and for
-/// what their client asks next.
+/// the client's next requests.
 const GIVEN_BYTES_MIN: u32 = 2048;
 
-/// For so many turns after somebody competed.
+/// Turns after the last competition that still count as competing.
 const COMPETING_TURNS: u32 = 16;
 
 /// The turn, on one device.
@@ -62,7 +62,6 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// The next one.
     pub(super) fn begin(&mut self) {
         (self.is_told, self.is_over) = (true, false);
         self.competing_turns = self.competing_turns.saturating_sub(1);
@@ -81,7 +80,6 @@ impl Turn {
         self.is_told && self.competing_turns > 0
     }
 
-    /// Somebody competes.
     pub(super) fn compete(&mut self) {
         self.competing_turns = COMPETING_TURNS;
     }
@@ -102,18 +100,18 @@ impl Turn {
         self.is_over = true;
     }
 
-    /// The same for the sake of this flow's last request.
+    /// Ends the turn for the sake of this flow's last request.
     pub(super) fn end_for(&mut self, flow: FlowId) {
         (self.is_over, self.held_back) = (true, Some(flow));
     }
 
-    /// The sockets were looked at: for whose sake the turn before had ended.
+    /// Takes the flow for whose sake the turn before had ended: the sockets were looked at.
     pub(super) fn take_held_back(&mut self) -> Option<FlowId> {
         self.held_back.take()
     }
 }
 
-/// What a client was given in one turn, bytes.
+/// Bytes that a client was given in one turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given(u32);
 
@@ -148,7 +146,7 @@ mod tests {
         assert!(turn.give(Owner(7), 1).is_worth_a_look());
         turn.begin();
         assert_eq!([turn.give(ONE, 4096).0, turn.give(ONE, 4096).0, turn.give(Owner(0), 0).0], [4096, 8192, 2048]);
-        // Not given anything for a turn: not what it was given then.
+        // Not given anything for a turn: the earlier bytes no longer count.
         turn.begin();
         turn.begin();
         assert_eq!([turn.give(ONE, u32::MAX).0, turn.give(ONE, u32::MAX).0], [u32::MAX; 2]);

@@ -1,21 +1,22 @@
-//! A hardware queue that several workers use: the device's queue, its tags, and what waits for them, under one lock.
+//! A hardware queue that several workers use: the device's queue, its tags, and the commands that wait for them, under
+//! one lock.
 //!
-//! Answers: who has which tag, and who gets the next one? Source: blk-mq sections 3.2.2 ("a single dispatch queue will
-//! result in cross CPU locking on the dispatch queue lock") and 3.2.3 (tags that the block layer makes and the device
-//! uses).
+//! Answers: which worker has which tag, and which gets the next one? Source: blk-mq sections 3.2.2 ("a single dispatch
+//! queue will result in cross CPU locking on the dispatch queue lock") and 3.2.3 (tags that the block layer makes and
+//! the device uses).
 //!
 //! # Sets
 //! A *set* is three of the device's queues, one of each class
 //! ([`Device::open_class_queues`](crate::device::Device::open_class_queues)), under one lock and with one doorbell.
 //! Each class has tags and a line of its own, so a class whose tags are all out, with a throttled tenant's commands,
-//! keeps nobody from those of another. Workers hand their commands over without tags: a request of a direct policy has
-//! been given to the device when it was submitted, and waits for a tag where it would wait for the device. A queue that
-//! is no set has one class, whatever its commands say.
+//! keeps no worker from another class's tags. Workers hand their commands over without tags: a request of a direct
+//! policy has been given to the device when it was submitted, and waits for a tag where it would wait for the device. A
+//! queue that is not a set has one class, whatever its commands say.
 //!
-//! # Who looks after it
+//! # The keeper
 //! The worker that rang a queue last is its *keeper*: it sleeps no longer than until the queue's next event, and the
-//! device interrupts it. A worker with commands of its own in flight looks as well. The one that looks brings back what
-//! ended for all, as the one core does that takes a drive's interrupts (blk-mq section 2.2).
+//! device interrupts it. A worker with commands of its own in flight looks as well. The worker that looks brings back
+//! the completions of all, as the one core does that takes a drive's interrupts (blk-mq section 2.2).
 //!
 //! | step | K: keeper, about to sleep | B: moves the device on from another queue |
 //! |---|---|---|
@@ -23,14 +24,14 @@
 //! | 2 | | posts completions of this queue, then interrupts: sets `news`, kicks the keeper |
 //! | 3 | sleeps until V at most | |
 //!
-//! The kick comes after `news`, and a kicked worker runs a full turn, in which `news` makes it look whoever is the
-//! keeper by then. A worker C that rings between B's two steps becomes the keeper; then C's own look, which comes after
-//! its doorbell and under the device's lock, has seen what B posted, and K finds nothing.
+//! The kick comes after `news`, and a kicked worker runs a full turn, in which `news` makes it look, keeper or not. A
+//! worker C that rings between B's two steps becomes the keeper; then C's own look, which comes after its doorbell and
+//! under the device's lock, has seen what B posted, and K finds nothing.
 //!
 //! # Ordering
 //! The three words are hints beside a lock. `news` is set by Release after the completions are there and taken by
-//! Acquire before the look. The keeper is stored before the doorbell, which takes the device's lock; who posts
-//! completions after that doorbell has taken the same lock since, and so reads this keeper or a later one.
+//! Acquire before the look. The keeper is stored before the doorbell, which takes the device's lock; a worker that
+//! posts completions after that doorbell has taken the same lock since, and so reads this keeper or a later one.
 
 use super::Interrupt;
 use super::port::OwnedCommand;
@@ -52,23 +53,23 @@ const SPARES: usize = 4;
 /// No tags. A tag is less than a queue's depth, which is 65535 at most.
 const NO_SPARES: u64 = u64::MAX;
 
-/// What the lock protects. It moves between cores with the lock, so what is seldom needed lies elsewhere.
+/// Fields that the lock protects. They move between cores with the lock, so fields seldom needed lie elsewhere.
 pub(super) struct State {
     device: Box<dyn DeviceQueue + Send>,
     tags: TagSet,
-    /// By tag of this queue.
+    /// Uses, by tag of this queue.
     uses: Box<[Use]>,
     reaped: Vec<Reaped>,
     queued: Box<Queued>,
-    /// As many as `queued` has of each, all classes together.
+    /// Number of each that `queued` has, all classes together.
     waiting: u32,
     dispatch: u32,
-    /// Put into the device's queue since its doorbell.
+    /// Commands were put into the device's queue since its doorbell.
     rings: bool,
     keeps_spares: bool,
 }
 
-/// What waits for tags.
+/// Workers and commands that wait for tags.
 struct Queued {
     /// Workers without a tag, by how long they have waited.
     waiting: VecDeque<u16>,
@@ -79,10 +80,10 @@ struct Queued {
 }
 
 /// Free tags that one worker may take without the lock, 16 bits each, the next in the lowest; a compare-and-exchange of
-/// the worker's takes one. Put there by the worker itself, under the lock, while nobody waits; and taken from there
-/// under the lock, all at once, by whoever else would have to wait (Q2).
+/// the worker's takes one. The worker itself puts them there, under the lock, while no worker waits; another that would
+/// have to wait takes them all at once, under the lock (Q2).
 ///
-/// Relaxed everywhere: a tag is a number, and what it names is touched under the lock alone.
+/// Relaxed everywhere: a tag is a number, and its command is touched under the lock alone.
 #[repr(align(128))]
 struct Spares(AtomicU64);
 
@@ -101,7 +102,7 @@ impl Spares {
         None
     }
 
-    /// By the worker itself, under the lock: nobody else changes it meanwhile. False: there is no room.
+    /// Called by the worker itself, under the lock: no other worker changes it meanwhile. False: there is no room.
     fn put(&self, tag: Tag) -> bool {
         // Relaxed: see above.
         let seen = self.0.load(Ordering::Relaxed);
@@ -120,7 +121,7 @@ impl Spares {
     }
 }
 
-/// What a tag is used for, and which use of it that is: a late end of an earlier one is nobody's, as in the contexts
+/// Command that a tag is used for, and number of that use: a late end of an earlier use is ignored, as in the contexts
 /// above.
 #[derive(Clone, Copy)]
 struct Use {
@@ -144,7 +145,7 @@ struct Hints {
     keeper: AtomicU32,
     /// Commands on the device.
     in_flight: AtomicU32,
-    /// When the device next needs a look.
+    /// Time at which the device next needs a look.
     next_event_ns: AtomicU64,
     /// The device has interrupted since the last look.
     news: AtomicU32,
@@ -155,14 +156,13 @@ struct Hints {
 pub(super) struct HardwareQueue {
     state: Mutex<State>,
     hints: Arc<Hints>,
-    /// By worker.
+    /// Spare tags, by worker.
     spares: Box<[Spares]>,
 }
 
-/// What one look brought.
 #[derive(Default)]
 pub(super) struct Brought {
-    /// The looking worker's own.
+    /// Completions of the looking worker.
     pub(super) own: Vec<Reaped>,
     /// Completions of commands of other workers, with the worker.
     pub(super) others: Vec<(u16, Reaped)>,
@@ -170,14 +170,11 @@ pub(super) struct Brought {
     pub(super) kick: Vec<u16>,
 }
 
-/// What a hardware queue is like.
+/// Sizes and options of a hardware queue.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    /// Workers that there are.
     pub(super) workers: usize,
-    /// Tags of each class.
     pub(super) depth: u16,
-    /// It is a set of three.
     pub(super) is_set: bool,
     /// Workers ask for tags themselves, and may have some to spare.
     pub(super) keeps_spares: bool,
@@ -237,7 +234,7 @@ impl HardwareQueue {
         own.take().or_else(|| self.with(|state| state.acquire(worker, &self.spares)))
     }
 
-    /// Puts commands with tags of this queue into the device's, rings, and looks what has ended.
+    /// Puts commands with tags of this queue into the device's, rings, and looks for completions.
     pub(super) fn send(&self, worker: u16, now_ns: u64, commands: &mut Vec<(Tag, Command)>, brought: &mut Brought) {
         // Relaxed: see "Ordering".
         self.hints.keeper.store(worker.into(), Ordering::Relaxed);
@@ -247,7 +244,7 @@ impl HardwareQueue {
         });
     }
 
-    /// Takes commands without tags, dispatches as many as there are tags, and looks what has ended.
+    /// Takes commands without tags, dispatches as many as there are tags, and looks for completions.
     pub(super) fn take(&self, worker: u16, now_ns: u64, commands: &mut Vec<OwnedCommand>, brought: &mut Brought) {
         // Relaxed: see "Ordering".
         self.hints.keeper.store(worker.into(), Ordering::Relaxed);
@@ -257,12 +254,11 @@ impl HardwareQueue {
         });
     }
 
-    /// SQ's insertion.
     pub(super) fn insert(&self, command: OwnedCommand) {
         self.with(|state| state.queue(command));
     }
 
-    /// SQ's dispatch of one command, whoever's. False: there is none, or no tag.
+    /// SQ's dispatch of one command of any worker. False: there is none, or no tag.
     pub(super) fn dispatch_one(&self, worker: u16, now_ns: u64) -> bool {
         // Relaxed: see "Ordering".
         self.hints.keeper.store(worker.into(), Ordering::Relaxed);
@@ -274,15 +270,15 @@ impl HardwareQueue {
         })
     }
 
-    /// There may be something to bring back.
+    /// Whether there may be completions to bring back.
     pub(super) fn is_due(&self, worker: u16, has_own: bool, now_ns: u64) -> bool {
         self.next_event_ns(worker, has_own).is_some_and(|next_ns| next_ns <= now_ns)
     }
 
-    /// When `worker` must look, if nothing else happens before.
+    /// Time at which `worker` must look, if nothing else happens before.
     pub(super) fn next_event_ns(&self, worker: u16, has_own: bool) -> Option<u64> {
         let Hints { keeper, in_flight, next_event_ns, news } = &*self.hints;
-        // Relaxed: a worker has seen its own last store, and others' commands have others who look.
+        // Relaxed: a worker has seen its own last store, and other workers look for their own commands.
         if in_flight.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -297,7 +293,6 @@ impl HardwareQueue {
         (looks && next_ns != NEVER).then_some(next_ns)
     }
 
-    /// Looks what has ended.
     pub(super) fn reap(&self, worker: u16, now_ns: u64, brought: &mut Brought) {
         self.with(|state| self.turn(state, worker, now_ns, brought));
     }
@@ -313,12 +308,12 @@ impl HardwareQueue {
         })
     }
 
-    /// A worker that goes away has no claim and no tags any more. For whom they are kept now.
+    /// Removes the claim and the tags of a worker that goes away. Returns the worker for which its tag is kept now.
     pub(super) fn leave(&self, worker: u16) -> Option<u16> {
-        // One that panicked may have left the lock poisoned; then nobody goes on here anyway.
+        // A worker that panicked may have left the lock poisoned; then none goes on here anyway.
         let Ok(mut state) = self.state.lock() else { return None };
-        // Nobody waits if there are any. Whoever has to wait later would find them here all the same (`State::acquire`
-        // takes everybody's), so this changes nothing but where it looks first.
+        // If there are spares, no worker waits. One that has to wait later would find them here all the same
+        // (`State::acquire` takes all spares), so this changes only where it looks first.
         self.spares[usize::from(worker)].take_all().for_each(|tag| state.tags.release(tag));
         match std::mem::replace(&mut state.queued.claims[usize::from(worker)], Claim::None) {
             Claim::None => None,
@@ -331,7 +326,6 @@ impl HardwareQueue {
         }
     }
 
-    /// Sets the weights of the device's classes.
     pub(super) fn set_class_weights(&self, weights: ClassWeights, now_ns: u64) -> bool {
         self.with(|state| {
             let is_set = state.device.set_class_weights(weights, now_ns);
@@ -346,7 +340,7 @@ impl HardwareQueue {
         loop {
             while state.dispatch_next() {}
             state.ring(now_ns);
-            // Acquire: see "Ordering". What is announced after this is found by whoever is kicked for it.
+            // Acquire: see "Ordering". A later announcement is found by the worker that is kicked for it.
             if self.hints.news.load(Ordering::Acquire) != 0 {
                 self.hints.news.swap(0, Ordering::Acquire);
             }
@@ -359,7 +353,7 @@ impl HardwareQueue {
     }
 
     fn hint(&self, state: &State) {
-        // Relaxed: stored under the lock; see `next_event_ns` for who relies on what.
+        // Relaxed: stored under the lock; see `next_event_ns` for its readers.
         self.hints.in_flight.store(state.device.in_flight() as u32, Ordering::Relaxed);
         self.hints.next_event_ns.store(state.device.next_event_ns().unwrap_or(NEVER), Ordering::Relaxed);
     }
@@ -373,7 +367,7 @@ impl State {
         self.queued.dispatch[line].push_back(command);
     }
 
-    /// A tag for `worker`, of a queue that is no set.
+    /// A tag for `worker`, of a queue that is not a set.
     fn acquire(&mut self, worker: u16, spares: &[Spares]) -> Option<Tag> {
         let claim = &mut self.queued.claims[usize::from(worker)];
         match *claim {
@@ -384,10 +378,10 @@ impl State {
             Claim::Waits => return None,
             Claim::None => {}
         }
-        // Q2: a tag that is free is nobody's.
+        // Q2: a free tag has no owner.
         let tags = &mut self.tags;
         if let Some(tag) = tags.acquire() {
-            // More for the rest of a batch, while there is enough for everybody's.
+            // More for the rest of a batch, while there is enough for all workers' spares.
             while tags.free() > SPARES * spares.len()
                 && let Some(more) = tags.acquire()
             {
@@ -410,8 +404,8 @@ impl State {
         tag
     }
 
-    /// The tag's command has ended. Whom the tag is kept for, if anybody waits; otherwise it goes to the spares of who
-    /// looks, if they have room.
+    /// Ends a use of the tag. Returns the worker for which the tag is kept, if any waits; otherwise it goes to the
+    /// spares of the looking worker, if they have room.
     fn release(&mut self, tag: Tag, spares: Option<&Spares>) -> Option<u16> {
         if self.waiting == 0 {
             if !spares.is_some_and(|spares| spares.put(tag)) {
@@ -550,7 +544,7 @@ mod tests {
         assert_eq!((0..13).flat_map(|_| queue.acquire(0)).count(), 12);
     }
 
-    /// A device that keeps what it gets, and is asked to give up what is in the list.
+    /// A device that keeps what it gets, and is asked to give up the commands in the list.
     struct Keeps {
         commands: Vec<Command>,
         aborted: Arc<Mutex<Vec<Tag>>>,

@@ -1,11 +1,11 @@
 //! Which worker uses which software and which hardware queue.
 //!
 //! Answers: how many queues are there at each level, and whose are they? Source: blk-mq sections 3.2, 3.2.2 and 3.3.
-//! Made once, from the topology and from what the device offers; a function of both, so that machines nobody has can be
+//! The map is made once, a function of the topology and of the device's queues, so that invented machines can be
 //! tested.
 //!
 //! A device with fewer queues than asked for gets as many as it has: what one queue per core or per socket means on it.
-//! A number of queues that is not there is refused, because whoever wrote it counted on it.
+//! A number of queues that is not there is refused, because the config's author counted on it.
 //!
 //! A policy that names class queues needs a *set* of three for each worker, one of each class, and then everything here
 //! counts sets: a device of 32 queues has 10. With more workers than sets, neighbours share one (D2FQ section 5,
@@ -17,7 +17,7 @@ use mqfq_sched::policy::{PolicyKind, QueueClass};
 use mqfq_sched::topology::{HctxId, Place, Topology};
 use std::str::FromStr;
 
-/// Which block layer stands between clients and device.
+/// The block layer between clients and device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BlockLayer {
     /// Two levels of queues.
@@ -27,16 +27,16 @@ pub enum BlockLayer {
     Sq,
     /// None: requests go straight to the worker's device queue. No staging, no policy, no counters per tenant.
     Raw,
-    /// The same with a policy that stages nothing: it names a class queue for each request, and that is all (D2FQ
-    /// section 4.3).
+    /// As [`BlockLayer::Raw`], with a policy that stages nothing: it names a class queue for each request, and that is
+    /// all (D2FQ section 4.3).
     LowLatency,
 }
 
 impl BlockLayer {
-    /// In the order of the papers' figures.
+    /// All layers, in the order of the papers' figures.
     pub const ALL: [BlockLayer; 4] = [BlockLayer::Sq, BlockLayer::Mq, BlockLayer::Raw, BlockLayer::LowLatency];
 
-    /// There are no queues but the device's, one for each worker.
+    /// Whether there are no queues but the device's, one for each worker.
     pub const fn is_bypass(self) -> bool {
         matches!(self, BlockLayer::Raw | BlockLayer::LowLatency)
     }
@@ -52,7 +52,7 @@ impl BlockLayer {
     }
 }
 
-/// How many queues of one level a machine has.
+/// Number of queues of one level that a machine has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spread {
     /// One per worker.
@@ -60,12 +60,12 @@ pub enum Spread {
     PerCore,
     /// One per socket on which there are workers.
     PerSocket,
-    /// One.
+    /// A single one.
     Single,
 }
 
 impl Spread {
-    /// From many to few.
+    /// All spreads, from many to few.
     pub const ALL: [Spread; 3] = [Spread::PerCore, Spread::PerSocket, Spread::Single];
 
     /// The name in configs.
@@ -78,7 +78,7 @@ impl Spread {
     }
 }
 
-/// How many hardware queues.
+/// Number of hardware queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HardwareQueues {
     /// As many as the machine suggests, or as the device has.
@@ -105,10 +105,10 @@ impl FromStr for HardwareQueues {
     }
 }
 
-/// What is asked for. The default has no lock anywhere.
+/// Layout of queues that is asked for. The default has no lock anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueLayout {
-    /// Which block layer. SQ has one queue of each kind and Raw no software queue, whatever the other two say.
+    /// The block layer. SQ has one queue of each kind and Raw no software queue, whatever the other two say.
     pub layer: BlockLayer,
     /// Software queues.
     pub software: Spread,
@@ -117,21 +117,21 @@ pub struct QueueLayout {
 }
 
 impl QueueLayout {
-    /// One queue and one lock.
+    /// The layout with one queue and one lock.
     pub const SQ: QueueLayout = QueueLayout {
         layer: BlockLayer::Sq,
         software: Spread::Single,
         hardware: HardwareQueues::Spread(Spread::Single),
     };
 
-    /// No block layer.
+    /// The layout without a block layer.
     pub const RAW: QueueLayout = QueueLayout {
         layer: BlockLayer::Raw,
         software: Spread::PerCore,
         hardware: HardwareQueues::Spread(Spread::PerCore),
     };
 
-    /// Two levels of queues.
+    /// A layout with two levels of queues.
     pub const fn mq(software: Spread, hardware: Spread) -> QueueLayout {
         QueueLayout { layer: BlockLayer::Mq, software, hardware: HardwareQueues::Spread(hardware) }
     }
@@ -147,8 +147,7 @@ impl QueueLayout {
             (BlockLayer::LowLatency, _) if policy.is_direct() => return Ok(()),
             (BlockLayer::LowLatency, _) => {
                 return Err(format!(
-                    "block layer low-latency has no queue to schedule in, so it needs a policy that stages nothing: allowed is policy {}, not {policy}",
-                    PolicyKind::D2fq
+                    "block layer low-latency has no queue to schedule in, so it needs a policy that stages nothing, and {policy} does"
                 ));
             }
             (BlockLayer::Mq, Spread::PerSocket) => "a software queue per socket is one queue for several workers",
@@ -189,7 +188,8 @@ impl QueueMap {
         QueueMap::of(layout, topology, device, depth, false)
     }
 
-    /// The same of queue sets: three of the device's queues make one, which takes `depth` commands of each class.
+    /// Returns the map of queue sets: three of the device's queues make one, which takes `depth` commands of each
+    /// class.
     ///
     /// # Errors
     /// One sentence: more sets, or deeper ones, than the device or the machine has; a layout that has no place for
@@ -273,18 +273,18 @@ impl QueueMap {
         Ok(QueueMap { layer: layout.layer, software, hardware, is_of_sets })
     }
 
-    /// Each worker with queues of its own: no lock.
+    /// A map with queues of its own for each worker: no lock.
     pub fn private(workers: usize) -> QueueMap {
         let own: Vec<u16> = (0..workers as u16).collect();
         QueueMap { layer: BlockLayer::Mq, software: own.clone(), hardware: own, is_of_sets: false }
     }
 
-    /// Each hardware queue is a set of three, one of each class.
+    /// Whether each hardware queue is a set of three, one of each class.
     pub fn is_of_sets(&self) -> bool {
         self.is_of_sets
     }
 
-    /// Which block layer.
+    /// The block layer.
     pub fn layer(&self) -> BlockLayer {
         self.layer
     }
@@ -294,12 +294,12 @@ impl QueueMap {
         self.software.len()
     }
 
-    /// Software queues.
+    /// Number of software queues.
     pub fn software_queues(&self) -> usize {
         count(&self.software)
     }
 
-    /// Hardware queues.
+    /// Number of hardware queues.
     pub fn hardware_queues(&self) -> usize {
         count(&self.hardware)
     }
@@ -345,7 +345,6 @@ fn numbered(things: impl Iterator<Item = u16>) -> Vec<u16> {
         .collect()
 }
 
-/// How many different ones.
 fn count(queues: &[u16]) -> usize {
     let mut queues = queues.to_vec();
     queues.sort_unstable();

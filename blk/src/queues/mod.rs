@@ -15,23 +15,23 @@
 //! the rest is as above.
 //!
 //! Where both levels are per core, which is how it ships, nothing of this is built: a context has its policy's queue
-//! and the device's, and no lock. Otherwise each worker gets a [`Port`], a [`DeviceQueue`] like any other, and what is
-//! shared lies behind it:
+//! and the device's, and no lock. Otherwise each worker gets a [`Port`], a [`DeviceQueue`] like any other, and the
+//! shared queues lie behind it:
 //!
 //! | file | noun |
 //! |---|---|
 //! | `map.rs` | which worker uses which queue of each level |
-//! | `hardware.rs` | a hardware queue: the device's queue, its tags, and what waits for them, under one lock |
+//! | `hardware.rs` | a hardware queue: the device's queue, its tags, and the commands that wait for them, under one lock |
 //! | `port.rs` | one worker's way into both, and the inbox by which its completions come back |
 //!
 //! # Invariants
 //! Q1. A command that a port took is handed out once, by the same port, with the tag that it came with (I10).
-//! Q2. A tag of a hardware queue is free, or spare, only if nobody waits for one: one that comes free is kept for who
-//!     has waited longest, who is kicked. So no worker starves behind another, and no wake-up is lost: waiting and
-//!     freeing happen under the same lock.
-//! Q3. A command in a software queue is dispatched by the worker that put it there, if nobody else did before, in the
-//!     doorbell that follows; a command for which a hardware queue has no tag, by the worker that brings a completion
-//!     back to it.
+//! Q2. A tag of a hardware queue is free, or spare, only if no worker waits for one: a freed tag is kept for the worker
+//!     that has waited longest, which is kicked. So no worker starves behind another, and no wake-up is lost: waiting
+//!     and freeing happen under the same lock.
+//! Q3. A command in a software queue is dispatched by the worker that put it there, unless another did before, in the
+//!     doorbell that follows; a command for which a hardware queue has no tag, by the worker that brings a
+//!     completion back to it.
 //!
 //! In a set all of this holds for each class by itself: a class without tags keeps none of another's commands waiting.
 //!
@@ -64,9 +64,9 @@ pub type Interrupt = Arc<dyn Fn(HctxId) + Send + Sync>;
 /// The shared queues of one device.
 pub struct DeviceQueues {
     map: QueueMap,
-    /// By software queue; none if each worker has its own.
+    /// Software queues; none if each worker has its own.
     software: Vec<Arc<SoftwareQueue>>,
-    /// By hardware queue; none if each worker has its own.
+    /// Hardware queues; none if each worker has its own.
     hardware: Vec<Arc<HardwareQueue>>,
     inboxes: Arc<[Inbox]>,
     interrupt: Interrupt,
@@ -124,7 +124,7 @@ impl DeviceQueues {
         Ok(queues)
     }
 
-    /// Who uses what.
+    /// Assignment of workers to queues.
     pub fn map(&self) -> &QueueMap {
         &self.map
     }

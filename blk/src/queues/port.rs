@@ -37,7 +37,7 @@ pub(super) struct OwnedCommand {
 #[repr(align(128))]
 pub(super) struct Inbox {
     reaped: Mutex<Vec<Reaped>>,
-    /// There may be some.
+    /// Completions may have come.
     news: AtomicU32,
 }
 
@@ -61,9 +61,9 @@ impl Inbox {
     }
 }
 
-/// Where commands wait for the hardware queue.
+/// Place where commands wait for the hardware queue.
 pub(super) enum Staging {
-    /// In the context's policy; here are those that have a tag and wait for the doorbell.
+    /// In the context's policy; here are the commands that have a tag and wait for the doorbell.
     Own(Vec<(Tag, Command)>),
     /// In a software queue that workers share.
     Shared(Arc<SoftwareQueue>),
@@ -82,12 +82,12 @@ pub(super) struct Port {
     inboxes: Arc<[Inbox]>,
     interrupt: Interrupt,
     depth: usize,
-    /// Given to us and not handed out.
+    /// Commands given to us and not handed out.
     in_flight: usize,
-    /// A tag is kept for us.
+    /// True while a tag is kept for us.
     may_retry: bool,
     brought: Brought,
-    /// On the way from a software queue.
+    /// Commands on the way from a software queue.
     batch: Vec<OwnedCommand>,
 }
 
@@ -124,12 +124,12 @@ impl Port {
         &self.inboxes[usize::from(self.worker)]
     }
 
-    /// Some of ours are neither here nor known to have ended.
+    /// Whether commands of ours are neither here nor known to have ended.
     fn has_own_out(&self) -> bool {
         self.in_flight > self.brought.own.len()
     }
 
-    /// Gives others what is theirs; no lock of a queue is held.
+    /// Gives other workers their completions and kicks; no lock of a queue is held.
     fn deliver(&mut self) {
         let Brought { others, kick, .. } = &mut self.brought;
         for (worker, reaped) in others.drain(..) {
@@ -214,7 +214,7 @@ impl DeviceQueue for Port {
     }
 
     fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
-        // A shared queue is not reset: it has commands of others, who did not ask for that.
+        // A shared queue is not reset: it has commands of other workers, which did not ask for that.
         self.hardware.abort(self.worker, tag, now_ns)
     }
 

@@ -5,6 +5,7 @@ use crate::buffer::Buffer;
 use crate::device::{Command, DeviceInfo, QueueFull, QueueLimits, Reaped};
 use crate::request::{Op, Status};
 use crate::tag::Tag;
+use mqfq_policies::{D2FQ, MQFQ_SERIAL, SFQD};
 use mqfq_sched::policy::{ClassWeights, PolicyKind, QueueClass};
 use mqfq_sched::topology::Topology;
 
@@ -14,7 +15,7 @@ struct SlowDevice {
     told: Arc<Mutex<Vec<Told>>>,
 }
 
-/// One of its queues, seen from outside.
+/// A queue of the device, seen from outside.
 #[derive(Clone)]
 struct Told {
     inside: Arc<Mutex<Inside>>,
@@ -43,8 +44,6 @@ impl Device for SlowDevice {
             preferred_bytes: 4096,
             transfer_bytes_max: 1 << 20,
             volatile_cache: false,
-            segments_max: 1,
-            segment_align_bytes: 1,
             pages_align_bytes: 0,
         }
     }
@@ -246,15 +245,20 @@ fn only_a_policy_without_a_staging_of_its_own_goes_over_shared_software_queues()
         single.check_policy(PolicyKind::Mqfq).unwrap_err(),
         format!("{what}, and policy mqfq stages requests per worker: allowed is policy none")
     );
-    assert!(QueueLayout::SQ.check_policy(PolicyKind::Sfqd).is_err());
-    assert!(QueueLayout::RAW.check_policy(PolicyKind::MqfqSerial).is_err());
+    assert!(QueueLayout::SQ.check_policy(SFQD).is_err());
+    assert!(QueueLayout::RAW.check_policy(MQFQ_SERIAL).is_err());
     assert_eq!(
-        single.check_policy(PolicyKind::D2fq).unwrap_err(),
+        single.check_policy(D2FQ).unwrap_err(),
         format!("{what}, and policy d2fq fills class queues of each worker's own: allowed is policy none")
     );
     let low_latency = QueueLayout { layer: BlockLayer::LowLatency, ..QueueLayout::default() };
-    assert!(low_latency.check_policy(PolicyKind::D2fq).is_ok());
-    assert!(low_latency.check_policy(PolicyKind::None).unwrap_err().contains("allowed is policy d2fq, not none"));
+    assert!(low_latency.check_policy(D2FQ).is_ok());
+    assert!(
+        low_latency
+            .check_policy(PolicyKind::None)
+            .unwrap_err()
+            .contains("needs a policy that stages nothing, and none does")
+    );
 }
 
 /// Workers in front of ports, in whatever order they are told to go: each step is one call of a port, as a context
@@ -268,7 +272,6 @@ struct World {
 
 #[derive(Default)]
 struct WorkerState {
-    /// Not yet offered, by tag.
     left: Vec<u16>,
     refused: Option<Command>,
     /// 0 offer, 1 doorbell, 2 reap and perhaps sleep.
@@ -363,7 +366,7 @@ impl World {
         true
     }
 
-    /// Lets everybody go on until nobody can, and looks whether all is done.
+    /// Lets all actors go on until none can, and looks whether all is done.
     fn finish(mut self, each: u16, history: &[usize]) {
         while (0..self.actors()).filter(|&actor| self.step(actor)).count() > 0 {}
         for (number, worker) in self.workers.iter_mut().enumerate() {
@@ -385,7 +388,7 @@ fn command(worker: usize, tag: u16) -> Command {
     Command { class: QueueClass::ALL[usize::from(tag) % 3], ..Command::new(Tag(tag), Op::Read, 0, 2, Some(buffer)) }
 }
 
-/// Every order of the first `length` steps.
+/// Runs every order of the first `length` steps.
 fn in_every_order(layout: QueueLayout, workers: usize, each: u16, depth: u16, length: usize) {
     in_every_order_of(|| World::new(layout, workers, each, depth), each, length);
 }
@@ -397,7 +400,7 @@ fn in_every_order_of(world: impl Fn() -> World, each: u16, length: usize) {
     let new = world;
     loop {
         let mut world = new();
-        // What comes after a step that does nothing is found in another history.
+        // Steps after one that does nothing are found in another history.
         let idle = history.iter().position(|&actor| !world.step(actor));
         if idle.is_none() {
             world.finish(each, &history);
@@ -435,7 +438,7 @@ fn spare_tags_lose_nothing_in_any_order() {
 #[test]
 fn a_worker_that_would_wait_takes_what_others_have_to_spare() {
     let mut world = World::new(SHARED_HARDWARE, 2, 12, 10);
-    // Of ten tags the first takes one and one to spare (eight are left for everybody's spares), and gets it back to
+    // The first takes one of ten tags and one to spare (eight are left for all workers' spares), and gets it back to
     // spare.
     world.ports[0].submit(command(0, 0)).unwrap();
     world.ports[0].ring_doorbell(0);
@@ -581,7 +584,7 @@ fn a_class_without_tags_keeps_no_other_class_waiting() {
     give(&mut world, 2, &high);
     give(&mut world, 1, &[1]);
     assert_eq!(running(&world), [2, 1, 2], "the others pass them");
-    // Everything but the low class ends, a few times over; what the low class holds back is still only its own.
+    // Everything but the low class ends, a few times over; the low class still holds back only its own.
     for round in 0..5 {
         let ended = {
             let mut inside = world.device[0].inside.lock().unwrap();

@@ -8,9 +8,8 @@ use crate::command::{Command, CommandFile};
 use io_uring::{opcode, types};
 use std::sync::Arc;
 
-/// A command that the driver has.
 pub(super) struct InFlight {
-    /// `None`: nobody is to hear of its end.
+    /// `None`: its end is not reported.
     pub(super) client: Option<u32>,
     pub(super) user: u32,
     #[expect(dead_code, reason = "it is held, not looked at: the driver may touch its memory")]
@@ -29,7 +28,7 @@ impl Ring {
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
-    /// Nobody hears of the ends of this client's commands any more.
+    /// From now on the ends of this client's commands are not reported.
     pub(super) fn forget_commands(&mut self, client: u32) {
         for operation in self.operations.iter_mut().flatten() {
             if let Operation::Command(command) = operation {
@@ -71,7 +70,7 @@ mod tests {
         let [HostEvent::Client { client: 2, event: Event::Commanded { user: 20, result } }] = events[..] else {
             panic!("{events:?}")
         };
-        // Of the file, which takes none, and not of the ring's own restrictions.
+        // The error comes from the file, which takes no commands, and not from the ring's own restrictions.
         assert!(result < 0 && result != -libc::EACCES, "{result}");
         assert_eq!(Arc::strong_count(&file), 1);
     }

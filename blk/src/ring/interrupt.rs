@@ -5,11 +5,11 @@
 //!
 //! | the kernel reports | of a receive or accept | of a send |
 //! |---|---|---|
-//! | bytes, or a connection | it was faster: an end as ever | all: as ever; a part: [`Event::SentInPart`] |
+//! | bytes, or a connection | it was faster: a normal end | all: a normal end; a part: [`Event::SentInPart`] |
 //! | ECANCELED | nothing has come | [`Event::SentInPart`] with what earlier steps had sent |
-//! | another error | as ever | as ever |
+//! | another error | a normal end | a normal end |
 //!
-//! So no byte is lost: what the kernel took off a socket is in an event, and what it did not take stays there.
+//! So no byte is lost: bytes that the kernel took off a socket are in an event, and the others stay there.
 //!
 //! [`Event::SentInPart`]: crate::client::Event::SentInPart
 
@@ -62,7 +62,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    /// What ends until no operation of a client is in flight.
+    /// Collects events until no operation of a client is in flight.
     fn events(ring: &mut Ring) -> Vec<Event> {
         let (mut ended, mut events) = (Vec::new(), Vec::new());
         while ring.free.len() < ring.operations.len() {
@@ -132,7 +132,7 @@ mod tests {
         let bell = Bell::new().unwrap();
         let mut ring = Ring::new(bell.event()).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        // Of two parts and of one, which are two system calls.
+        // Several parts and one part are sent by different system calls.
         for lengths in [&[70_000, 4_000_000][..], &[4_000_000]] {
             let parts: Vec<Part> = lengths
                 .iter()

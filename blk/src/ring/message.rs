@@ -1,4 +1,4 @@
-//! Messages with descriptors (SCM_RIGHTS): what the kernel reads and writes of them besides their bytes.
+//! Messages with descriptors (SCM_RIGHTS): the parts that the kernel reads and writes besides their bytes.
 //!
 //! Source: unix(7), cmsg(3). One control message of one kind: a header and up to [`DESCRIPTORS_MAX`] descriptors.
 
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// Room for the largest control message: its header and its descriptors, in whole words.
 const CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + (DESCRIPTORS_MAX * size_of::<RawFd>()).next_multiple_of(8);
 
-/// Room for a control message.
+/// Memory of a control message.
 #[repr(C, align(8))]
 pub(super) struct Control([u8; CONTROL_BYTES]);
 
@@ -88,12 +88,12 @@ impl ReceiveMessage {
         &raw mut self.header
     }
 
-    /// What came besides the bytes; the receive ended well. Once.
+    /// Takes the descriptors that came with the bytes of a receive that ended well. Once.
     pub(super) fn take_descriptors(&mut self) -> Descriptors {
         let header = &self.header;
         let mut descriptors = Vec::new();
         // SAFETY: the kernel has filled the control buffer and stated in the header how far; the macros stay inside.
-        // The descriptors there are new and nobody else's.
+        // The descriptors there are new and have no other owner.
         unsafe {
             let mut next = libc::CMSG_FIRSTHDR(header);
             while let Some(message) = next.as_ref() {

@@ -1,16 +1,16 @@
-//! What may a worker's ring do?
+//! Restrictions of a worker's ring.
 //!
-//! A filter of system calls does not see what a ring does, so a ring has a list of its own, which nobody can make
-//! longer: it is made disabled, restricted once, and then enabled. Source: io_uring_register(2),
-//! IORING_REGISTER_RESTRICTIONS; Linux 5.10. What a device or a front end submits besides must be added here.
+//! A filter of system calls does not see a ring's operations, so a ring has a list of its own, which cannot grow: it is
+//! made disabled, restricted once, and then enabled. Source: io_uring_register(2), IORING_REGISTER_RESTRICTIONS; Linux
+//! 5.10. Other operations of a device or a front end must be added here.
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue};
 use std::io;
 
 /// Operations that a worker's ring does: those that this crate submits. A client's bytes never choose one; the kernel
-/// ends any other with EACCES, so that whoever writes to the ring's memory has no more than that.
-const OPERATIONS: [u8; 18] = [
+/// ends any other with EACCES, so that a writer to the ring's memory can do no more than that.
+const OPERATIONS: [u8; 16] = [
     opcode::Accept::CODE,
     opcode::AsyncCancel::CODE,
     opcode::Fallocate::CODE,
@@ -18,7 +18,6 @@ const OPERATIONS: [u8; 18] = [
     opcode::PollAdd::CODE,
     opcode::Read::CODE,
     opcode::ReadFixed::CODE,
-    opcode::Readv::CODE,
     opcode::Recv::CODE,
     opcode::RecvMsg::CODE,
     opcode::Send::CODE,
@@ -28,11 +27,10 @@ const OPERATIONS: [u8; 18] = [
     opcode::UringCmd16::CODE,
     opcode::Write::CODE,
     opcode::WriteFixed::CODE,
-    opcode::Writev::CODE,
 ];
 
-/// What is registered with it: files (2), fewer of them (6), none (3); the most threads that the kernel may make for it
-/// (19). Source: linux/io_uring.h, `io_uring_register_op`.
+/// Registrations with the ring: files (2), fewer of them (6), none (3); the most threads that the kernel may make for
+/// it (19). Source: linux/io_uring.h, `io_uring_register_op`.
 const REGISTRATIONS: [u8; 4] = [2, 3, 6, 19];
 
 /// The ring, which was made disabled, may do so much and is enabled.

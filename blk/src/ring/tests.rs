@@ -5,7 +5,7 @@ use crate::kick::Bell;
 use std::io::Write;
 use std::os::fd::AsFd;
 
-/// What ends until no operation is in flight any more.
+/// Collects events until no operation is in flight any more.
 fn events(ring: &mut Ring) -> Vec<HostEvent> {
     let (mut ended, mut events) = (Vec::new(), Vec::new());
     for _ in 0..10 {
@@ -22,7 +22,7 @@ fn events(ring: &mut Ring) -> Vec<HostEvent> {
 
 #[test]
 fn a_ring_that_is_gone_keeps_no_file_open() {
-    // Whoever writes to a pipe is told EPIPE as soon as the last reader has closed it.
+    // A writer to a pipe is told EPIPE as soon as the last reader has closed it.
     let bell = Bell::new().unwrap();
     let (reader, mut writer) = io::pipe().unwrap();
     let mut ring = Ring::new(bell.event()).unwrap();

@@ -1,4 +1,4 @@
-//! What a step reads of several workers, and that nobody waits for another.
+//! Tests of the sums that a step reads of several workers, and that no worker waits for another.
 
 use super::*;
 use crate::request::{Op, Status};
@@ -21,7 +21,7 @@ fn tuning(depth: u32, workers: usize) -> Arc<Tuning> {
     Tuning::new(&options(depth), workers).expect("its D is to be found")
 }
 
-/// What a step at `now_ns` would hand to the controller.
+/// Sample that a step at `now_ns` would hand to the controller.
 fn sample(tuning: &Tuning, now_ns: u64) -> Sample {
     let read = tuning.tuner.try_with(|tuner| {
         tuning.read(tuner, now_ns);
@@ -138,7 +138,7 @@ fn a_silence_is_what_the_silences_of_all_workers_have_in_common() {
 fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
     let (tuning, policy) = (tuning(64, 1), policy(64, 1));
     let mut meter = tuning.meter(HctxId(0), 0);
-    // Four at a time of those that wait, each 1 us: nothing is gained by more than four, and all is seen.
+    // Four of the waiting requests go at a time, each 1 us: more than four gain nothing, and all is seen.
     let (mut now_ns, mut steps, mut changes) = (0, 0, 0);
     let mut depth = 64;
     while steps < 100_000 && changes < 3 {
@@ -159,7 +159,7 @@ fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
     // Relaxed: one thread.
     assert_eq!(epoch, Some(tuning.epoch.0.load(Ordering::Relaxed)), "workers see that a time has begun");
     assert!(epoch > Some(0));
-    // Of the silences since then the longest counts, and not the last.
+    // The longest of the silences since then counts, and not the last.
     for after_us in [10, 60, 70] {
         reaped(&mut meter, 1, &policy, now_ns + after_us * US);
     }

@@ -1,4 +1,4 @@
-//! What does a worker offer a client while it calls it?
+//! Which operations does a worker offer a client while it calls it?
 //!
 //! Everything that a client asks for goes through here: requests to a device, operations of the worker's ring, times.
 //! Operations are counted, so that a client that is done is kept until its last one has ended.
@@ -42,8 +42,8 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
     fn submit(&mut self, device: DeviceIndex, submission: Submission) -> Result<(), Refused> {
         let flow = submission.flow;
         let core = &mut *self.core;
-        // Behind those who wait already, or a client that refills each place as it frees would never let the flow fall
-        // to where the others are told, and they would wait for ever.
+        // Behind clients that wait already, or a client that refills each place as it frees would never let the flow
+        // fall to the level at which the others are told, and they would wait for ever.
         let waiting = Waiting { device, flow, client: self.client };
         if core.told != Some(self.client) && core.waiting.iter().any(|other| other.is_for(device, flow)) {
             core.wait(waiting);

@@ -1,5 +1,5 @@
-//! A worker's part in what changes while it runs: bounds of flows, devices that come and go, and requests whose end
-//! somebody waits for (`engine/flows.rs`, `engine/devices.rs`).
+//! A worker's part in changes while it runs: bounds of flows, devices that come and go, and requests whose end a caller
+//! waits for (`engine/flows.rs`, `engine/devices.rs`).
 //!
 //! Answers: when may a place, a range of bytes or an index be another's, as far as this worker is concerned? It is told
 //! by mail, between two turns of the loop, and answers when the last request of its own has ended.
@@ -13,30 +13,30 @@ use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::Policy;
 use std::sync::mpsc;
 
-/// The context of a device, and what the device is.
+/// The context of a device, and its properties.
 pub(super) type Opened<P> = (HwCtx<P>, DeviceInfo);
 
-/// How devices come and go on a host.
+/// Opens and closes devices of a host.
 pub(super) struct LiveDevices<H, P: Policy> {
     /// The context of a device that has come; or one sentence for the user.
     pub(super) open: fn(&mut H, u16) -> Result<Opened<P>, String>,
-    /// A device goes: what stands in its place until the next. Nothing that its queue has put on the host is an event
-    /// any more.
+    /// A device goes: returns a stand-in until the next. Nothing that its queue has put on the host is an event any
+    /// more.
     pub(super) close: fn(&mut H, u16) -> Opened<P>,
 }
 
-/// Requests that were admitted by a time, and who waits for the end of the last of them.
+/// Requests that were admitted by a time, and the caller that waits for the last one's end.
 pub(super) struct Ending {
     device: u16,
     whose: Remains,
     until_ns: u64,
-    /// Nobody waits any longer then.
+    /// End of the caller's patience.
     given_up_ns: u64,
     gone: mpsc::Sender<()>,
 }
 
 impl<H: Host<P>, P: Policy> Core<H, P> {
-    /// Another context for a device, in the place of the one that was, or behind the last.
+    /// Puts a device's context in the place of the old one, or behind the last.
     fn put(&mut self, device: u16, (hctx, info): Opened<P>) {
         let (device, plug) = (usize::from(device), Plug::of(&hctx));
         if device < self.hctxs.len() {
@@ -51,7 +51,7 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
 }
 
 impl<H: Host<P>, P: Policy> Worker<H, P> {
-    /// The same with devices that come and go.
+    /// Sets how devices come and go on its host.
     #[must_use]
     #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only the loop on a thread has devices that come"))]
     pub(super) fn with_devices(self, devices: LiveDevices<H, P>) -> Worker<H, P> {
@@ -65,11 +65,11 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// Reports the requests of which none is left.
     pub(super) fn tell_ended(&mut self) {
         let (hctxs, now_ns) = (&self.core.hctxs, self.core.now_ns);
-        // Without an answer. A device that hangs would else leave one more to look for in each turn with each question.
+        // Expired questions go unanswered: on a device that hangs, each would else cost a look in every turn.
         self.ending.retain(|ending| now_ns < ending.given_up_ns);
         let is_over = |ending: &mut Ending| !hctxs[ending.device as usize].has_any(ending.whose, ending.until_ns);
         for Ending { gone, .. } in self.ending.extract_if(.., is_over) {
-            // Who no longer waits needs no answer.
+            // A caller that no longer waits needs no answer.
             let _ = gone.send(());
         }
     }
@@ -88,7 +88,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         };
         let opened = open(&mut self.core.host, device)?;
         self.core.put(device, opened);
-        self.completions.reserve(self.core.hctxs.iter().map(HwCtx::completions_max).sum());
+        self.completions.reserve(self.core.hctxs.iter().map(HwCtx::queue_depth).sum());
         Ok(())
     }
 

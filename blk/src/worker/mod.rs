@@ -9,8 +9,8 @@
 //!   room ─▶ turn_end of each client that was called ─▶ enter the host (sleep if nothing is left to do)
 //! ```
 //!
-//! # What it runs on
-//! The loop is a function of state, and of what its [`Host`] says: a thread with its io_uring (`thread.rs`, feature
+//! # Where it runs
+//! The loop is a function of state, and of its [`Host`]'s answers: a thread with its io_uring (`thread.rs`, feature
 //! `uring`), a virtual core of the simulator, or a test. All of them run this code.
 //!
 //! # How long a turn is
@@ -60,15 +60,15 @@ const ROUNDS_MAX: usize = 4;
 /// Places of a table that one turn sweeps: about a microsecond.
 const SWEEP_PLACES: usize = 256;
 
-/// What a worker is told at its start.
+/// Options of a worker, fixed at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerOptions {
     /// A worker whose next device event is nearer than this goes round again instead of sleeping, ns.
     pub spin_ns: u64,
-    /// How long a worker that waits for another one spins before it sleeps, ns, as long as that pays; 0: it sleeps at
+    /// Time that a worker that waits for another spins before it sleeps, ns, as long as that pays; 0: it sleeps at
     /// once.
     pub patience_ns: u64,
-    /// Operations whose ends one look at the host brings, at most: memory for so many is taken at the start.
+    /// Most ended operations that one look at the host brings: memory for so many is taken at the start.
     pub ended_max: usize,
     /// Turns end for the sake of fairness ([`HwCtx::begin_turn`]). Off for clients that have staged all that they have:
     /// there are no sockets in which requests could wait.
@@ -76,13 +76,13 @@ pub struct WorkerOptions {
 }
 
 impl Default for WorkerOptions {
-    /// For a device that says itself when it has something, on real cores.
+    /// Options for a device that interrupts, on real cores.
     fn default() -> WorkerOptions {
         WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0, fair_turns: true }
     }
 }
 
-/// A client and what it has in flight.
+/// A client and its operations in flight.
 struct Slot {
     client: Option<Box<dyn Client>>,
     caps: Option<Arc<Caps>>,
@@ -91,13 +91,13 @@ struct Slot {
 
 #[derive(Clone, Copy)]
 struct Counts {
-    /// That keep it.
+    /// Operations that keep this client alive.
     operations: u32,
     requests: u32,
     /// Timers, polls and counts.
     waits: u32,
     called: bool,
-    /// That it passes, or [`NO_TURNSTILE`].
+    /// Turnstile that it passes, or [`NO_TURNSTILE`].
     turnstile: u32,
 }
 
@@ -120,7 +120,7 @@ struct Core<H: Host<P>, P: Policy> {
     // Dropped before the device queues, whose memory a host's ring may still point to.
     host: H,
     now_ns: u64,
-    /// Which one it is.
+    /// Number of this turn.
     turn: u64,
     hctxs: Vec<HwCtx<P>>,
     infos: Vec<DeviceInfo>,
@@ -135,26 +135,26 @@ struct Core<H: Host<P>, P: Policy> {
     turnstiles: Turnstiles,
 }
 
-/// Requests of one device gather while clients are called, so that one doorbell is for many and neighbours find each
-/// other. Not for long: a flow with requests staged holds global virtual time where it is, and so may keep the device
+/// Requests of one device gather while clients are called, so that one doorbell is for many. Not for
+/// long: a flow with requests staged holds global virtual time where it is, and so may keep the device
 /// from others. Where clients take long, it should not be for the length of a whole turn.
 struct Plug {
     /// Calls of clients that gather ([`crate::path::PathOptions::plug`]).
     calls_max: u32,
     /// Calls since the first request, that call included.
     calls: u32,
-    /// Something has gathered.
+    /// A request has gathered.
     is_in: bool,
-    /// Of the last submission.
+    /// Flow of the last submission.
     last_flow: FlowId,
 }
 
-/// What became of a round of run and reap.
+/// Outcome of a round of run and reap.
 #[derive(Clone, Copy, Default)]
 struct Round {
     /// There may be more to dispatch.
     again: bool,
-    /// Something was dispatched or collected.
+    /// A request was dispatched or collected.
     has_moved: bool,
 }
 
@@ -168,7 +168,7 @@ impl Plug {
     }
 }
 
-/// Flows that have room again, clients of one that are told, and those that found a place.
+/// Flows that have room again, clients of one that are told, and clients that found a place.
 #[derive(Default)]
 struct Room {
     flows: Vec<FlowId>,
@@ -184,7 +184,7 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     called: Vec<u32>,
     completions: Vec<(Owner, Completion)>,
     ended: Vec<Ended>,
-    /// For [`Worker::tell_room`], empty between two calls.
+    /// Lists of [`Worker::tell_room`], empty between two calls.
     room: Room,
     patience: Patience,
     /// The last turn found nothing to do.
@@ -194,12 +194,12 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     drained: Option<mpsc::Sender<()>>,
     /// Drains of some clients that are not over.
     leaving: Vec<Leaving>,
-    /// Devices that are frozen and not yet quiet, and who waits for that.
+    /// Devices that are frozen and not yet quiet, and the waiting callers.
     freezing: Vec<(u16, mpsc::Sender<()>)>,
     /// A look at all requests, of which a piece is made in each turn.
     sweeping: Option<Sweep>,
     pausing: Pausing,
-    /// Requests of which some are left, and who waits for their end.
+    /// Requests of which some are left, and the waiting callers.
     ending: Vec<Ending>,
     /// How devices come and go; `None`: those of the start stay.
     devices: Option<LiveDevices<H, P>>,
@@ -207,7 +207,7 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     stopped: bool,
 }
 
-/// Clients that were asked to drain and are not gone, and who waits for that.
+/// Clients that were asked to drain and are not gone, and the waiting caller.
 struct Leaving {
     whose: Whose,
     clients: Vec<u32>,
@@ -249,8 +249,8 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         round
     }
 
-    /// A client was called. Hands to the devices for which enough has gathered what their policies grant, without
-    /// looking for completions.
+    /// A client was called. Hands requests that the policies grant to the devices for which enough have gathered,
+    /// without looking for completions.
     fn dispatch_if_due(&mut self) {
         let Core { host, hctxs, now_ns, plugs, staged, .. } = self;
         let mut more = false;
@@ -267,7 +267,7 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         *staged = more;
     }
 
-    /// A policy holds back what is staged here until another worker has gone on.
+    /// A policy holds back the requests staged here until another worker has gone on.
     fn is_held_back(&self) -> bool {
         self.hctxs.iter().any(HwCtx::is_held_back)
     }
@@ -288,7 +288,7 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
                 break true;
             }
             if now_ns > until_ns {
-                // The sleep that follows is shorter by what was spun.
+                // The sleep that follows is shorter by the time spun.
                 self.now_ns = now_ns;
                 break false;
             }
@@ -298,18 +298,19 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         something_came
     }
 
-    /// When the worker must look at a device again, if nothing else happens before.
+    /// Time at which the worker must look at a device again, if nothing else happens before.
     fn next_event_ns(&self) -> Option<u64> {
         self.hctxs.iter().filter_map(HwCtx::next_event_ns).chain(self.turnstiles.next_ns()).min()
     }
 }
 
 impl<H: Host<P>, P: Policy> Worker<H, P> {
-    /// A worker without clients. `hctxs` are its contexts and `infos` what their devices are, both by [`DeviceIndex`].
+    /// A worker without clients. `hctxs` are its contexts and `infos` their devices' properties, both by
+    /// [`DeviceIndex`].
     pub fn new(mut host: H, hctxs: Vec<HwCtx<P>>, infos: Vec<DeviceInfo>, options: WorkerOptions) -> Worker<H, P> {
         assert_eq!(hctxs.len(), infos.len(), "a context for each device");
-        // What one reap of each device brings at most.
-        let completions_max = hctxs.iter().map(HwCtx::completions_max).sum();
+        // Most completions of one reap of all devices.
+        let completions_max = hctxs.iter().map(HwCtx::queue_depth).sum();
         let now_ns = host.now_ns();
         let plugs = hctxs.iter().map(Plug::of).collect();
         Worker {
@@ -357,8 +358,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 
     /// One turn, and the entry of the host that follows it. False: [`Mail::Stop`] has come, and there is no other turn.
     ///
-    /// For who steps several workers on one thread: such a host's [`Host::enter_and_wait`] returns at once, and the
-    /// next step comes when the sleep would have ended.
+    /// For a caller that steps several workers on one thread: such a host's [`Host::enter_and_wait`] returns at once,
+    /// and the next step comes when the sleep would have ended.
     ///
     /// # Panics
     /// As [`Worker::work`].
@@ -371,10 +372,11 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         !self.stopped
     }
 
-    /// Takes in a client that was made elsewhere, and starts it. One that comes while the worker drains is dropped.
+    /// Takes in a client that was made elsewhere, and starts it. A client that comes while the worker drains is
+    /// dropped.
     ///
-    /// For an embedder that runs the worker on its own thread: what comes by [`Mail::Attach`] must be `Send`, this need
-    /// not.
+    /// For an embedder that runs the worker on its own thread: a client that comes by [`Mail::Attach`] must be `Send`,
+    /// this one need not.
     pub fn adopt(&mut self, client: Box<dyn Client>) {
         if self.draining {
             return;
@@ -387,7 +389,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.clients.push(slot);
             (self.clients.len() - 1) as u32
         };
-        // For one that waits on one device; memory for more is taken when it does.
+        // Room for clients that wait on one device; memory for more is taken when they do.
         let clients = self.clients.len();
         let Room { told, served, .. } = &mut self.room;
         [told, served].into_iter().for_each(|list| list.reserve(clients));
@@ -396,12 +398,12 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         self.pause_newcomer(client);
     }
 
-    /// What it runs on.
+    /// The host it runs on.
     pub fn host(&self) -> &H {
         &self.core.host
     }
 
-    /// What it runs on.
+    /// The host it runs on.
     pub fn host_mut(&mut self) -> &mut H {
         &mut self.core.host
     }
@@ -416,7 +418,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         &mut self.core.hctxs
     }
 
-    /// Ends it where it stands: its clients are dropped, and what they had admitted remains in the contexts.
+    /// Ends it where it stands: its clients are dropped, and their admitted requests remain in the contexts.
     pub fn into_parts(self) -> (H, Vec<HwCtx<P>>) {
         (self.core.host, self.core.hctxs)
     }
@@ -446,7 +448,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             again = round.again;
             self.is_idle &= !round.has_moved;
             self.deliver();
-            // What has not moved although there is more waits for the next turn.
+            // If nothing moved although there is more, it waits for the next turn.
             let goes_on = again && round.has_moved;
             if !self.core.staged && !goes_on {
                 break;
@@ -512,14 +514,14 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                     self.abort(0..self.clients.len() as u32);
                 }
                 Mail::DrainSome { whose, gone } => self.drain_some(whose, gone),
-                // Those that were asked to drain, whatever they are called now.
+                // Clients that were asked to drain, whatever their label is now.
                 Mail::AbortSome(whose) => {
                     let meant = self.leaving.iter().filter(|leaving| leaving.whose == whose);
                     let clients: Vec<u32> = meant.flat_map(|leaving| &leaving.clients).copied().collect();
                     clients.iter().for_each(|client| self.core.host.abort(Some(*client)));
                     self.abort(clients);
                 }
-                // Whoever asked before waits no longer.
+                // An earlier sweep is dropped: its caller no longer waits.
                 Mail::Sweep(sweep) => self.sweeping = Some(sweep),
                 Mail::StartTrace { capacity } => {
                     self.core.hctxs.iter_mut().for_each(|hctx| hctx.start_trace(capacity));
@@ -543,7 +545,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 }
                 Mail::SetLimits { device, flow, limits, is_new, done } => {
                     self.set_limits(device, flow, limits, is_new);
-                    // Whoever no longer waits needs no answer.
+                    // A caller that no longer waits needs no answer.
                     let _ = done.send(());
                 }
                 Mail::Grow { device, limits } => self.core.hctxs[device as usize].grow(&limits),
@@ -588,7 +590,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     fn tell_quiet(&mut self) {
         let hctxs = &self.core.hctxs;
         for (_, waiter) in self.freezing.extract_if(.., |(device, _)| hctxs[*device as usize].is_quiet()) {
-            // Whoever no longer waits thaws us all the same.
+            // A caller that no longer waits thaws us all the same.
             let _ = waiter.send(());
         }
     }
@@ -671,8 +673,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         self.completions = completions;
     }
 
-    /// Tells the clients that were refused that there is room again, in the order in which they were refused. Who got a
-    /// place waits behind who got none next time.
+    /// Tells the clients that were refused that there is room again, in the order in which they were refused. A client
+    /// that got a place goes behind those that got none next time.
     fn tell_room(&mut self) {
         let mut room = std::mem::take(&mut self.room);
         let Room { flows, told, served } = &mut room;
@@ -724,7 +726,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                     self.core.turnstiles.leave(turnstile, client, self.core.now_ns);
                 }
                 self.leaving.iter_mut().for_each(|leaving| leaving.clients.retain(|other| *other != client));
-                // Else those behind it would wait until the next room, at which nobody would answer in its place.
+                // Else clients behind it would wait until the next room, at which none would answer in its place.
                 self.core.waiting.retain(|waiting| waiting.client != client);
                 self.free.push(client);
             }
@@ -740,7 +742,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
     }
 
-    /// After a call of a client: those that follow shall not wait for what this one staged, nor it for them.
+    /// After a call of a client: later clients shall not wait for its requests, nor it for theirs.
     fn dispatch_if_due(&mut self) {
         if self.core.staged {
             self.core.dispatch_if_due();

@@ -1,12 +1,12 @@
 //! A worker that holds still, so that another process can take the engine's place.
 //!
-//! Every client is asked to pause, and what waits for a device is given back to clients that all take it. When none has
-//! an operation or request under way and no context has anything on its device, the worker reports that it is quiet;
-//! what travels is handed over only then. A client that comes meanwhile (another worker had accepted it before it was
-//! asked) is started and paused at once, and the worker is quiet again when that has ended; if it takes nothing back,
-//! nothing more is given back. Timers and polls stay: they move no byte.
+//! Every client is asked to pause, and requests that wait for a device are given back if all clients take them. When
+//! none has an operation or request under way and no context has anything on its device, the worker reports that it is
+//! quiet; the clients' state is handed over only then. A client that comes meanwhile (another worker had accepted it
+//! before it was asked) is started and paused at once, and the worker is quiet again when that has ended; if it takes
+//! nothing back, nothing more is given back. Timers and polls stay: they move no byte.
 //!
-//! Invariant: while a worker is quiet, nothing that it does changes a socket or a device.
+//! Invariant: while a worker is quiet, it changes no socket and no device.
 
 use super::{Slot, Worker};
 use crate::client::PackedClient;
@@ -15,7 +15,7 @@ use mqfq_sched::policy::Policy;
 use std::io;
 use std::sync::mpsc;
 
-/// Whether clients are paused, and who waits for that.
+/// Whether clients are paused, and the waiting callers.
 #[derive(Default)]
 pub(super) struct Pausing {
     is_on: bool,
@@ -26,7 +26,7 @@ pub(super) struct Pausing {
 type Reply = mpsc::Sender<io::Result<Vec<PackedClient>>>;
 
 impl Pausing {
-    /// Somebody waits.
+    /// A caller waits for an answer.
     pub(super) fn is_asked(&self) -> bool {
         self.quiet.is_some() || self.pack.is_some()
     }
@@ -42,7 +42,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         if recalls && self.clients.iter().all(takes_back) {
             self.recall(true);
         }
-        // As in a drain: what was read goes on, whatever it waits for.
+        // As in a drain: requests that were read go on past their caps.
         self.core.turnstiles.open(true);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.pause(context));
@@ -83,7 +83,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         if !self.clients.iter().all(is_quiet) || !self.core.hctxs.iter().all(|hctx| hctx.is_idle()) {
             return;
         }
-        // Whoever no longer waits has the workers resumed.
+        // A caller that no longer waits has the workers resumed.
         if let Some(quiet) = self.pausing.quiet.take() {
             let _ = quiet.send(());
         }

@@ -1,5 +1,5 @@
-//! The loop on a host of the test's making: virtual time, no thread, no ring. What happens while a worker sleeps is
-//! said beforehand; a worker that sleeps with nothing left to come is told to stop.
+//! The loop on a host of the test's making: virtual time, no thread, no ring. Events while a worker sleeps are set
+//! beforehand; a worker that sleeps with nothing left to come is told to stop.
 
 use super::*;
 use crate::buffer::Buffer;
@@ -32,13 +32,13 @@ pub(super) struct Alarm {
     user: u32,
 }
 
-/// One sleep: for how long at most, and whether the policy held back what was staged.
+/// One sleep: for how long at most, and whether the policy held back staged requests.
 pub(super) type Sleep = (Option<u64>, bool);
 
 #[derive(Default)]
 pub(super) struct VirtualHost {
     now_ns: u64,
-    /// What passes until the next look at the time.
+    /// Time that passes at each look at the clock.
     look_ns: u64,
     bell: WakeWord,
     kicked: Vec<HctxId>,
@@ -48,9 +48,9 @@ pub(super) struct VirtualHost {
     rung: Vec<Option<Alarm>>,
     ended: Vec<Ended>,
     sleeps: Vec<Sleep>,
-    /// What happens in the next sleeps.
+    /// Events of the next sleeps.
     nights: VecDeque<fn(&mut VirtualHost)>,
-    /// What happens in the middle of the next rounds of a turn, when ended operations were taken.
+    /// Events in the middle of the next rounds of a turn, when ended operations were taken.
     rounds: VecDeque<fn(&mut VirtualHost)>,
     /// Requests that the loop said were submitted, dispatched and completed; turns.
     said: [usize; 4],
@@ -157,7 +157,7 @@ impl Host for VirtualHost {
     }
 }
 
-/// What clients saw: at which time what.
+/// Calls that clients saw, with their times.
 type Log = Rc<RefCell<Vec<(u64, Saw)>>>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,8 +169,7 @@ enum Saw {
     Dropped,
 }
 
-/// Submits its requests and asks for its timers at the start, writes down what comes, and is done when it is told to
-/// be.
+/// Submits its requests and asks for its timers at the start, records the calls, and is done when it is told to be.
 struct Witness {
     requests: u64,
     timers: Vec<(u64, u32)>,
@@ -253,7 +252,7 @@ impl Drop for Witness {
     }
 }
 
-/// Asks for so many timers at one time, and at each of them submits a request.
+/// Asks for `timers` timers at one time, and submits a request at each.
 struct Ticker {
     timers: u32,
     in_flight: u32,
@@ -291,7 +290,7 @@ impl Client for Ticker {
     }
 }
 
-/// A queue that completes each command so long after its doorbell.
+/// A queue that completes each command `latency_ns` after its doorbell.
 struct Slow {
     latency_ns: u64,
     rung_ns: Vec<(u64, Command)>,
@@ -328,7 +327,7 @@ fn workers(count: u16, latency_ns: u64, requests_max: u32) -> Vec<Worker<Virtual
     workers_with(count, latency_ns, requests_max, 1, PathOptions::default())
 }
 
-/// The same with another D and other things done to requests.
+/// Workers with this D and path.
 fn workers_with(
     count: u16,
     latency_ns: u64,
@@ -415,7 +414,7 @@ fn a_worker_that_goes_round_until_its_device_has_something_says_that_it_spun() {
     worker.adopt(Witness::new(2, &[], &Log::default()));
     worker.work();
     assert_eq!(worker.host().sleeps, [(None, false)], "not before the end of the second");
-    // Of two times 70 us, all turns but those that gave or took a request.
+    // Two times 70 us, less the turns that gave or took a request.
     let spun_ns = worker.host().spun_ns;
     assert!((130_000..140_000).contains(&spun_ns), "{spun_ns}");
 }

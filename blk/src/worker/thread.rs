@@ -1,7 +1,7 @@
-//! The worker as a thread: one core, one ring, and what it shares with the other workers of an engine.
+//! The worker as a thread: one core, one ring, and the state that the workers of an engine share.
 //!
-//! News of others for a worker come through its bell (`kick.rs`): a policy's kick, a device's interrupt, mail.
-//! Each is published before the bell is rung, and a turn begins with `woke`, so a worker that finds nothing after its
+//! News from outside reach a worker through its bell (`kick.rs`): a policy's kick, a device's interrupt, mail. Each is
+//! published before the bell is rung, and a turn begins with `woke`, so a worker that finds nothing after its
 //! `may_sleep` answered true has seen everything published before (W1 of `mqfq_sched::wake`).
 //!
 //! This file is the only one of the crate that makes threads.
@@ -41,27 +41,27 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
-/// A device's policy, and what tunes it.
+/// A device's policy, and its tuning.
 #[derive(Clone)]
 pub(crate) struct Running {
     pub(crate) policy: Arc<AnyPolicy>,
     pub(crate) tuning: Option<Arc<Tuning>>,
 }
 
-/// What a device is to a worker.
+/// A device, as the workers share it.
 pub(crate) struct SharedDevice {
     pub(crate) device: Arc<dyn Device>,
-    /// What the workers start with; they keep it, or what they were given since.
+    /// Policy that workers start with; each keeps it, or the one it was given since.
     pub(crate) running: Mutex<Running>,
     pub(crate) queues: DeviceQueues,
     pub(crate) queue_depth: u16,
     pub(crate) limits: Vec<StageLimits>,
     pub(crate) cost: CostModel,
-    /// What writes cost, if that is followed.
+    /// Cost of writes, if it is followed.
     pub(crate) write_cost: Option<Arc<WriteCost>>,
     pub(crate) path: PathOptions,
     pub(crate) split: Arc<SplitControl>,
-    /// What each worker counts, by worker, once it has started.
+    /// Counters of each worker, by worker, once it has started.
     pub(crate) boards: Box<[OnceLock<Arc<Board>>]>,
 }
 
@@ -82,7 +82,7 @@ impl SharedDevice {
 #[repr(align(128))]
 struct Mailbox(Mutex<Letters>);
 
-/// A worker's turns and what it takes of the machine, away from its neighbours' as above. It alone writes them.
+/// A worker's turns and its use of the machine, away from its neighbours' as above. It alone writes them.
 #[derive(Default)]
 #[repr(align(128))]
 struct Pace {
@@ -94,11 +94,11 @@ struct Pace {
     thread: AtomicI32,
 }
 
-/// Mail that waits, and whether anybody will read it.
+/// Mail that waits, and whether a worker will read it.
 #[derive(Default)]
 struct Letters {
     waiting: VecDeque<Mail>,
-    /// The worker panicked: what is sent to it is dropped, and with it whatever the sender waits for.
+    /// The worker panicked: mail to it is dropped, and with it the sender's reply channel.
     is_closed: bool,
 }
 
@@ -108,7 +108,7 @@ pub(crate) type OnPanic = Box<dyn FnOnce(usize) + Send>;
 /// Called with the index of a device whose commands take too long, on the worker's thread: by several at once.
 pub(crate) type OnTrouble = Box<dyn Fn(usize, Trouble) + Send + Sync>;
 
-/// What is to be done when the first worker panics, and whether that has happened.
+/// Action for the first worker that panics, and whether one has.
 #[derive(Default)]
 struct Alarm {
     panicked: Option<usize>,
@@ -122,10 +122,10 @@ impl Alarm {
     }
 }
 
-/// What the workers of an engine share.
+/// State that the workers of an engine share.
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
-    /// Who steps the workers; `None`: each has a thread of its own.
+    /// How the caller steps the workers; `None`: each has a thread of its own.
     pub(crate) steps: Option<Steps>,
     pub(crate) bells: Vec<Arc<Bell>>,
     mailboxes: Vec<Mailbox>,
@@ -172,7 +172,7 @@ impl Shared {
 
     /// All devices, by index.
     pub(crate) fn devices(&self) -> MutexGuard<'_, Vec<Option<Arc<SharedDevice>>>> {
-        // A list is whole even if who held it panicked.
+        // A list is whole even if its holder panicked.
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -200,13 +200,13 @@ impl Shared {
         self.bells[worker].kick();
     }
 
-    /// The worker panicked and is gone: nobody waits for its answers any more, and whoever asked is told.
+    /// The worker panicked and is gone: its answers are waited for no longer, and callers that asked are told.
     fn close(&self, worker: usize) {
         let mut letters = self.mailbox(worker);
         letters.is_closed = true;
         let unread = std::mem::take(&mut letters.waiting);
         drop(letters);
-        // First: what is dropped with the letters may panic in turn.
+        // First: values dropped with the letters may panic, too.
         self.raise_alarm(|alarm| alarm.panicked = alarm.panicked.or(Some(worker)));
         drop(unread);
     }
@@ -274,8 +274,8 @@ pub(crate) fn start(
             let _ = machine::pin(cpu);
         }
         let all_shared = shared.clone();
-        // What a panic leaves behind is dropped on its way up here; only the shared mailbox and alarm are used after
-        // it.
+        // Values that a panic leaves behind are dropped on its way up here; only the shared mailbox and alarm are used
+        // after it.
         let ended = catch_unwind(AssertUnwindSafe(move || match open(shared, index) {
             Ok(mut worker) => {
                 let told = started.send(Ok(()));
@@ -284,12 +284,11 @@ pub(crate) fn start(
                     worker.work();
                 }
             }
-            // The engine that started us waits for this; if it is gone there is nobody to tell.
+            // The engine that started us waits for this; if it is gone the result has no reader.
             Err(error) => drop(started.send(Err(error))),
         }));
         if ended.is_err() && catch_unwind(AssertUnwindSafe(|| all_shared.close(index))).is_err() {
-            // Whoever was to act on the panic could not: nobody would ever hear of the worker, and its clients wait for
-            // ever.
+            // The action on the panic failed: the panic would go unreported, and the worker's clients wait for ever.
             std::process::abort();
         }
     })
@@ -314,7 +313,7 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
     Desk::worker(host, ring::COMPLETION_ENTRIES as usize)
 }
 
-/// What stands where a device was: it is never asked for anything.
+/// A stand-in for a device that is gone: it is never asked for anything.
 fn vacant() -> (HwCtx<AnyPolicy>, DeviceInfo) {
     let id = HctxId(0);
     let device = NullDevice::new(1);
@@ -333,7 +332,7 @@ fn vacant() -> (HwCtx<AnyPolicy>, DeviceInfo) {
     (hctx, device.info())
 }
 
-/// A worker's part in its engine, whatever it runs on: its bell, its mail, its queue of each device.
+/// A worker's part in its engine, on any host: its bell, its mail, its queue of each device.
 pub struct Desk {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: usize,
@@ -384,7 +383,7 @@ pub trait AtDesk: Host {
         None
     }
 
-    /// A device goes, and what its queue has put on the host is no event any more.
+    /// Drops a device; operations that its queue has put on the host are no events any more.
     fn close_device(&mut self, device: u16) {
         let _ = device;
     }
@@ -533,7 +532,7 @@ fn close_device<H: AtDesk>(host: &mut H, device: u16) -> (HwCtx<AnyPolicy>, Devi
     vacant()
 }
 
-/// What a worker's loop runs on here: see [`Host`].
+/// A worker's surroundings on a thread: see [`Host`].
 struct ThreadHost {
     desk: Desk,
     ring: Ring,

@@ -1,7 +1,7 @@
-//! Who gets how much of a worker whose own time is scarce: clients with sockets, on a device that answers at once.
+//! How is a worker shared out when its own time is scarce: clients with sockets, on a device that answers at once.
 //!
-//! A turn of the loop is the unit of time here: what was sent at the end of one is answered by the clients, and lies in
-//! their sockets when the next one looks.
+//! A turn of the loop is the unit of time here: clients answer at once to replies sent at the end of one, and their
+//! requests lie in their sockets when the next turn looks.
 
 use super::tests::VirtualHost;
 use super::*;
@@ -27,7 +27,7 @@ type Done = Rc<Cell<u64>>;
 struct Connection {
     flow: FlowId,
     length_bytes: u32,
-    /// In its socket.
+    /// Requests in its socket.
     waiting: u32,
     /// The most that one look brings.
     look_max: u32,
@@ -106,7 +106,7 @@ impl Client for Connection {
     }
 }
 
-/// What the connections of one tenant are like.
+/// Connections of one tenant.
 #[derive(Clone, Copy)]
 struct Load {
     connections: u32,
@@ -123,7 +123,7 @@ impl Load {
     }
 }
 
-/// A worker with two tenants of weights 1:3, and what each of them completed.
+/// A worker with two tenants of weights 1:3, and their completions.
 fn worker_of(fair_turns: bool, loads: [Load; 2]) -> (Worker<VirtualHost>, [Done; 2]) {
     let options = PolicyOptions { depth: 64, ..PolicyOptions::new(PolicyKind::Mqfq) };
     let weights = [100, 300].map(|weight| Weight::new(weight).unwrap());
@@ -210,7 +210,7 @@ fn sizes_do_not_count_either() {
     }
 }
 
-/// As writes are: of their payloads one look at a socket brings a part.
+/// Requests like writes: one look at a socket brings a part of their payloads.
 #[test]
 fn a_tenant_of_which_each_look_brings_little_keeps_its_last_request_staged_and_its_share() {
     for look_max in [2, 3, 8] {
@@ -235,7 +235,7 @@ fn where_nobody_competes_turns_are_as_long_as_ever() {
     }
 }
 
-/// Few requests in flight of each of many connections: they are all served in each turn, and share what a look costs.
+/// Few requests in flight of each of many connections: each turn serves them all, and they share the cost of a look.
 #[test]
 fn turns_that_serve_shallow_tenants_are_as_long_as_ever() {
     for depth in [1, 2, 8, 15] {

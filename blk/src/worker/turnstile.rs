@@ -1,4 +1,4 @@
-//! Who waits on this worker for a cap, and whose turn is it when there is room?
+//! Which clients of this worker wait for a cap, and whose turn is it when there is room?
 //!
 //! Clients with the same caps (`cap.rs`) pass one turnstile of their worker. Only its first request waits: it has a
 //! *reservation*, its place in the cap's time, which no other worker can take. The clients behind it have none. They
@@ -13,7 +13,7 @@
 //! * One reservation per turnstile, and reservations of a cap have their turns in the order in which they were made: at
 //!   one request per second each worker with clients gets its turn.
 //! * A reservation is for the request that made it. If another client comes in its place, the difference is settled
-//!   with the cap. If nobody comes, it is given back.
+//!   with the cap. If none comes, it is given back.
 //!
 //! Cost: nothing to a client without caps but a comparison. With caps two read-modify-writes for each limit, of a word
 //! that the workers share. Memory is taken when a client learns of its caps.
@@ -27,13 +27,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-/// Of a client that has no caps, or none with a limit.
+/// Turnstile of a client that has no caps, or none with a limit.
 pub(super) const NO_TURNSTILE: u32 = u32::MAX;
 
 /// The place of one request in the time of a cap.
 #[derive(Clone, Copy, Debug)]
 struct Reservation {
-    /// Which of [`Caps::in_order`].
+    /// Index in [`Caps::in_order`].
     stage: usize,
     due: Due,
     bytes: u32,
@@ -48,12 +48,12 @@ struct Turnstile {
     reservation: Option<Reservation>,
     /// Clients that were refused, in the order of their turns.
     waiting: VecDeque<u32>,
-    /// It stands in the list of those that are due some time.
+    /// It is in the list of turnstiles that are due some time.
     is_listed: bool,
 }
 
 impl Turnstile {
-    /// The reservation, if it is not due yet at any of its caps. `None`: whoever comes may pass.
+    /// The reservation, if it is not due yet at any of its caps. `None`: the client may pass.
     fn hold_up(&mut self, bytes: u32, now_ns: u64) -> Option<Reservation> {
         let caps = self.caps.in_order();
         let reservation_at = |stage: usize, bytes: u32| {
@@ -85,7 +85,7 @@ impl Turnstile {
         }
     }
 
-    /// It waits no more.
+    /// Takes the reservation and ends its wait.
     fn take_reservation(&mut self, now_ns: u64) -> Option<Reservation> {
         let reservation = self.reservation.take()?;
         if let Some((_, why)) = reservation.since {
@@ -100,16 +100,16 @@ impl Turnstile {
 pub(super) struct Turnstiles {
     all: Vec<Turnstile>,
     free: Vec<u32>,
-    /// When to look at which. A time may be that of an earlier reservation.
+    /// Times to look at turnstiles. A time may be that of an earlier reservation.
     due: BinaryHeap<Reverse<(u64, u32)>>,
     /// The client that is told of room, and need not wait behind others.
     told: Option<u32>,
-    /// Everybody passes: the worker drains, or pauses.
+    /// All clients pass: the worker drains, or pauses.
     is_open: bool,
 }
 
 impl Turnstiles {
-    /// Another client passes the turnstile of these caps. Which that is.
+    /// Adds a client to the turnstile of these caps; returns its number.
     pub(super) fn enter(&mut self, caps: &Arc<Caps>) -> u32 {
         if let Some(known) = self.all.iter().position(|of| of.clients > 0 && Arc::ptr_eq(&of.caps, caps)) {
             let of = &mut self.all[known];
@@ -153,8 +153,8 @@ impl Turnstiles {
         was_waiting
     }
 
-    /// A request of so many bytes may be staged now; if not, its client waits, and is told. `is_told`: its client has
-    /// waited for room in the stage, and is not behind those who wait here.
+    /// Whether a request may be staged now; if not, its client waits, and is told. `is_told`: its client has waited for
+    /// room in the stage, and is not behind the clients that wait here.
     pub(super) fn pass(&mut self, turnstile: u32, client: u32, is_told: bool, bytes: u32, now_ns: u64) -> bool {
         if self.is_open {
             return true;
@@ -171,8 +171,8 @@ impl Turnstiles {
         true
     }
 
-    /// The request of so many bytes that passed has been staged: the reservation is used. Without this call it stays,
-    /// for the request that did not fit the stage.
+    /// The request that passed has been staged: the reservation is used. Without this call it stays, for the request
+    /// that did not fit the stage.
     pub(super) fn passed(&mut self, turnstile: u32, bytes: u32, now_ns: u64) {
         let of = &mut self.all[turnstile as usize];
         if let Some(reservation) = of.take_reservation(now_ns) {
@@ -189,7 +189,7 @@ impl Turnstiles {
         }
     }
 
-    /// When to look next. `None`: nobody waits.
+    /// Time of the next look. `None`: no client waits.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.due.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
@@ -206,7 +206,7 @@ impl Turnstiles {
         Some((turnstile, of.waiting.len()))
     }
 
-    /// The next client whose turn it is, to be told. `None`: nobody waits, or for longer.
+    /// The next client whose turn it is, to be told. `None`: none waits, or its time has not come.
     pub(super) fn tell(&mut self, turnstile: u32, now_ns: u64) -> Option<u32> {
         let of = &mut self.all[turnstile as usize];
         if of.waiting.is_empty() {
@@ -249,13 +249,13 @@ impl Turnstiles {
         }
     }
 
-    /// From now on everybody passes, and those who wait are due; or no more.
+    /// If open, every client passes from now on, and those that wait are due.
     pub(super) fn open(&mut self, is_open: bool) {
         self.is_open = is_open;
     }
 }
 
-/// What a request counts as to a cap on bytes: its payload.
+/// Bytes of a request that a cap counts: its payload.
 pub(super) fn capped_bytes(submission: &Submission) -> u32 {
     match submission.op {
         Op::Read | Op::Write => submission.length_bytes,
@@ -264,7 +264,7 @@ pub(super) fn capped_bytes(submission: &Submission) -> u32 {
 }
 
 impl<H: Host<P>, P: Policy> Worker<H, P> {
-    /// As in `drain`: what this client still has passes at once.
+    /// As in `drain`: requests that this client still has pass at once.
     pub(super) fn uncap(&mut self, client: u32) {
         let slot = &mut self.clients[client as usize];
         slot.caps = None;
@@ -274,7 +274,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
     }
 
-    /// Clients whose caps have limits now pass a turnstile, and nobody waits for a limit that is no more.
+    /// Clients whose caps have limits now pass a turnstile, and none waits for a limit that is no more.
     pub(super) fn caps_changed(&mut self) {
         for Slot { caps, counts, .. } in &mut self.clients {
             if let Some(caps) = caps.as_ref().filter(|caps| counts.turnstile == NO_TURNSTILE && caps.is_limited()) {

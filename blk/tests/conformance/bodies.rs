@@ -1,7 +1,6 @@
-//! What every device promises, one claim per function.
+//! Promises of every device, one claim per function.
 
 use crate::harness::{Driver, POISON, Rig, pattern, plain, read, write};
-use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Command, QueueFull, Reaped};
 use mqfq_blk::foreign::ForeignMemory;
 use mqfq_blk::request::{Op, Status};
@@ -121,7 +120,7 @@ pub fn every_command_is_reaped_once_at_every_depth(rig: &Rig) {
     }
 }
 
-/// As many commands of all kinds as the queue takes, and one that it must not take.
+/// Submits as many commands of all kinds as the queue takes, and one more, which it must refuse.
 fn fill(rig: &Rig, driver: &mut Driver, depth: u16, round: u64) {
     let (block, at) = (rig.block(), |tag: u16| u64::from(tag) * 8 * KIB);
     for tag in 0..depth {
@@ -224,43 +223,6 @@ pub fn a_queue_sees_what_another_was_told_is_written(rig: &Rig) {
     }
 }
 
-pub fn a_command_of_several_requests_moves_the_bytes_of_each(rig: &Rig) {
-    let info = rig.info();
-    let unit = info.segment_align_bytes.max(info.block_bytes).max(512) as usize;
-    if info.segments_max < 3 {
-        return;
-    }
-    let mut driver = rig.open(0, 8);
-    // Three parts of different lengths, each with bytes of its own, beside each other.
-    let lengths = [2 * unit, unit, 3 * unit];
-    let offset_bytes = 4 * unit as u64;
-    let buffer = |fill: u8, length: usize| {
-        let mut buffer = Buffer::new(length);
-        buffer.as_mut_slice()[..length].fill(fill);
-        buffer
-    };
-    for fua in [false, true] {
-        let fill = |part: u8| part + if fua { 10 } else { 1 };
-        let command = write(0, offset_bytes, &vec![fill(0); lengths[0]])
-            .and(buffer(fill(1), lengths[1]), lengths[1] as u32)
-            .and(buffer(fill(2), lengths[2]), lengths[2] as u32);
-        driver.ok(Command { fua, ..command });
-        let expected: Vec<u8> =
-            (0..3).flat_map(|part| std::iter::repeat_n(fill(part), lengths[part as usize])).collect();
-        let around = driver.read(offset_bytes - unit as u64, 8 * unit);
-        assert!(around[unit..7 * unit] == expected[..], "what was written in three parts is read as one");
-        assert!(around[..unit].iter().chain(&around[7 * unit..]).all(|&byte| byte == 0), "and nothing beside it");
-        let command = read(0, offset_bytes, lengths[0])
-            .and(buffer(POISON, lengths[1]), lengths[1] as u32)
-            .and(buffer(POISON, lengths[2]), lengths[2] as u32);
-        let reaped = driver.run(command);
-        assert_eq!((reaped.status, reaped.buffers().count()), (Status::Ok, 3));
-        for ((part, buffer), length) in (0..).zip(reaped.buffers()).zip(lengths) {
-            assert!(buffer.as_slice()[..length].iter().all(|&byte| byte == fill(part)), "part {part}, FUA {fua}");
-        }
-    }
-}
-
 /// 64 KiB of memory that a file's owner shares with us, filled with poison.
 fn foreign_memory() -> Arc<ForeignMemory> {
     let file = tempfile::tempfile().unwrap();
@@ -307,34 +269,6 @@ pub fn somebody_elses_memory_is_written_from_where_it_lies(rig: &Rig) {
             expect_bytes(&driver.read(offset, length), &bytes, &format!("{length} bytes from {at}"));
             expect_bytes(&foreign_bytes(&memory, at, length), &bytes, "a write leaves its bytes alone");
         }
-    }
-    let info = rig.info();
-    let unit = info.segment_align_bytes.max(info.block_bytes).max(512) as usize;
-    if info.segments_max < 3 {
-        return;
-    }
-    // Three requests in one command: foreign, owned and foreign, at good and bad addresses.
-    for [first, last] in [[4096, 32 << 10], [4096 + 512, (32 << 10) + 7]] {
-        let bytes: Vec<u8> = pattern(first as u64, 3 * unit, 12);
-        assert!(memory.copy_from(first, &bytes[..unit]) && memory.copy_from(last, &bytes[2 * unit..]));
-        let part = |at, fill: &[u8]| {
-            let mut buffer = Buffer::new(unit);
-            buffer.as_mut_slice()[..unit].copy_from_slice(fill);
-            let command = Command { buffer: memory.buffer(first, unit), ..write(0, 4 * unit as u64, fill) };
-            command.and(buffer, unit as u32).and(memory.buffer(at, unit).unwrap(), unit as u32)
-        };
-        driver.ok(part(last, &bytes[unit..2 * unit]));
-        expect_bytes(&driver.read(4 * unit as u64, 3 * unit), &bytes, "written in three parts");
-        assert!(memory.copy_from(0, &[POISON; 64 << 10]));
-        let read = Command { op: Op::Read, ..part(last, &vec![POISON; unit]) };
-        let reaped = driver.run(read);
-        assert_eq!(reaped.status, Status::Ok);
-        expect_bytes(&foreign_bytes(&memory, first, unit), &bytes[..unit], "the first part");
-        let middle = reaped.buffers().nth(1).unwrap();
-        expect_bytes(&middle.as_slice()[..unit], &bytes[unit..2 * unit], "the owned part");
-        expect_bytes(&foreign_bytes(&memory, last, unit), &bytes[2 * unit..], "the last part");
-        let behind = foreign_bytes(&memory, last + unit, 100);
-        expect_bytes(&behind, &[POISON; 100], "behind the last part");
     }
 }
 
@@ -397,7 +331,7 @@ fn random_operations(rig: &Rig, seed: u64) {
 }
 
 /// Threads that write next to each other, in the same blocks, each in bytes of its own, and one that overwrites whole
-/// blocks around another's: nobody's acknowledged byte may be lost. (On a device that patches blocks by reading and
+/// blocks around another's: no acknowledged byte may be lost. (On a device that patches blocks by reading and
 /// writing them this loses bytes within a few rounds unless it takes care.)
 pub fn neighbours_in_one_block_lose_nothing_to_each_other(rig: &Rig) {
     const ROUNDS: u64 = 60;

@@ -15,15 +15,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// What a recycled buffer is full of before a read: some other tenant's bytes.
+/// Fill of a recycled buffer before a read: some other tenant's bytes.
 pub const POISON: u8 = 0xee;
 
-/// A device with what must outlive it.
+/// A device, and the objects that must outlive it.
 pub struct Rig {
     pub device: Arc<dyn Device>,
     /// Its model of time, common to all queues.
     clock_ns: Arc<AtomicU64>,
-    /// Who looks whether its queues are stuck.
+    /// The watchdog of its queues.
     watch: Watch,
     /// A folder to remove, a loop device to give back; after the device.
     holds: Option<Box<dyn Any>>,
@@ -34,7 +34,7 @@ impl Rig {
         Rig { device: Arc::new(device), clock_ns: Arc::default(), watch: Watch::nobody(), holds: None }
     }
 
-    /// If the test of this name is stuck, the process ends and says what the rig's queues were doing.
+    /// If the test of this name is stuck, the process ends and reports the state of the rig's queues.
     pub fn watched(self, test: &'static str) -> Rig {
         Rig { watch: Watch::begin(test), ..self }
     }
@@ -43,12 +43,12 @@ impl Rig {
         Rig { holds: Some(Box::new(what)), ..self }
     }
 
-    /// What the watchdog knows of it.
+    /// The test, as the watchdog knows it.
     pub fn test(&self) -> Arc<watchdog::Test> {
         self.watch.test()
     }
 
-    /// What the device was given to hold.
+    /// The object that the rig holds for the device.
     pub fn held<T: Any>(&self) -> &T {
         self.holds.as_ref().and_then(|holds| holds.downcast_ref()).expect("the rig holds one of these")
     }
@@ -67,7 +67,7 @@ impl Rig {
         self.opener()(hctx, depth)
     }
 
-    /// What another thread needs to open a queue.
+    /// Opens queues on another thread.
     pub fn opener(&self) -> impl Fn(u16, u16) -> Driver + Send + Sync + use<> {
         let (device, clock_ns, test) = (self.device.clone(), self.clock_ns.clone(), self.test());
         move |hctx, depth| Driver::open(&device, &clock_ns, test.queue(hctx, depth), hctx, depth)
@@ -76,7 +76,7 @@ impl Rig {
 
 /// One queue and the thread that owns it.
 pub struct Driver {
-    /// Before the ring: a queue dropped with entries in flight leaks what they use.
+    /// Before the ring: a queue dropped with entries in flight leaks their buffers.
     queue: Box<dyn DeviceQueue>,
     ring: SoloRing,
     clock_ns: Arc<AtomicU64>,
@@ -122,8 +122,8 @@ impl Driver {
         self.queue.in_flight()
     }
 
-    /// What has ended, after whatever can happen next has happened: an entry of the ring ended, or time went to the
-    /// next event. Nothing, if only another queue can help.
+    /// Reaps the ended commands, after the next possible step: an entry of the ring ended, or time went to the next
+    /// event. None, if only another queue can help.
     pub fn turn(&mut self) -> Vec<Reaped> {
         self.turn_or_stuck().0
     }

@@ -58,7 +58,7 @@ impl LoopDevice {
             reserved: [0; 8],
         };
         // One thread at a time. Two may be given the same number, and the slower one closes a device that the other
-        // serves by then, with which the process loses its lock on it (fcntl), by which a server says who it is.
+        // serves by then, with which the process loses its lock on it (fcntl), by which a server names itself.
         let _alone = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             // SAFETY: this request takes no argument and answers a number.
@@ -68,19 +68,19 @@ impl LoopDevice {
             }
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let held = open(&path)?;
-            // SAFETY: the kernel reads a struct loop_config, and keeps nothing of it but the file of its descriptor.
+            // SAFETY: the kernel reads a struct loop_config, and keeps only the file of its descriptor.
             if unsafe { libc::ioctl(held.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
                 return Ok(LoopDevice { path, _held: held });
             }
             let error = Error::last_os_error();
-            // EBUSY: somebody else was faster.
+            // EBUSY: another process was faster.
             if error.raw_os_error() != Some(libc::EBUSY) {
                 return Err(format!("{} on {}: {error}", path.display(), image.display()));
             }
         }
     }
 
-    /// What the kernel says of it; `None`: it is not attached.
+    /// An attribute of the device; `None`: it is not attached.
     fn attribute(path: &str, name: &str) -> Option<String> {
         let device = path.strip_prefix("/dev/")?;
         Some(std::fs::read_to_string(format!("/sys/block/{device}/loop/{name}")).ok()?.trim().to_string())
@@ -120,7 +120,7 @@ fn a_killed_run_leaves_no_loop_device() {
     }
     let image = image.to_str().map(str::to_string);
     assert_eq!((&attached, is_cleared.as_deref()), (&image, Some("1")));
-    // Whoever looks at new devices may have it open for a moment.
+    // A process that looks at new devices may have it open for a moment.
     while image_of() == image {
         std::thread::yield_now();
     }

@@ -14,9 +14,10 @@ use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::queues::{QueueLayout, Spread};
+use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
 use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 48 << 20;
@@ -56,7 +57,6 @@ macro_rules! conformance {
             a_queue_sees_what_another_was_told_is_written
             random_operations_agree_with_an_array
             neighbours_in_one_block_lose_nothing_to_each_other
-            a_command_of_several_requests_moves_the_bytes_of_each
             somebody_elses_memory_is_filled_and_nothing_beside_it_changes
             somebody_elses_memory_is_written_from_where_it_lies
         }
@@ -134,6 +134,7 @@ claims! { null, Some(Rig::new(NullDevice::new(SIZE_BYTES)));
 }
 
 conformance!(memory_device, Some(Rig::new(memory())));
+conformance!(model_flash, Some(Rig::new(ModelDevice::new(presets::FLASH_460K, SIZE_BYTES, 1).unwrap())));
 conformance!(nvme_flash, nvme("flash-460k"));
 conformance!(nvme_optane, nvme("optane"));
 conformance!(file_direct, file_rig(Direct::Always));

@@ -1,6 +1,6 @@
-//! Ends the process if a test is stuck, and says what each of its queues and all threads were doing. A diagnosis and no
-//! judgement: a test is stuck when none of its queues has taken or ended a command for [`LIMIT`], however long it takes
-//! in all.
+//! Ends the process if a test is stuck, and reports the state of each of its queues and of all threads. A diagnosis and
+//! no judgement: a test is stuck when none of its queues has taken or ended a command for [`LIMIT`], however long it
+//! takes in all.
 
 use mqfq_blk::device::{Command, Reaped};
 use mqfq_blk::tag::Tag;
@@ -10,13 +10,13 @@ use std::io::Write as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Far beyond what one step takes on a machine that has other things to do, too.
+/// Far longer than one step on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Lines of what the kernel says of a ring.
+/// Most lines of the kernel's report of a ring.
 const RING_LINES: usize = 40;
 
-/// What the thread of a queue does.
+/// State of a queue's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doing {
     /// It has something to do, or the test has.
@@ -31,12 +31,12 @@ pub enum Doing {
 #[derive(Debug)]
 pub struct Test {
     name: &'static str,
-    /// When a queue last took or ended a command.
+    /// Time at which a queue last took or ended a command.
     last_step: Mutex<Instant>,
     queues: Mutex<Vec<Arc<Mutex<State>>>>,
 }
 
-/// What is known of a queue.
+/// State of a queue.
 #[derive(Debug)]
 struct State {
     hctx: u16,
@@ -45,7 +45,7 @@ struct State {
     doing: Doing,
     /// Entries that were pushed and have not ended.
     on_ring: usize,
-    /// By tag: what has not ended.
+    /// By tag: commands that have not ended.
     commands: BTreeMap<u16, String>,
 }
 
@@ -61,7 +61,7 @@ static TESTS: Mutex<Tests> = Mutex::new(Tests { running: Vec::new(), limit: LIMI
 static CHANGED: Condvar = Condvar::new();
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking test leaves is still the best answer to what it did.
+    // The state after a test's panic is still the best answer to what it did.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -69,13 +69,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Watch(Arc<Test>);
 
 impl Watch {
-    /// What is asked for may be stuck for ever.
+    /// Watches no test: a wait may be stuck for ever.
     pub fn nobody() -> Watch {
         let (last_step, queues) = (Mutex::new(Instant::now()), Mutex::default());
         Watch(Arc::new(Test { name: "", last_step, queues }))
     }
 
-    /// From now on.
+    /// Watches a test from now on.
     pub fn begin(name: &'static str) -> Watch {
         static THREAD: Once = Once::new();
         THREAD.call_once(|| _ = std::thread::Builder::new().name("watchdog".into()).spawn(watch).unwrap());
@@ -201,7 +201,7 @@ fn show_test(test: &Test, out: &mut String) {
     }
 }
 
-/// What the kernel says of the threads, and of their rings. What it keeps to itself is left out.
+/// The kernel's view of the threads, and of their rings. Files that it does not show are left out.
 fn show_process(out: &mut String) {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let entries = |path: &str| {

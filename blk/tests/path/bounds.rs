@@ -1,13 +1,11 @@
-//! How much at most: of one call, of one flow, of the requests that share commands.
+//! Bounds of one call and of one flow.
 
 use crate::harness::{Asked, Rig, Setup};
-use mqfq_blk::device::Device;
-use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::Op;
 use mqfq_blk::{FlowId, HctxId, PolicyKind};
-use std::sync::Arc;
+use mqfq_policies::{MQ_DEADLINE, SFQD};
 
 const GIB: u64 = 1 << 30;
 const BLOCK: u32 = 4096;
@@ -42,45 +40,6 @@ fn a_flows_bound_in_bytes_is_of_what_holds_memory() {
 }
 
 #[test]
-fn so_many_requests_share_commands_and_not_one_more() {
-    // 128 requests fit one command, so 40 commands would be 40 and 5080 more; 4096 more is the most. Those that find no
-    // place go alone.
-    const REQUESTS: u64 = 40 * 128;
-    let inner = NullDevice::new(GIB);
-    assert_eq!(inner.info().segments_max, 128);
-    let device = FaultDevice::new(Arc::new(inner), FaultPlan::default());
-    device.stall_until(1000);
-    let path = PathOptions { merge: Merge::Back, ..PathOptions::TIMELESS };
-    let setup = Setup { queue_depth: 2000, requests_max: REQUESTS as u32, ..Setup::plain(path) };
-    let mut rig = Rig::new(&setup, &device);
-    (0..REQUESTS).for_each(|block| rig.read(0, block * 512, 512));
-    assert!(rig.run().is_empty());
-    assert_eq!((rig.stats().merged, rig.stats().commands), (4096, REQUESTS - 4096));
-    rig.now_ns = 1000;
-    rig.wake_all();
-    assert_eq!(rig.finish().len(), REQUESTS as usize);
-    rig.assert_clean();
-}
-
-#[test]
-fn a_reap_completes_no_more_than_it_says_it_may() {
-    // One command for each place, and 127 requests more in each, 4096 more at most.
-    for (merge, queue_depth, most) in [(Merge::None, 64, 64), (Merge::Back, 2, 256), (Merge::Both, 64, 64 + 4096)] {
-        let path = PathOptions { merge, ..PathOptions::TIMELESS };
-        let setup = Setup { queue_depth, requests_max: 8192, ..Setup::plain(path) };
-        let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
-        assert_eq!(rig.hctxs[0].completions_max(), most, "{merge}");
-        (0..5000).for_each(|block| rig.read(0, block * 512, 512));
-        let mut reaped = 0;
-        while !rig.outstanding.is_empty() {
-            while rig.hctxs[0].run(0, &mut |_: HctxId| panic!("nobody else is there")).again {}
-            reaped = rig.reap(0).len().max(reaped);
-        }
-        assert!(reaped <= most, "{merge}: {reaped}");
-    }
-}
-
-#[test]
 fn a_run_whose_turn_ends_says_that_there_is_more() {
     // Two flows compete, so a client is given 192 KiB in a turn.
     const LARGE: u32 = 64 << 10;
@@ -110,7 +69,7 @@ fn a_run_whose_turn_ends_says_that_there_is_more() {
 fn a_worker_whose_device_queue_is_full_passes_on_what_it_cannot_use() {
     // Four units of depth, and queues of two commands. One of the units waits with the third request of worker 1; with
     // two of its commands back, it has one more than it has commands for.
-    for kind in [PolicyKind::Sfqd, PolicyKind::MqDeadline] {
+    for kind in [SFQD, MQ_DEADLINE] {
         let setup = Setup { kind, workers: 2, depth: 4, queue_depth: 2, ..Setup::plain(PathOptions::TIMELESS) };
         let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
         for (n, worker) in [1, 0, 1, 1, 1, 0].into_iter().enumerate() {
@@ -133,7 +92,7 @@ fn a_worker_whose_device_queue_is_full_passes_on_what_it_cannot_use() {
 
 #[test]
 fn whoever_lets_others_go_ends_its_turns_for_their_sake() {
-    // Flow 1 is throttled on worker 1 behind what flow 0 has staged on worker 0, where nobody else is.
+    // Flow 1 is throttled on worker 1 behind what flow 0 has staged on worker 0, where no other flow is.
     const LARGE: u32 = 64 << 10;
     let kind = PolicyKind::Mqfq;
     let setup = Setup { kind, workers: 2, weights: vec![100, 100], ..Setup::plain(PathOptions::TIMELESS) };

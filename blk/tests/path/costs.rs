@@ -1,10 +1,11 @@
-//! Charges that follow what a device takes for writes.
+//! Charges that follow a device's cost of writes.
 
 use crate::harness::{Rig, Setup};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::Op;
-use mqfq_blk::{CostModel, HctxId, PolicyKind};
+use mqfq_blk::{CostModel, HctxId};
+use mqfq_policies::SFQD;
 use mqfq_sched::write_cost::WriteCost;
 use std::sync::Arc;
 
@@ -16,8 +17,7 @@ fn a_reader_and_a_writer_share_the_time_of_a_device_that_takes_three_times_as_lo
     const READ_NS: u64 = 40_000;
     const WRITE_NS: u64 = 3 * READ_NS;
     let cost = Arc::new(WriteCost::new(CostModel::FLAT, 1));
-    let setup =
-        Setup { kind: PolicyKind::Sfqd, weights: vec![100, 100], depth: 1, ..Setup::plain(PathOptions::TIMELESS) };
+    let setup = Setup { kind: SFQD, weights: vec![100, 100], depth: 1, ..Setup::plain(PathOptions::TIMELESS) };
     let mut rig = Rig::new(&setup, &NullDevice::new(1 << 30));
     rig.hctxs = rig.hctxs.into_iter().map(|hctx| hctx.following(cost.clone())).collect();
     let ask = |rig: &mut Rig, op| rig.ask((op == Op::Write).into(), op, 0, BLOCK, 1);

@@ -11,7 +11,8 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::stats::HctxStats;
 use mqfq_blk::table::Owner;
 use mqfq_blk::tag::Tag;
-use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_blk::{CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_policies::BfqOptions;
 use mqfq_sched::policy::AnyPolicy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex};
 /// A quarter of a MiB: the window of every policy here that has one.
 pub const WINDOW_BYTES: u64 = 256 << 10;
 
-/// What a rig is made of.
+/// Options of a rig.
 #[derive(Clone)]
 pub struct Setup {
     pub kind: PolicyKind,
@@ -30,7 +31,7 @@ pub struct Setup {
     pub depth: u32,
     pub queue_depth: u16,
     pub path: PathOptions,
-    /// What each flow may stage on each worker.
+    /// Requests that each flow may stage on each worker.
     pub requests_max: u32,
 }
 
@@ -55,6 +56,7 @@ pub struct Asked {
 /// A request's end.
 #[derive(Debug)]
 pub struct Ended {
+    pub worker: usize,
     pub asked: Asked,
     pub completion: Completion,
 }
@@ -82,7 +84,7 @@ pub struct Rig {
 impl Rig {
     pub fn new(setup: &Setup, device: &dyn Device) -> Rig {
         let Setup { kind, workers, weights, depth, queue_depth, path, requests_max } = setup.clone();
-        // Turns that are short beside a test's few milliseconds, so that everybody gets some of them.
+        // Turns that are short beside a test's few milliseconds, so that each flow gets some of them.
         let bfq = BfqOptions {
             slice_idle_ns: 100_000,
             timeout_sync_ns: 1_000_000,
@@ -91,7 +93,7 @@ impl Rig {
             ..BfqOptions::DEFAULT
         };
         let window = VSpan::from_bytes(WINDOW_BYTES);
-        let own = OwnOptions { bfq, ..OwnOptions::DEFAULT };
+        let own = OwnOptions::of(&bfq);
         let options = PolicyOptions { depth, window, own, ..PolicyOptions::new(kind) };
         let weights: Vec<Weight> = weights.iter().map(|&weight| Weight::new(weight).unwrap()).collect();
         let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(workers), &weights).unwrap());
@@ -172,7 +174,7 @@ impl Rig {
         self.submit(0, Asked { flow, op, offset_bytes, length_bytes, fill }, false).expect("within the bound");
     }
 
-    /// Lets every worker that has something to do do it, at this time. Returns what ended.
+    /// Lets every worker that has something to do do it, at this time. Returns the ended requests.
     pub fn run(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
         while let Some(worker) = self.next_due() {
@@ -191,7 +193,7 @@ impl Rig {
         ended
     }
 
-    /// What one worker's device has finished at this time, before that worker goes on.
+    /// Requests that one worker's device has finished at this time, before that worker goes on.
     pub fn reap(&mut self, worker: usize) -> Vec<Ended> {
         let due = self.due.clone();
         let hctx = &mut self.hctxs[worker];
@@ -202,7 +204,7 @@ impl Rig {
         let count = hctx.reap(self.now_ns, &mut kick, &mut self.completions);
         hctx.take_room();
         if count > self.completions.len() {
-            // Parts ended, and there are tags and tokens for others.
+            // Parts ended, and there are tags and tokens for other requests.
             wake(&due, HctxId(worker as u16));
         }
         let mut ended = Vec::new();
@@ -211,7 +213,7 @@ impl Rig {
             let asked = self.outstanding.remove(&cookie);
             let asked = asked.unwrap_or_else(|| panic!("request {cookie} ended twice (I10)"));
             assert_eq!((asked.flow, asked.op), (flow, completion.op), "to its owner");
-            ended.push(Ended { asked, completion });
+            ended.push(Ended { worker, asked, completion });
         }
         ended
     }
@@ -227,7 +229,7 @@ impl Rig {
         self.due.lock().unwrap().pop_first()
     }
 
-    /// When something happens next, if nothing is asked.
+    /// Time of the next event, if nothing is asked.
     pub fn next_event_ns(&self) -> Option<u64> {
         self.hctxs.iter().filter_map(HwCtx::next_event_ns).min()
     }
@@ -236,7 +238,7 @@ impl Rig {
     pub fn advance(&mut self) -> Option<Vec<Ended>> {
         let next_ns = self.next_event_ns()?;
         self.now_ns = self.now_ns.max(next_ns);
-        // An interrupt is for one worker, a time for whoever looks: all do.
+        // An interrupt is for one worker, a time for all that look: all do.
         self.wake_all();
         Some(self.run())
     }
@@ -292,7 +294,7 @@ pub struct Narrow {
 }
 
 impl Narrow {
-    /// `inner`, with a queue for each of so many workers, which takes everything.
+    /// `inner`, with a queue for each of `workers`, which takes all commands.
     pub fn new(inner: FaultDevice, workers: usize) -> Narrow {
         let room = (0..workers).map(|_| AtomicUsize::new(usize::MAX)).collect();
         Narrow { inner, room, refuses_resets: Arc::default() }
@@ -303,7 +305,7 @@ impl Narrow {
         self.refuses_resets.store(refuses, Ordering::Relaxed);
     }
 
-    /// From now on this worker's queue takes no command while it has so many.
+    /// From now on this worker's queue holds at most `commands`.
     pub fn set_room(&self, worker: usize, commands: usize) {
         self.room[worker].store(commands, Ordering::Relaxed);
     }

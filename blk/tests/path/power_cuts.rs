@@ -1,16 +1,16 @@
-//! What a tenant was told is stable is there after a power cut, whatever became of the request on its way: merged or
-//! alone, taken apart or sent again, under every policy, over queues of its own and shared ones.
+//! Bytes reported as stable are there after a power cut, whatever became of the request on its way: whole or in
+//! parts, or sent again, under every policy, over queues of its own and shared ones.
 //!
 //! The device is memory behind a volatile cache, of which a cut keeps some sectors by chance. So each round first makes
 //! old bytes stable, then asks for new ones, FUA and not, side by side; after the cut a block of an acknowledged FUA
-//! request holds new bytes alone, and of the others enough hold old ones to show that the cache does lose what nothing
-//! covered.
+//! request holds new bytes alone, and of the others enough hold old ones to show that the cache does lose bytes that
+//! nothing covered.
 
 use crate::harness::{Asked, Rig, Setup, bytes, is_all};
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
-use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap, Spread};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
@@ -85,7 +85,7 @@ fn setup(kind: PolicyKind, path: PathOptions) -> Setup {
 struct Round<'a> {
     rig: Rig,
     device: &'a FaultDevice,
-    /// By block: what the last round that asked for it asked for, and whether with FUA.
+    /// By block: operation and fill of the last request, and whether with FUA.
     asked: Vec<(Op, u8, bool)>,
     /// Blocks without FUA that a cut took old bytes back to, so far.
     lost: usize,
@@ -158,7 +158,7 @@ impl Round<'_> {
 
 /// Rounds of one setup on one device; `layout`: its queues are shared.
 fn survives(kind: PolicyKind, path: PathOptions, plan: FaultPlan, layout: Option<QueueLayout>) -> Rig {
-    let context = format!("{kind}, merge {}, {plan:?}, {layout:?}", path.merge);
+    let context = format!("{kind}, {plan:?}, {layout:?}");
     let device = cached(plan);
     let mut round = match &layout {
         None => Round::new(&setup(kind, path), &device, &device, context),
@@ -168,21 +168,13 @@ fn survives(kind: PolicyKind, path: PathOptions, plan: FaultPlan, layout: Option
     // 24 of the 64 blocks are not FUA; a cut brings one in four back whole, and the others in parts.
     assert!(round.lost > 24, "{}: {} of 72 were lost", round.context, round.lost);
     round.rig.assert_clean();
-    let merged = round.rig.stats().merged;
-    assert_eq!(merged > 0, path.merge != Merge::None, "{}: {merged} merged", round.context);
     round.rig
 }
 
-fn timeless(merge: Merge) -> PathOptions {
-    PathOptions { merge, ..PathOptions::TIMELESS }
-}
-
 #[test]
-fn acknowledged_fua_requests_survive_a_power_cut_under_every_policy_and_merging() {
-    for kind in PolicyKind::ALL {
-        for merge in Merge::ALL {
-            survives(kind, timeless(merge), FaultPlan { seed: 7, ..FaultPlan::default() }, None);
-        }
+fn acknowledged_fua_requests_survive_a_power_cut_under_every_policy() {
+    for kind in mqfq_policies::ALL {
+        survives(kind, PathOptions::TIMELESS, FaultPlan { seed: 7, ..FaultPlan::default() }, None);
     }
 }
 
@@ -194,10 +186,8 @@ fn acknowledged_fua_requests_survive_a_power_cut_over_shared_queues() {
         QueueLayout::mq(Spread::Single, Spread::PerCore),
     ];
     for layout in layouts {
-        for kind in PolicyKind::ALL {
-            for merge in [Merge::None, Merge::Both] {
-                survives(kind, timeless(merge), FaultPlan { seed: 8, ..FaultPlan::default() }, Some(layout));
-            }
+        for kind in mqfq_policies::ALL {
+            survives(kind, PathOptions::TIMELESS, FaultPlan { seed: 8, ..FaultPlan::default() }, Some(layout));
         }
     }
 }
@@ -229,74 +219,44 @@ fn expect_after_a_cut(rig: &mut Rig, device: &FaultDevice, blocks: std::ops::Ran
 }
 
 #[test]
-fn requests_of_a_merged_command_that_failed_are_still_fua_when_they_go_alone() {
-    for (kind, merge, op) in PolicyKind::ALL
-        .into_iter()
-        .flat_map(|kind| [Merge::Back, Merge::Both].into_iter().flat_map(move |merge| OPS.map(|op| (kind, merge, op))))
-    {
-        let context = format!("{kind}, merge {merge}, {op:?}");
-        // The write of the old bytes is the first of its kind.
-        let (of, nth, fill) = match op {
-            Op::Write => (Kind::Write, 1, b'n'),
-            Op::Discard => (Kind::Discard, 0, 0),
-            _ => (Kind::WriteZeroes, 0, 0),
-        };
-        let rules = vec![FaultRule::of(of, When::Nth(nth), Fault::Error(Status::Io))];
-        let device = cached(FaultPlan { seed: 9, rules, ..FaultPlan::default() });
-        let mut rig = with_old_bytes(kind, timeless(merge), &device);
-        (0..4).for_each(|block| ask_with_fua(&mut rig, op, block, fill));
-        let ended = rig.finish();
-        assert!(ended.iter().all(|ended| ended.completion.status == Status::Ok), "{context}: {ended:?}");
-        let stats = rig.stats();
-        assert_eq!((ended.len(), stats.merged, stats.taken_apart), (4, 3, 1), "{context}");
-        expect_after_a_cut(&mut rig, &device, 0..4, fill, &context);
-    }
-}
-
-#[test]
 fn a_fua_request_that_a_reset_gave_back_is_still_fua_when_it_goes_again() {
     const TIMEOUT_NS: u64 = 1_000_000;
     for (op, of) in OPS.into_iter().zip([Kind::Write, Kind::WriteZeroes, Kind::WriteZeroes, Kind::Discard]) {
-        for merge in Merge::ALL {
-            // The second write is forgotten, which ends in a reset; with it the FUA request comes back, forgotten, too.
-            let nth = if op == Op::Write { 2 } else { 0 };
-            let forget = |kind, nth| FaultRule::of(kind, When::Nth(nth), Fault::Forget);
-            let rules = vec![forget(Kind::Write, 1), forget(of, nth)];
-            let device = cached(FaultPlan { seed: 10, rules, ..FaultPlan::default() });
-            let path = PathOptions { timeout_ns: TIMEOUT_NS, merge, ..PathOptions::default() };
-            let mut rig = with_old_bytes(PolicyKind::None, path, &device);
-            rig.write(0, 3 * u64::from(BLOCK), BLOCK, b'x');
-            rig.run();
-            rig.advance();
-            // Later, so that it has not timed out when the queue is reset.
-            rig.now_ns += TIMEOUT_NS / 2;
-            let fill = if op == Op::Write { b'n' } else { 0 };
-            ask_with_fua(&mut rig, op, 0, fill);
-            let mut statuses: Vec<(u64, Status)> =
-                rig.finish().iter().map(|ended| (ended.asked.offset_bytes, ended.completion.status)).collect();
-            statuses.sort_unstable_by_key(|&(offset_bytes, _)| offset_bytes);
-            let context = format!("merge {merge}, {op:?}");
-            assert_eq!(statuses, [(0, Status::Ok), (3 * u64::from(BLOCK), Status::TimedOut)], "{context}");
-            assert_eq!((rig.stats().resets, rig.stats().replays), (1, 1), "{context}");
-            expect_after_a_cut(&mut rig, &device, 0..1, fill, &context);
-        }
+        // The second write is forgotten, which ends in a reset; with it the FUA request comes back, forgotten, too.
+        let nth = if op == Op::Write { 2 } else { 0 };
+        let forget = |kind, nth| FaultRule::of(kind, When::Nth(nth), Fault::Forget);
+        let rules = vec![forget(Kind::Write, 1), forget(of, nth)];
+        let device = cached(FaultPlan { seed: 10, rules, ..FaultPlan::default() });
+        let path = PathOptions { timeout_ns: TIMEOUT_NS, ..PathOptions::default() };
+        let mut rig = with_old_bytes(PolicyKind::None, path, &device);
+        rig.write(0, 3 * u64::from(BLOCK), BLOCK, b'x');
+        rig.run();
+        rig.advance();
+        // Later, so that it has not timed out when the queue is reset.
+        rig.now_ns += TIMEOUT_NS / 2;
+        let fill = if op == Op::Write { b'n' } else { 0 };
+        ask_with_fua(&mut rig, op, 0, fill);
+        let mut statuses: Vec<(u64, Status)> =
+            rig.finish().iter().map(|ended| (ended.asked.offset_bytes, ended.completion.status)).collect();
+        statuses.sort_unstable_by_key(|&(offset_bytes, _)| offset_bytes);
+        let context = format!("{op:?}");
+        assert_eq!(statuses, [(0, Status::Ok), (3 * u64::from(BLOCK), Status::TimedOut)], "{context}");
+        assert_eq!((rig.stats().resets, rig.stats().replays), (1, 1), "{context}");
+        expect_after_a_cut(&mut rig, &device, 0..1, fill, &context);
     }
 }
 
 #[test]
 fn every_part_of_an_acknowledged_fua_write_survives_a_power_cut() {
     const HALF: u32 = BLOCKS as u32 / 2;
-    for (kind, merge) in
-        PolicyKind::ALL.into_iter().flat_map(|kind| [Merge::None, Merge::Both].map(|merge| (kind, merge)))
-    {
-        let context = format!("{kind}, merge {merge}");
+    for kind in mqfq_policies::ALL {
+        let context = format!("{kind}");
         // The tenth command is a part, which is forgotten, given back by a reset and goes again.
         let rules = vec![FaultRule::of(Kind::Write, When::Nth(9), Fault::Forget)];
         let plan = FaultPlan { seed: 10, rules, on_abort: OnAbort::Refused, ..FaultPlan::default() };
         let device = cached(plan);
         let (split, timeout_ns) = (Split::Bytes(3 * BLOCK), 1_000_000);
-        let mut rig =
-            Rig::new(&setup(kind, PathOptions { merge, split, timeout_ns, ..PathOptions::TIMELESS }), &device);
+        let mut rig = Rig::new(&setup(kind, PathOptions { split, timeout_ns, ..PathOptions::TIMELESS }), &device);
         let write = |rig: &mut Rig, first: u32, blocks: u32, fill: u8, fua: bool| {
             let (offset_bytes, length_bytes) = (u64::from(first * BLOCK), blocks * BLOCK);
             rig.submit(0, Asked { flow: 0, op: Op::Write, offset_bytes, length_bytes, fill }, fua)
@@ -327,7 +287,7 @@ fn every_part_of_an_acknowledged_fua_write_survives_a_power_cut() {
 
 #[test]
 fn a_cut_between_two_parts_takes_the_one_that_had_ended_without_a_word_unless_it_is_fua() {
-    for (kind, fua) in PolicyKind::ALL.into_iter().flat_map(|kind| [true, false].map(|fua| (kind, fua))) {
+    for (kind, fua) in mqfq_policies::ALL.into_iter().flat_map(|kind| [true, false].map(|fua| (kind, fua))) {
         let mut lost = 0;
         for seed in 0..16 {
             let context = format!("{kind}, FUA {fua}, seed {seed}");

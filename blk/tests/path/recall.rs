@@ -1,13 +1,13 @@
 //! Requests that wait for the device go back to their client, and none is lost, done twice or answered twice.
 
 use crate::harness::{Asked, Rig, Setup};
-use mqfq_blk::PolicyKind;
 use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::memory::MemoryDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
-use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::device::model::{ModelDevice, presets};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
+use mqfq_policies::BFQ;
 use std::sync::Arc;
 
 const BLOCK: u32 = 4096;
@@ -15,26 +15,26 @@ const WRITES: u64 = 120;
 const DEPTH: u16 = 4;
 
 fn rigs() -> impl Iterator<Item = (String, Rig)> {
-    let paths = Merge::ALL.into_iter().flat_map(|merge| {
-        [Split::Off, Split::Bytes(2 * BLOCK)].map(|split| PathOptions { merge, split, ..PathOptions::TIMELESS })
-    });
-    paths.flat_map(|path| PolicyKind::ALL.into_iter().map(move |kind| (kind, path))).map(|(kind, path)| {
-        let device = FaultDevice::new(Arc::new(MemoryDevice::new(4 << 20)), FaultPlan::default());
-        device.stall_until(1_000);
-        let what = format!("{kind}, {path:?}");
-        let setup = Setup {
-            kind,
-            workers: 2,
-            weights: vec![100, 300],
-            depth: u32::from(DEPTH),
-            queue_depth: DEPTH,
-            ..Setup::plain(path)
-        };
-        (what, Rig::new(&setup, &device))
-    })
+    let paths = [Split::Off, Split::Bytes(2 * BLOCK)].map(|split| PathOptions { split, ..PathOptions::TIMELESS });
+    paths.into_iter().flat_map(|path| mqfq_policies::ALL.into_iter().map(move |kind| (kind, path))).map(
+        |(kind, path)| {
+            let device = FaultDevice::new(Arc::new(MemoryDevice::new(4 << 20)), FaultPlan::default());
+            device.stall_until(1_000);
+            let what = format!("{kind}, {path:?}");
+            let setup = Setup {
+                kind,
+                workers: 2,
+                weights: vec![100, 300],
+                depth: u32::from(DEPTH),
+                queue_depth: DEPTH,
+                ..Setup::plain(path)
+            };
+            (what, Rig::new(&setup, &device))
+        },
+    )
 }
 
-/// Of four blocks, each second one right behind the one before it.
+/// A write of four blocks, each second one right behind the one before it.
 fn write(number: u64) -> Asked {
     let offset_bytes = number * 4 * u64::from(BLOCK);
     Asked { flow: (number % 2) as u32, op: Op::Write, offset_bytes, length_bytes: 4 * BLOCK, fill: number as u8 }
@@ -52,8 +52,8 @@ fn what_waits_is_given_back_with_its_payload_when_the_device_has_ended_what_it_h
         rig.wake_all();
         ended.extend(rig.finish());
         rig.assert_clean();
-        if rig.policy.kind() != PolicyKind::Bfq {
-            // That one waits for better requests.
+        if rig.policy.kind() != BFQ {
+            // BFQ waits for better requests.
             assert_eq!(rig.now_ns, 1_000, "{what}");
         }
         assert_eq!(ended.len() as u64, WRITES, "{what}");
@@ -76,7 +76,7 @@ fn what_waits_is_given_back_with_its_payload_when_the_device_has_ended_what_it_h
             flows.flatten().map(|flow| flow.completed.iter().sum::<u64>()).sum()
         };
         assert_eq!(counted(&rig), WRITES - back.len() as u64, "{what}: what came back has not ended");
-        // Nobody took its place: they go again, and end.
+        // No process took its place: the requests go again, and end.
         rig.hctxs.iter_mut().for_each(|hctx| hctx.recall(false));
         for asked in &back {
             rig.submit(0, *asked, false).expect("within the bound");
@@ -95,16 +95,8 @@ fn what_waits_is_given_back_with_its_payload_when_the_device_has_ended_what_it_h
 
 #[test]
 fn what_was_submitted_just_before_and_has_no_doorbell_yet_is_carried_out() {
-    for kind in PolicyKind::ALL {
-        let options = NvmeDeviceOptions {
-            preset: "flash-60k",
-            size_bytes: 4 << 20,
-            seed: 1,
-            arbitration: None,
-            queue_pairs_max: None,
-            slowed: None,
-        };
-        let device = NvmeDevice::new(options).unwrap();
+    for kind in mqfq_policies::ALL {
+        let device = ModelDevice::new(presets::FLASH_60K, 4 << 20, 1).unwrap();
         let mut rig = Rig::new(&Setup { kind, ..Setup::plain(PathOptions::TIMELESS) }, &device);
         for number in 0..3 {
             rig.submit(0, write(2 * number), false).expect("within the bound");

@@ -4,9 +4,9 @@ use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes, is_all};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
 use mqfq_blk::device::memory::MemoryDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::hctx::HwCtx;
-use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::{Seen, Split, SplitControl, WINDOW_REQUESTS, Whose};
 use mqfq_blk::stage::StageLimits;
@@ -19,8 +19,8 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u32 = 4096;
 const PART: u32 = 4 * BLOCK;
 
-fn path(split: Split, merge: Merge) -> PathOptions {
-    PathOptions { split, merge, ..PathOptions::TIMELESS }
+fn path(split: Split) -> PathOptions {
+    PathOptions { split, ..PathOptions::TIMELESS }
 }
 
 fn memory() -> Arc<MemoryDevice> {
@@ -31,7 +31,7 @@ fn memory() -> Arc<MemoryDevice> {
 fn a_request_in_parts_is_charged_and_counted_once() {
     let counted = |split| {
         let device = memory();
-        let mut rig = Rig::new(&Setup::plain(path(split, Merge::None)), &*device);
+        let mut rig = Rig::new(&Setup::plain(path(split)), &*device);
         rig.write(0, 4096, 10 * PART, 1);
         rig.read(0, 0, 3 * BLOCK);
         assert_eq!(rig.finish().len(), 2);
@@ -45,12 +45,10 @@ fn a_request_in_parts_is_charged_and_counted_once() {
 
 #[test]
 fn bytes_cross_the_borders_of_parts_unchanged() {
-    // What is read differs in every byte from what a shifted or swapped part would bring.
-    for (kind, merge) in
-        PolicyKind::ALL.into_iter().flat_map(|kind| [Merge::None, Merge::Both].map(|merge| (kind, merge)))
-    {
+    // The bytes read differ in every byte from those of a shifted or swapped part.
+    for kind in mqfq_policies::ALL {
         let device = memory();
-        let setup = Setup { kind, ..Setup::plain(path(Split::Bytes(PART), merge)) };
+        let setup = Setup { kind, ..Setup::plain(path(Split::Bytes(PART))) };
         let mut rig = Rig::new(&setup, &*device);
         let mut draw = Random::new(3);
         let mut model = vec![0u8; MIB as usize];
@@ -67,7 +65,7 @@ fn bytes_cross_the_borders_of_parts_unchanged() {
             } else {
                 rig.read(0, offset_bytes, length_bytes);
                 let ended = rig.finish().remove(0);
-                assert!(bytes(&ended) == &model[range], "{kind}, merge {merge}: {length_bytes} at {offset_bytes}");
+                assert!(bytes(&ended) == &model[range], "{kind}: {length_bytes} at {offset_bytes}");
             }
         }
         let stats = rig.stats();
@@ -79,11 +77,9 @@ fn bytes_cross_the_borders_of_parts_unchanged() {
 
 #[test]
 fn a_whole_has_one_completion_with_its_own_length_and_times() {
-    let device =
-        NvmeDevice::new(NvmeDeviceOptions { preset: "optane", size_bytes: 4 * MIB, ..NvmeDeviceOptions::default() })
-            .unwrap();
-    // D is 4 requests of 8 parts: the others go when the first have come back.
-    let setup = Setup { kind: PolicyKind::Mqfq, depth: 4, ..Setup::plain(path(Split::Bytes(PART), Merge::None)) };
+    let device = ModelDevice::new(presets::OPTANE, 4 * MIB, 0).unwrap();
+    // D is 4 requests of 8 parts: the other requests go when the first have come back.
+    let setup = Setup { kind: PolicyKind::Mqfq, depth: 4, ..Setup::plain(path(Split::Bytes(PART))) };
     let mut rig = Rig::new(&setup, &device);
     rig.now_ns = 1000;
     rig.read(0, 0, 8 * PART);
@@ -98,23 +94,23 @@ fn a_whole_has_one_completion_with_its_own_length_and_times() {
     );
     let flows = rig.hctxs[0].flow_stats().remove(0).unwrap();
     assert_eq!((flows.requests(), flows.transferred_bytes()), (1, u64::from(8 * PART)), "it counts as one");
-    assert_eq!((rig.stats().split, rig.stats().parts, rig.stats().commands), (1, 8, 8));
+    assert_eq!((rig.stats().split, rig.stats().parts, rig.stats().dispatched), (1, 8, 8));
     rig.assert_clean();
 }
 
 #[test]
 fn only_reads_and_writes_that_are_longer_than_a_part_are_cut() {
     let device = memory();
-    let mut rig = Rig::new(&Setup::plain(path(Split::Bytes(PART), Merge::None)), &*device);
+    let mut rig = Rig::new(&Setup::plain(path(Split::Bytes(PART))), &*device);
     rig.read(0, 0, PART);
     rig.write(0, 0, PART, 1);
     rig.ask(0, Op::Flush, 0, 0, 0);
     rig.ask(0, Op::Discard, 0, 64 * PART, 0);
     rig.ask(0, Op::WriteZeroes { may_unmap: false }, 0, 64 * PART, 0);
-    assert_eq!((rig.finish().len(), rig.stats().commands, rig.stats().split), (5, 5, 0));
+    assert_eq!((rig.finish().len(), rig.stats().dispatched, rig.stats().split), (5, 5, 0));
     rig.read(0, 0, PART + 1);
     rig.write(0, 100, PART, 1);
-    assert_eq!((rig.finish().len(), rig.stats().commands, rig.stats().split), (2, 8, 1));
+    assert_eq!((rig.finish().len(), rig.stats().dispatched, rig.stats().split), (2, 8, 1));
     rig.assert_clean();
 }
 
@@ -127,10 +123,10 @@ fn a_request_of_which_a_part_fails_fails_once_when_all_its_parts_have_ended() {
             FaultRule::of(Kind::Write, When::Nth(1), Fault::Delay { ns: 50_000 }),
         ];
         let device = FaultDevice::new(memory(), FaultPlan { rules, ..FaultPlan::default() });
-        let mut rig = Rig::new(&Setup::plain(path(Split::Bytes(PART), Merge::None)), &device);
+        let mut rig = Rig::new(&Setup::plain(path(Split::Bytes(PART))), &device);
         rig.write(0, 0, 4 * PART, b'n');
         let mut ended = rig.run();
-        // The second part, if it is not the one that fails, is the last to end.
+        // The second part, if it does not fail, is the last to end.
         assert_eq!(ended.is_empty(), nth != 1, "a failure is told when nothing of the request is under way");
         ended.extend(rig.finish());
         let [Ended { completion, .. }] = &ended[..] else { panic!("{} ends", ended.len()) };
@@ -148,9 +144,9 @@ fn a_request_of_which_a_part_fails_fails_once_when_all_its_parts_have_ended() {
 #[test]
 fn parts_are_a_quarter_of_what_the_flow_may_stage_and_a_flow_that_is_full_is_told_of_room() {
     let device = memory();
-    let plain = Setup::plain(path(Split::Bytes(BLOCK), Merge::None));
+    let plain = Setup::plain(path(Split::Bytes(BLOCK)));
     let mut rig = Rig::new(&Setup { requests_max: 24, ..plain }, &*device);
-    // 16 parts are 6 of 12 KiB, of which the last is 4 KiB: whoever is told of room finds that much.
+    // 16 parts are 6 of 12 KiB, of which the last is 4 KiB: a client that is told of room finds that much.
     let large = Asked { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 16 * BLOCK, fill: 0 };
     let blocks = |count: u32| Asked { length_bytes: count * BLOCK, ..large };
     assert!(rig.submit(0, large, false).is_some());
@@ -166,27 +162,11 @@ fn parts_are_a_quarter_of_what_the_flow_may_stage_and_a_flow_that_is_full_is_tol
     rig.assert_clean();
 }
 
-#[test]
-fn merged_commands_are_no_longer_than_a_part() {
-    for (merge, length_bytes, commands) in
-        [(Merge::Both, 8 * PART, 8), (Merge::Both, BLOCK, 2), (Merge::None, BLOCK, 8)]
-    {
-        let device = memory();
-        let mut rig = Rig::new(&Setup::plain(path(Split::Bytes(PART), merge)), &*device);
-        let requests = if length_bytes == BLOCK { 8 } else { 1 };
-        (0..requests).for_each(|n| rig.read(0, n * u64::from(BLOCK), length_bytes));
-        assert_eq!((rig.finish().len() as u64, rig.stats().commands), (requests, commands), "{merge} {length_bytes}");
-        rig.assert_clean();
-    }
-}
-
 /// Bytes served to each tenant of a drive, of which one reads large requests and one small ones, both backlogged.
-fn served(split: Split, merge: Merge, weights: &[u64]) -> Vec<u64> {
-    let device =
-        NvmeDevice::new(NvmeDeviceOptions { preset: "optane", size_bytes: 64 * MIB, ..NvmeDeviceOptions::default() })
-            .unwrap();
+fn served(split: Split, weights: &[u64]) -> Vec<u64> {
+    let device = ModelDevice::new(presets::OPTANE, 64 * MIB, 0).unwrap();
     let (kind, depth) = (PolicyKind::Mqfq, 8);
-    let setup = Setup { kind, weights: weights.to_vec(), depth, ..Setup::plain(path(split, merge)) };
+    let setup = Setup { kind, weights: weights.to_vec(), depth, ..Setup::plain(path(split)) };
     let mut rig = Rig::new(&setup, &device);
     let lengths = [8 * PART, BLOCK];
     let mut draw = Random::new(9);
@@ -216,23 +196,17 @@ fn served(split: Split, merge: Merge, weights: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn shares_are_those_of_the_weights_whole_or_in_parts_merged_or_not() {
-    let cases = [
-        (Split::Off, Merge::None),
-        (Split::Bytes(PART), Merge::None),
-        (Split::Bytes(PART), Merge::Both),
-        (Split::Bytes(BLOCK), Merge::Back),
-    ];
-    for (split, merge) in cases {
+fn shares_are_those_of_the_weights_whole_or_in_parts() {
+    for split in [Split::Off, Split::Bytes(PART), Split::Bytes(BLOCK)] {
         for weights in [[300, 100], [100, 300]] {
-            let served = served(split, merge, &weights);
-            // I6 at the lightest weight of 100: two windows, twice D + 1 of the longest; and what of a request is not
-            // counted before its last part has ended.
+            let served = served(split, &weights);
+            // I6 at the lightest weight of 100: two windows, twice D + 1 of the longest; and the parts of a request
+            // that are not counted before its last part has ended.
             let longest = u64::from(if split == Split::Off { 8 * PART } else { PART });
             let normal = [0, 1].map(|flow| served[flow] * 100 / weights[flow]);
             let bound = 2 * WINDOW_BYTES + 2 * 9 * longest + u64::from(8 * PART);
-            assert!(normal[0] > 3 * bound, "{split} {merge} {weights:?}: {served:?} is too short a run");
-            assert!(normal[0].abs_diff(normal[1]) <= bound, "{split} {merge} {weights:?}: {served:?}, bound {bound}");
+            assert!(normal[0] > 3 * bound, "{split} {weights:?}: {served:?} is too short a run");
+            assert!(normal[0].abs_diff(normal[1]) <= bound, "{split} {weights:?}: {served:?}, bound {bound}");
         }
     }
 }
@@ -240,7 +214,7 @@ fn shares_are_those_of_the_weights_whole_or_in_parts_merged_or_not() {
 #[test]
 fn a_frozen_context_keeps_parts_and_stages_them_with_the_next_policy() {
     let device = memory();
-    let setup = Setup::plain(path(Split::Bytes(PART), Merge::None));
+    let setup = Setup::plain(path(Split::Bytes(PART)));
     let mut rig = Rig::new(&setup, &*device);
     rig.write(0, 0, 8 * PART, b'x');
     rig.finish();
@@ -261,7 +235,7 @@ fn a_frozen_context_keeps_parts_and_stages_them_with_the_next_policy() {
 #[test]
 fn a_context_that_has_grown_takes_as_many_parts_as_it_has_places() {
     let device = memory();
-    let setup = Setup { requests_max: 16, queue_depth: 4, ..Setup::plain(path(Split::Bytes(PART), Merge::None)) };
+    let setup = Setup { requests_max: 16, queue_depth: 4, ..Setup::plain(path(Split::Bytes(PART))) };
     let mut rig = Rig::new(&setup, &*device);
     rig.write(0, 0, 4 * PART, b'x');
     rig.finish();
@@ -301,7 +275,7 @@ fn contexts_that_decide_together_cut_what_one_of_them_found() {
     (0..2).for_each(|_| assert!(control.bring(0, &seen, seen.bytes * 10 / 24)));
     let part_bytes = control.part_bytes();
     assert!(control.is_in_parts() && part_bytes < 128 << 10);
-    let setup = Setup { kind: PolicyKind::Mqfq, ..Setup::plain(path(Split::Auto, Merge::None)) };
+    let setup = Setup { kind: PolicyKind::Mqfq, ..Setup::plain(path(Split::Auto)) };
     let mut rig = Rig::new(&setup, &*memory());
     rig.read(0, 0, 128 << 10);
     rig.finish();
@@ -317,12 +291,9 @@ fn contexts_that_decide_together_cut_what_one_of_them_found() {
 
 #[test]
 fn auto_cuts_while_a_small_request_of_somebody_else_competes_and_not_otherwise() {
-    let device: Arc<dyn Device> = Arc::new(
-        NvmeDevice::new(NvmeDeviceOptions { preset: "optane", size_bytes: 64 * MIB, ..NvmeDeviceOptions::default() })
-            .unwrap(),
-    );
+    let device: Arc<dyn Device> = Arc::new(ModelDevice::new(presets::OPTANE, 64 * MIB, 0).unwrap());
     let kind = PolicyKind::Mqfq;
-    let setup = Setup { kind, weights: vec![100, 100], depth: 4, ..Setup::plain(path(Split::Auto, Merge::None)) };
+    let setup = Setup { kind, weights: vec![100, 100], depth: 4, ..Setup::plain(path(Split::Auto)) };
     let mut rig = Rig::new(&setup, &*device);
     let mut draw = Random::new(2);
     let mut run = |rig: &mut Rig, until_ns: u64, with_small: bool| {
@@ -361,7 +332,7 @@ fn auto_cuts_while_a_small_request_of_somebody_else_competes_and_not_otherwise()
 
 #[test]
 fn a_request_in_parts_that_is_refused_is_counted() {
-    let setup = Setup { requests_max: 16, ..Setup::plain(path(Split::Bytes(BLOCK), Merge::None)) };
+    let setup = Setup { requests_max: 16, ..Setup::plain(path(Split::Bytes(BLOCK))) };
     let mut rig = Rig::new(&setup, &*memory());
     let asked = Asked { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 4 * BLOCK, fill: 0 };
     let taken = (0..6).filter(|_| rig.submit(0, asked, false).is_some()).count();

@@ -5,9 +5,9 @@ use crate::harness::{Asked, Ended, Narrow, Rig, Setup, is_all};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
 use mqfq_blk::device::memory::MemoryDevice;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
-use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Segments};
-use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::device::model::{ModelDevice, presets};
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
 use mqfq_blk::trace::{TraceEvent, TraceMark};
@@ -148,7 +148,7 @@ struct TwiceQueue {
 
 fn once_more(&(tag, generation): &(Tag, u32)) -> Reaped {
     let buffer = Some(Buffer::new(BLOCK as usize));
-    Reaped { tag, generation, status: Status::Ok, buffer, more: Segments::NONE }
+    Reaped { tag, generation, status: Status::Ok, buffer }
 }
 
 impl Device for Twice {
@@ -243,7 +243,7 @@ fn a_request_that_may_not_be_replayed_fails_instead_and_never_both() {
     let device = device(rules, OnAbort::Ignored, OnReset::Works);
     let (rig, ended) = a_reset(&device, PathOptions { retries: 0, ..path() });
     assert_eq!((end_of(&ended, 0).0, end_of(&ended, 1).0), (Status::TimedOut, Status::TimedOut));
-    assert_eq!((rig.stats().resets, rig.stats().replays, rig.stats().commands), (1, 0, 2));
+    assert_eq!((rig.stats().resets, rig.stats().replays, rig.stats().dispatched), (1, 0, 2));
     rig.assert_clean();
 }
 
@@ -403,7 +403,7 @@ fn a_late_end_of_an_earlier_use_of_a_tag_ends_nobody() {
 #[test]
 fn a_replay_takes_back_nothing_that_a_flush_covered() {
     // Block 0 is written and flushed. Then a write of block 1 is lost, one of block 2 is under way, and the queue is
-    // reset. Block 0 is written by nobody again, block 2 is replayed; block 1 failed and is written anew, and flushed.
+    // reset. Block 0 is not written again, block 2 is replayed; block 1 failed and is written anew, and flushed.
     // A cut of power takes nothing back, and no write of before the reset comes later.
     for late in [OnReset::Works, OnReset::EndsLate { after_ns: 10 }] {
         for how in [Fault::Forget, Fault::Lose] {
@@ -447,29 +447,10 @@ fn a_replay_takes_back_nothing_that_a_flush_covered() {
 }
 
 #[test]
-fn a_merged_command_that_hangs_is_taken_apart_and_only_the_culprit_fails() {
-    for (on_abort, on_reset) in [(OnAbort::Ends { after_ns: 0 }, OnReset::Refused), (OnAbort::Ignored, OnReset::Works)]
-    {
-        let rule = FaultRule { bytes: Some(at(3)..at(3) + 1), ..FaultRule::any(When::Always, Fault::Forget) };
-        let device = device(vec![rule], on_abort, on_reset);
-        let mut rig = Rig::new(&Setup::plain(PathOptions { merge: Merge::Both, ..path() }), &device);
-        (0..6).for_each(|block| rig.write(0, at(block), BLOCK, block as u8 + 1));
-        let ended = rig.finish();
-        for block in 0..6 {
-            let status = if block == 3 { Status::TimedOut } else { Status::Ok };
-            assert_eq!(end_of(&ended, block).0, status, "{on_abort:?}: block {block}");
-        }
-        assert_eq!((rig.stats().taken_apart, rig.stats().commands), (1, 7));
-        rig.assert_clean();
-    }
-}
-
-#[test]
-fn the_software_drive_gives_up_what_it_is_asked_to() {
-    // A timeout shorter than a read: all 8 time out. Those that the drive still has are aborted, none is carried out.
-    let options =
-        NvmeDeviceOptions { preset: "flash-460k", size_bytes: 16 * MIB, seed: 1, ..NvmeDeviceOptions::default() };
-    let device = NvmeDevice::new(options).unwrap();
+fn a_modelled_drive_gives_up_what_it_is_asked_to() {
+    // A timeout shorter than a read: all 8 time out. Commands that the drive still has are aborted, none is carried
+    // out.
+    let device = ModelDevice::new(presets::FLASH_460K, 16 * MIB, 1).unwrap();
     let mut rig = Rig::new(&Setup::plain(PathOptions { timeout_ns: 1_000, ..path() }), &device);
     (0..8).for_each(|block| rig.write(0, at(block), BLOCK, 1));
     let ended = rig.finish();
@@ -477,7 +458,7 @@ fn the_software_drive_gives_up_what_it_is_asked_to() {
     assert!(ended.iter().all(|ended| ended.completion.status == Status::TimedOut), "{ended:?}");
     assert_eq!((rig.stats().timeouts, rig.stats().aborts, rig.stats().resets), (8, 8, 0));
     rig.assert_clean();
-    // The same drive, and enough time.
+    // Again with the same drive, and enough time.
     let mut rig = Rig::new(&Setup::plain(path()), &device);
     (0..8).for_each(|block| rig.read(0, at(block), BLOCK));
     assert!(rig.finish().iter().all(|ended| is_all(ended, 0)), "an aborted write was carried out");

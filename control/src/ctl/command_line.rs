@@ -1,7 +1,7 @@
 //! Which commands are there, and what does one ask for?
 //!
-//! The keys of devices, groups, tenants and exports are flags of `add` and `set`. Whoever reads the config knows them
-//! and hands them in ([`Keys`]), so that a new key of the config is a flag at once.
+//! The keys of devices, groups, tenants and exports are flags of `add` and `set`. The config's reader knows them and
+//! hands them in ([`Keys`]), so that a new key of the config is a flag at once.
 
 use crate::client::{Address, Client};
 use crate::ctl::{keys, shell};
@@ -22,23 +22,23 @@ pub const SOCKET_VARIABLE: &str = "MQFQ_SOCKET";
 /// The keys of a kind, as the config's reader takes them.
 pub type Keys = fn(Kind) -> Vec<&'static str>;
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Asked {
-    /// What the process is.
+pub enum CtlRequest {
+    /// State of the process.
     Status,
     /// The counters, as JSON.
     Counters,
     /// Why is this one slow? `None`: all of them.
     Why(Option<String>),
-    /// What happens, after this event, and so many of them.
+    /// Events after this one, and how many of them.
     Events {
         /// `None`: from now on.
         after: Option<u64>,
         /// `None`: without end.
         count: Option<u64>,
     },
-    /// What is configured, as TOML.
+    /// The configured document, as TOML.
     Config,
     /// Have the config file read again.
     Reload(Reload),
@@ -90,18 +90,18 @@ pub enum Form {
     Text,
     /// The server's JSON.
     Json,
-    /// The same as YAML.
+    /// The server's JSON as YAML.
     Yaml,
 }
 
-/// Whom to ask, and for what.
+/// A server and a request.
 #[derive(Clone, Debug)]
 pub struct Ctl {
-    /// Whom.
+    /// The server.
     pub client: Client,
-    /// For what.
-    pub asked: Asked,
-    /// In which form the answer is printed; `None`: as the flag of the whole program says.
+    /// The request.
+    pub asked: CtlRequest,
+    /// Form of the printed answer; `None`: as the flag of the whole program says.
     pub form: Option<Form>,
     /// Time between two answers; `None`: one answer is wanted.
     pub watch: Option<Duration>,
@@ -180,7 +180,7 @@ fn of_kind(kind: Kind, known: Vec<&'static str>) -> Command {
     let unset = Arg::new("unset").long("unset").value_name("KEY").action(ArgAction::Append);
     let unset = unset.value_parser(clap::builder::PossibleValuesParser::new(known));
     let sub = |name, about: String| Command::new(name).about(about);
-    // A new one has a name that nobody completes.
+    // The name of a new one is not completed.
     let new_name = Arg::new("name").value_name("NAME").required(true).help("Its name");
     let add = options(sub("add", format!("Add {a} {section}")).arg(new_name).args(flags.clone()));
     let set = options(sub("set", format!("Change keys of {a} {section}")).arg(name()).args(flags));
@@ -225,28 +225,30 @@ fn options(command: Command) -> Command {
         .arg(save.help("Write all that is configured to the config file afterwards, as `mqfq ctl save` does"))
 }
 
-/// What the arguments ask for. `variable`: the value of [`SOCKET_VARIABLE`].
+/// Reads the arguments. `variable`: the value of [`SOCKET_VARIABLE`].
 ///
 /// # Errors
 /// One sentence: an address, a value or a token that cannot be read.
 pub fn read(matches: &ArgMatches, keys: Keys, variable: Option<&str>) -> Result<Ctl, String> {
     let (name, inner) = matches.subcommand().ok_or("no command is given")?;
     let asked = match name {
-        "status" => Asked::Status,
-        "counters" => Asked::Counters,
-        "why" => Asked::Why(inner.get_one("name").cloned()),
-        "events" => Asked::Events { after: inner.get_one("after").copied(), count: inner.get_one("count").copied() },
-        "config" => Asked::Config,
-        "reload" => Asked::Reload(Reload {
+        "status" => CtlRequest::Status,
+        "counters" => CtlRequest::Counters,
+        "why" => CtlRequest::Why(inner.get_one("name").cloned()),
+        "events" => {
+            CtlRequest::Events { after: inner.get_one("after").copied(), count: inner.get_one("count").copied() }
+        }
+        "config" => CtlRequest::Config,
+        "reload" => CtlRequest::Reload(Reload {
             discard_unsaved: inner.get_flag("discard-unsaved"),
             dry_run: inner.get_flag("dry-run"),
         }),
         "apply" => {
             let file = inner.get_one::<PathBuf>("file").or(inner.get_one("from")).cloned().unwrap_or_default();
-            Asked::Apply { file, options: read_options(inner) }
+            CtlRequest::Apply { file, options: read_options(inner) }
         }
-        "diff" => Asked::Diff,
-        "save" => Asked::Save { force: inner.get_flag("force") },
+        "diff" => CtlRequest::Diff,
+        "save" => CtlRequest::Save { force: inner.get_flag("force") },
         section => {
             let kind = Kind::ALL.into_iter().find(|kind| kind.section() == section);
             of_kind_asked(kind.ok_or("no such command")?, inner, keys)?
@@ -275,7 +277,7 @@ fn client(matches: &ArgMatches, variable: Option<&str>) -> Result<Client, String
     client_at(socket, file("token-file").map(PathBuf::as_path), &files)
 }
 
-/// Somebody who asks the server at `socket`; `None`: at [`DEFAULT_SOCKET`].
+/// Client of the server at `socket`; `None`: at [`DEFAULT_SOCKET`].
 ///
 /// # Errors
 /// One sentence: an address, a token or a file of TLS that cannot be read, or TLS on a unix socket, which has none.
@@ -294,21 +296,21 @@ pub fn client_at(socket: Option<&str>, token_file: Option<&Path>, tls: &Files) -
     Ok(Client { address, token, trust, patience: None })
 }
 
-fn of_kind_asked(kind: Kind, matches: &ArgMatches, keys: Keys) -> Result<Asked, String> {
+fn of_kind_asked(kind: Kind, matches: &ArgMatches, keys: Keys) -> Result<CtlRequest, String> {
     let (name, inner) = matches.subcommand().ok_or("no command is given")?;
     let thing = || text(inner, "name");
     Ok(match name {
-        "list" => Asked::List(kind),
-        "show" => Asked::Show(kind, thing()),
-        "add" => Asked::Add(kind, thing(), values(inner, keys(kind))?, read_options(inner)),
-        "rm" => Asked::Remove(kind, thing(), read_options(inner)),
-        "reopen" => Asked::Reopen(thing()),
+        "list" => CtlRequest::List(kind),
+        "show" => CtlRequest::Show(kind, thing()),
+        "add" => CtlRequest::Add(kind, thing(), values(inner, keys(kind))?, read_options(inner)),
+        "rm" => CtlRequest::Remove(kind, thing(), read_options(inner)),
+        "reopen" => CtlRequest::Reopen(thing()),
         "resize" => {
             let mut keys = Map::from_iter([("size".to_owned(), value(&text(inner, "new-size"))?)]);
             if inner.get_flag("keep") {
                 keys.insert("keep-data".to_owned(), true.into());
             }
-            Asked::Set(kind, thing(), keys, read_options(inner))
+            CtlRequest::Set(kind, thing(), keys, read_options(inner))
         }
         _ => {
             let mut values = values(inner, keys(kind))?;
@@ -320,7 +322,7 @@ fn of_kind_asked(kind: Kind, matches: &ArgMatches, keys: Keys) -> Result<Asked, 
             if values.is_empty() {
                 return Err(format!("nothing is set, allowed are flags such as --{} VALUE", keys(kind)[0]));
             }
-            Asked::Set(kind, thing(), values, read_options(inner))
+            CtlRequest::Set(kind, thing(), values, read_options(inner))
         }
     })
 }
@@ -387,14 +389,14 @@ mod tests {
         let map = |value: Value| value.as_object().unwrap().clone();
         let keys = map(json!({ "weight": 300, "class": null }));
         let set = asked(&["tenant", "set", "web", "--weight", "300", "--unset", "class"]);
-        assert_eq!(set, Asked::Set(Kind::Tenant, "web".into(), keys, none.clone()));
+        assert_eq!(set, CtlRequest::Set(Kind::Tenant, "web".into(), keys, none.clone()));
         let keys = map(json!({ "device": "7up", "size": "1GiB", "nbd": ["unix:/a", "unix:/b"] }));
         let add = ["export", "add", "x", "--device", "7up", "--size", "1GiB", "--nbd", "unix:/a", "--nbd", "unix:/b"];
-        assert_eq!(asked(&add), Asked::Add(Kind::Export, "x".into(), keys, none));
+        assert_eq!(asked(&add), CtlRequest::Add(Kind::Export, "x".into(), keys, none));
         let keys = map(json!({ "size": 4096 }));
         let options = Options { dry_run: true, revision: Some(7), save: false, yes: false };
         let resize = asked(&["export", "resize", "x", "4096", "--dry-run", "--revision", "7"]);
-        assert_eq!(resize, Asked::Set(Kind::Export, "x".into(), keys, options));
+        assert_eq!(resize, CtlRequest::Set(Kind::Export, "x".into(), keys, options));
         for (text, wanted) in [
             ("true", json!(true)),
             ("1.5", json!(1.5)),

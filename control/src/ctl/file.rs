@@ -2,8 +2,9 @@
 //!
 //! `save` runs where the file is, with the rights of its caller, and tells the server what it has written.
 
+use super::answer::{applied, only_if, query, state};
 use super::command_line::{Form, Options};
-use super::{applied, only_if, query, save_if_asked, show, state};
+use super::show;
 use crate::client::{Ask, Client};
 use crate::config_file::{self, How, read};
 use crate::document::Document;
@@ -20,7 +21,6 @@ use std::path::Path;
 
 const TOML: &str = "application/toml";
 
-/// What is configured.
 #[derive(Deserialize)]
 struct Configured {
     revision: u64,
@@ -35,7 +35,6 @@ struct Difference {
     set_by: Option<SetBy>,
 }
 
-/// What `save` did.
 #[derive(Serialize)]
 struct Saved {
     file: String,
@@ -81,7 +80,7 @@ pub(super) fn diff(client: &Client, form: Form) -> Result<bool, String> {
     let difference = |change: KeyChange| Difference { set_by: set_by(&state, &change.key).cloned(), change };
     let differences: Vec<Difference> = of_file.changes_to(&of_server).into_iter().map(difference).collect();
     let is_same = differences.is_empty();
-    form.put(&differences, |differences| match is_same {
+    form.print(&differences, |differences| match is_same {
         true => format!("{} says what runs", shown(&file.path)),
         false => table(differences),
     })?;
@@ -100,7 +99,7 @@ fn table(differences: &[Difference]) -> String {
     table.render()
 }
 
-/// Who set a key of something.
+/// Returns the author of a thing's key.
 fn set_by<'s>(state: &'s State, key: &str) -> Option<&'s SetBy> {
     Kind::ALL
         .iter()
@@ -127,7 +126,7 @@ pub(super) fn save(client: &Client, force: bool, form: Form) -> Result<(), Strin
     told.good().map_err(|problem| problem.detail)?;
     let name = shown(&file.path);
     let saved = Saved { file: file.path, revision: running.revision, changes };
-    form.put(&saved, |Saved { revision, changes, .. }| match changes.len() {
+    form.print(&saved, |Saved { revision, changes, .. }| match changes.len() {
         0 => format!("{name} says what runs already, revision {revision}"),
         number => format!("{name}: {} written, revision {revision}", counted(number, "key")),
     })
@@ -139,7 +138,7 @@ fn file(client: &Client) -> Result<ConfigFile, String> {
 
 /// All that is configured.
 ///
-/// # Errors
+/// Reads the configured document.
 /// One sentence.
 pub(super) fn configured(client: &Client) -> Result<Document, String> {
     Document::from_json(&running(client)?.config).map_err(|refusal| refusal.sentence)
@@ -155,4 +154,12 @@ fn read_stdin() -> Result<String, String> {
     let most = crate::api::CONFIG_BYTES_MAX as u64 + 1;
     let read = std::io::stdin().lock().take(most).read_to_end(&mut bytes).map_err(|error| plain(&error));
     read.and_then(|_| utf8(bytes)).map_err(|why| format!("cannot read stdin: {why}"))
+}
+
+/// Writes a change that is in force to the config file.
+pub(super) fn save_if_asked(client: &Client, options: &Options, form: Form) -> Result<(), String> {
+    if !options.save {
+        return Ok(());
+    }
+    save(client, false, form).map_err(|why| format!("the change is in force and not saved: {why}"))
 }

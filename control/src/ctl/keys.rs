@@ -1,4 +1,4 @@
-//! What does a flag of `add` and `set` say of its key? Meaning, range and default, from docs/use/config.md.
+//! Descriptions of the flags of `add` and `set`: meaning, range and default of their keys, from docs/use/config.md.
 //!
 //! The tables of that page are the one place of these facts; a test beside the config's reader asks for each key.
 
@@ -23,10 +23,9 @@ pub fn help(kind: Kind, key: &str) -> Option<String> {
         } else if row[0].split(", ").any(|name| name.trim_matches('`') == key) && columns.contains(&"meaning") {
             let cell = |name| columns.iter().position(|column| *column == name).and_then(|at| row.get(at)).copied();
             let said = |name| cell(name).map(plain).filter(|text| !text.is_empty());
-            let policy = said("policy").map(|policy| format!("{policy} only: ")).unwrap_or_default();
             let range = said("range").map(|range| format!(" [range: {range}]")).unwrap_or_default();
             let default = said("default").map(|default| format!(" [default: {default}]")).unwrap_or_default();
-            found = found.or(said("meaning").map(|meaning| format!("{policy}{meaning}{range}{default}")));
+            found = found.or(said("meaning").map(|meaning| format!("{meaning}{range}{default}")));
         }
     }
     let table = || {
@@ -56,11 +55,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_its_row_of_the_page_and_a_policys_key_its_policy() {
+    fn a_key_has_its_row_of_the_page() {
         let weight = "share relative to its siblings that compete [range: 1 to 10000] [default: 100]";
         assert_eq!(help(Kind::Group, "weight").unwrap(), weight);
-        let expire = "mq-deadline only: how long a read may be passed over for its place";
-        assert!(help(Kind::Device, "read-expire").unwrap().starts_with(expire));
+        let unit = "relaxed form: units of depth that a worker may take at once";
+        assert!(help(Kind::Device, "token-batch").unwrap().starts_with(unit));
         assert!(help(Kind::Device, "cost").unwrap().ends_with("has its keys under [device.NAME.cost]"));
         assert!(help(Kind::Export, "nbd").unwrap().starts_with("where it is served: \"unix:PATH\""));
         // A row without a range.

@@ -3,6 +3,7 @@
 //! | file | answers |
 //! |---|---|
 //! | [`command_line`] | which commands are there, and what does one ask for? |
+//! | `answer` | how is an answer read and printed? |
 //! | `show` | how does an answer look? |
 //! | `room` | where on a device is room for an export? |
 //! | `file` | in what do the config file and what runs differ, and how is the file made to say what runs? |
@@ -11,6 +12,7 @@
 //!
 //! With `--json` the server's answer is printed as it came, with `-o yaml` as YAML.
 
+mod answer;
 pub mod command_line;
 mod file;
 pub mod keys;
@@ -18,38 +20,18 @@ mod room;
 pub mod shell;
 mod show;
 
-use crate::client::{Ask, Client, Reply, encoded};
+use crate::client::{Ask, Client, encoded};
 use crate::document::Document;
 use crate::events::Event;
-use crate::model::{Applied, Kind, Reload, State, Status, Thing};
+use crate::model::{Kind, Reload, Status, Thing, ThingList};
+use answer::{applied, only_if, print, query, text};
 use axum::http::{Method, header};
-use command_line::{Asked, Ctl, Form, Options};
+use command_line::{Ctl, CtlRequest, Form, Options};
+use file::save_if_asked;
 use mqfq_report::{json, print_line};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::io::IsTerminal;
-
-/// The things of one kind, as a list answers.
-#[derive(Deserialize)]
-struct Things {
-    things: Vec<Thing>,
-}
-
-/// What tenants receive, as the server answers.
-#[derive(Deserialize)]
-struct Shares {
-    shares: Vec<Share>,
-}
-
-/// Parts of one device's service over the last seconds.
-#[derive(Deserialize)]
-struct Share {
-    device: String,
-    /// `TENANT/EXPORT` if exports have weights.
-    tenant: String,
-    share: f64,
-    entitled: f64,
-}
 
 /// Does what was asked and prints the answer, again and again where it is watched. False: `diff` has found differences.
 ///
@@ -69,66 +51,51 @@ pub fn run(ctl: &Ctl, is_json: bool) -> Result<bool, String> {
     }
 }
 
-fn once(client: &Client, asked: &Asked, form: Form) -> Result<bool, String> {
+fn once(client: &Client, asked: &CtlRequest, form: Form) -> Result<bool, String> {
     match asked {
-        Asked::Diff => file::diff(client, form),
+        CtlRequest::Diff => file::diff(client, form),
         asked => answer(client, asked, form).map(|()| true),
     }
 }
 
-impl Form {
-    /// Prints a value, or for people what `text` says of it.
-    fn put<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), String> {
-        match self {
-            Form::Text => print_line(text(value).trim_end()),
-            Form::Json => print_line(json(value)?),
-            Form::Yaml => print_line(yaml(value)?.trim_end()),
-        }
-    }
-}
-
-fn yaml(value: &impl Serialize) -> Result<String, String> {
-    serde_saphyr::to_string(value).map_err(|error| format!("cannot be written as YAML: {error}"))
-}
-
-fn answer(client: &Client, asked: &Asked, form: Form) -> Result<(), String> {
+fn answer(client: &Client, asked: &CtlRequest, form: Form) -> Result<(), String> {
     let get = |path: &str| client.ask(Ask::new(Method::GET, path));
     match asked {
-        Asked::Status => {
+        CtlRequest::Status => {
             print(get("/v1/status")?, form, |status: Status| Ok(show::status(&status, &client.address.to_string())))
         }
         // They are for programs: people get JSON, too.
-        Asked::Counters => print(get("/v1/counters")?, form, |counters: Value| json(&counters)),
-        Asked::Why(Some(name)) => {
+        CtlRequest::Counters => print(get("/v1/counters")?, form, |counters: Value| json(&counters)),
+        CtlRequest::Why(Some(name)) => {
             print(get(&format!("/v1/why/{}", encoded(name)))?, form, |said: Said| Ok(said.sentence))
         }
-        Asked::Why(None) => print(get("/v1/why")?, form, |all: Vec<Said>| Ok(sentences(all))),
-        Asked::Events { after, count } => events(client, *after, *count, form),
-        Asked::Config => {
+        CtlRequest::Why(None) => print(get("/v1/why")?, form, |all: Vec<Said>| Ok(sentences(all))),
+        CtlRequest::Events { after, count } => events(client, *after, *count, form),
+        CtlRequest::Config => {
             let wants_toml = Ask::new(Method::GET, "/v1/config").header(header::ACCEPT, "application/toml");
             match form {
                 Form::Text => print_line(text(client.ask(wants_toml)?)?.trim_end()),
                 _ => print(get("/v1/config")?, form, |config: Value| json(&config)),
             }
         }
-        Asked::Reload(Reload { discard_unsaved, dry_run }) => {
+        CtlRequest::Reload(Reload { discard_unsaved, dry_run }) => {
             let path = format!("/v1/config/reload?discard-unsaved={discard_unsaved}&dry-run={dry_run}");
             applied(client.ask(Ask::new(Method::POST, path))?, form)
         }
-        Asked::Reopen(name) => {
+        CtlRequest::Reopen(name) => {
             applied(client.ask(Ask::new(Method::POST, path(Kind::Device, name)? + "/reopen"))?, form)
         }
-        Asked::Apply { file, options } => file::apply(client, file, options, form),
-        Asked::Diff => file::diff(client, form).map(drop),
-        Asked::Save { force } => file::save(client, *force, form),
-        Asked::List(Kind::Tenant) => print(get("/v1/tenants")?, form, |Things { things }| {
-            let Shares { shares } = get("/v1/shares")?.json()?;
+        CtlRequest::Apply { file, options } => file::apply(client, file, options, form),
+        CtlRequest::Diff => file::diff(client, form).map(drop),
+        CtlRequest::Save { force } => file::save(client, *force, form),
+        CtlRequest::List(Kind::Tenant) => print(get("/v1/tenants")?, form, |ThingList { things }| {
+            let show::Shares { shares } = get("/v1/shares")?.json()?;
             Ok(show::tenants(&things, &shares))
         }),
-        Asked::List(kind) => {
-            print(get(&format!("/v1/{}", kind.plural()))?, form, |Things { things }| Ok(show::things(*kind, &things)))
-        }
-        Asked::Show(kind, name) => print(get(&path(*kind, name)?)?, form, |thing: Thing| {
+        CtlRequest::List(kind) => print(get(&format!("/v1/{}", kind.plural()))?, form, |ThingList { things }| {
+            Ok(show::things(*kind, &things))
+        }),
+        CtlRequest::Show(kind, name) => print(get(&path(*kind, name)?)?, form, |thing: Thing| {
             let configured = if *kind == Kind::Export { Document::default() } else { file::configured(client)? };
             let free = match kind {
                 Kind::Device => room::of_device(client, &thing)?.show(),
@@ -136,34 +103,25 @@ fn answer(client: &Client, asked: &Asked, form: Form) -> Result<(), String> {
             };
             Ok(show::thing(&thing, &configured.users(*kind, name)) + &free)
         }),
-        Asked::Add(kind, name, keys, options) => {
+        CtlRequest::Add(kind, name, keys, options) => {
             let ask = Ask::new(Method::PUT, path(*kind, name)? + query(options)).header(header::IF_NONE_MATCH, "*");
             match kind {
                 Kind::Export => change(client, ask, Some(&room::find(client, keys)?), options, form),
                 _ => change(client, ask, Some(keys), options, form),
             }
         }
-        Asked::Set(kind, name, keys, options) => {
+        CtlRequest::Set(kind, name, keys, options) => {
             if let Some(size) = keys.get("size").filter(|_| *kind == Kind::Export) {
                 room::check_resize(client, name, size, options.yes || options.dry_run)?;
             }
             let ask = only_if(Ask::new(Method::PATCH, path(*kind, name)? + query(options)), options);
             change(client, ask, Some(keys), options, form)
         }
-        Asked::Remove(kind, name, options) => {
+        CtlRequest::Remove(kind, name, options) => {
             let ask = only_if(Ask::new(Method::DELETE, path(*kind, name)? + query(options)), options);
             change(client, ask, None, options, form)
         }
     }
-}
-
-/// Names of the things of a kind.
-///
-/// # Errors
-/// One sentence.
-pub fn names(client: &Client, kind: Kind) -> Result<Vec<String>, String> {
-    let reply = client.ask(Ask::new(Method::GET, format!("/v1/{}", kind.plural())))?;
-    Ok(reply.json::<Things>()?.things.into_iter().map(|thing| thing.name).collect())
 }
 
 fn path(kind: Kind, name: &str) -> Result<String, String> {
@@ -172,17 +130,6 @@ fn path(kind: Kind, name: &str) -> Result<String, String> {
         return Err(format!("the {section} without a name has no path, allowed is mqfq ctl apply with a whole config"));
     }
     Ok(format!("/v1/{}/{}", kind.plural(), encoded(name)))
-}
-
-fn query(options: &Options) -> &'static str {
-    if options.dry_run { "?dry-run" } else { "" }
-}
-
-fn only_if(ask: Ask, options: &Options) -> Ask {
-    match options.revision {
-        Some(revision) => ask.header(header::IF_MATCH, format!("\"{revision}\"")),
-        None => ask,
-    }
 }
 
 fn change(
@@ -198,37 +145,6 @@ fn change(
     };
     applied(client.ask(ask)?, form)?;
     save_if_asked(client, options, form)
-}
-
-/// Writes a change that is in force to the config file.
-fn save_if_asked(client: &Client, options: &Options, form: Form) -> Result<(), String> {
-    if !options.save {
-        return Ok(());
-    }
-    file::save(client, false, form).map_err(|why| format!("the change is in force and not saved: {why}"))
-}
-
-/// Prints what came of a change.
-fn applied(reply: Reply, form: Form) -> Result<(), String> {
-    print(reply, form, |applied: Applied| Ok(show::applied(&applied)))
-}
-
-/// The text of a good answer.
-fn text(reply: Reply) -> Result<String, String> {
-    let reply = reply.good().map_err(|problem| problem.detail)?;
-    Ok(String::from_utf8_lossy(&reply.body).into_owned())
-}
-
-fn print<T>(reply: Reply, form: Form, show: impl FnOnce(T) -> Result<String, String>) -> Result<(), String>
-where
-    T: serde::de::DeserializeOwned,
-{
-    let line = match form {
-        Form::Text => show(reply.json()?)?,
-        Form::Json => text(reply)?,
-        Form::Yaml => yaml(&reply.json::<Value>()?)?,
-    };
-    print_line(line.trim_end())
 }
 
 /// A verdict: whatever answers it says a sentence, and more for programs.
@@ -252,19 +168,9 @@ fn events(client: &Client, after: Option<u64>, count: Option<u64>, form: Form) -
             // Each is a document of its own.
             print_line("---")?;
         }
-        form.put(&event, show::event)?;
+        form.print(&event, show::event)?;
         left = left.map(|left| left - 1);
         Ok(left != Some(0))
     };
     client.events(Ask::new(Method::GET, path), each)
-}
-
-/// What runs, of all kinds.
-fn state(client: &Client) -> Result<State, String> {
-    let mut state = State { revision: 0, things: Default::default() };
-    for kind in Kind::ALL {
-        let reply = client.ask(Ask::new(Method::GET, format!("/v1/{}", kind.plural())))?;
-        state.things.insert(kind.plural().to_owned(), reply.json::<Things>()?.things);
-    }
-    Ok(state)
 }

@@ -4,8 +4,7 @@
 //! byte.
 
 use crate::client::{Ask, Client};
-use crate::ctl::Things;
-use crate::model::{Kind, Thing};
+use crate::model::{Kind, Thing, ThingList};
 use axum::http::Method;
 use mqfq_config::size;
 use mqfq_config::text::shown;
@@ -53,7 +52,7 @@ impl Device {
         Device { name: device.name.clone(), size_bytes: number(device, "size").unwrap_or(UNKNOWN), taken }
     }
 
-    /// What no export has, in order.
+    /// Ranges outside all exports, in order.
     fn free(&self) -> Vec<Range<u64>> {
         let mut free = Vec::new();
         let mut at = 0;
@@ -86,7 +85,7 @@ impl Device {
         let free = self.free();
         let sum: u64 = free.iter().map(|range| range.end - range.start).sum();
         let lines = free.iter().map(|Range { start, end }| {
-            format!("free: bytes {start} to {} ({})\n", end - 1, size::display(end - start))
+            format!("free: {} at offset {}\n", size::display(end - start), size::display(*start))
         });
         let last = format!("free in all: {} of {}\n", size::display(sum), size::display(self.size_bytes));
         lines.chain([last]).collect()
@@ -95,7 +94,7 @@ impl Device {
 
 fn things(client: &Client, kind: Kind) -> Result<Vec<Thing>, String> {
     let reply = client.ask(Ask::new(Method::GET, format!("/v1/{}", kind.plural())))?;
-    Ok(reply.json::<Things>()?.things)
+    Ok(reply.json::<ThingList>()?.things)
 }
 
 /// The device that a reply is about, with its exports.
@@ -136,7 +135,7 @@ pub(super) fn find(client: &Client, keys: &Map<String, Value>) -> Result<Map<Str
         return Err(format!("no device has room for {size} in one piece: {rooms}"));
     };
     keys.insert("device".to_owned(), device.name.clone().into());
-    keys.insert("offset".to_owned(), offset.into());
+    keys.insert("offset".to_owned(), size::display(offset).into());
     keys.entry("keep-data").or_insert(false.into());
     Ok(keys)
 }
@@ -203,8 +202,7 @@ mod tests {
         assert_eq!(device(100, &[(0, 100)]).free(), [0..0; 0]);
         assert_eq!(device(100, &[(60, 10), (10, 20), (15, 30)]).free(), [0..10, 45..60, 70..100]);
         let said = device(4 * MIB, &[(MIB, MIB)]).show();
-        let expected =
-            "free: bytes 0 to 1048575 (1MiB)\nfree: bytes 2097152 to 4194303 (2MiB)\nfree in all: 3MiB of 4MiB\n";
+        let expected = "free: 1MiB at offset 0\nfree: 2MiB at offset 2MiB\nfree in all: 3MiB of 4MiB\n";
         assert_eq!(said, expected);
     }
 

@@ -1,12 +1,12 @@
-//! What does a shell complete, and what do the man pages say?
+//! Completion in a shell, and man pages.
 //!
 //! Completion asks the program itself at each press of the key (clap_complete's dynamic engine), so it knows all flags,
 //! and names from the server that runs. A server that does not answer at once completes nothing.
 
-use crate::client::{Address, Client};
+use crate::client::{Address, Ask, Client};
 use crate::ctl::command_line::{DEFAULT_SOCKET, SOCKET_VARIABLE};
-use crate::ctl::names;
-use crate::model::Kind;
+use crate::model::{Kind, ThingList};
+use axum::http::Method;
 use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
@@ -40,6 +40,15 @@ fn live(kind: Kind, begun: &OsStr) -> Vec<CompletionCandidate> {
     let begun = begun.to_string_lossy();
     let names = names(&client, kind).unwrap_or_default().into_iter().filter(|name| name.starts_with(&*begun));
     names.map(CompletionCandidate::new).collect()
+}
+
+/// Names of the things of a kind.
+///
+/// # Errors
+/// One sentence.
+fn names(client: &Client, kind: Kind) -> Result<Vec<String>, String> {
+    let reply = client.ask(Ask::new(Method::GET, format!("/v1/{}", kind.plural())))?;
+    Ok(reply.json::<ThingList>()?.things.into_iter().map(|thing| thing.name).collect())
 }
 
 /// If a shell asks for completions of `command`, answers and ends the process.

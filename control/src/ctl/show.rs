@@ -1,13 +1,29 @@
 //! How does an answer look? Tables and sentences for people.
 
-use crate::ctl::Share;
 use crate::events::Event;
 use crate::model::{Applied, KeyChange, Kind, SetBy, Status, Thing, Via};
 use mqfq_config::size;
 use mqfq_config::text::{counted, list, sentence, shown};
 use mqfq_report::table::{Align, Table};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Service that tenants receive, as the server answers.
+#[derive(Deserialize)]
+pub(super) struct Shares {
+    pub(super) shares: Vec<Share>,
+}
+
+/// Parts of one device's service over the last seconds.
+#[derive(Deserialize)]
+pub(super) struct Share {
+    pub(super) device: String,
+    /// `TENANT/EXPORT` if exports have weights.
+    pub(super) tenant: String,
+    pub(super) share: f64,
+    pub(super) entitled: f64,
+}
 
 /// A value as one writes it on the command line; `-`: there is none.
 pub(super) fn value(value: Option<&Value>) -> String {
@@ -125,7 +141,7 @@ fn rows(kind: Kind, things: &[Thing], more: &[Column<'_>]) -> String {
     table.render()
 }
 
-/// A row for each key: configured, in force, who set it. `users`: the things that name it.
+/// A row for each key: configured, in force, author. `users`: the things that name it.
 pub(super) fn thing(thing: &Thing, users: &[(Kind, &str)]) -> String {
     let columns = ["key", "configured", "in force", "set by", "at"].map(|name| (name, Align::Left));
     let mut table = Table::new(&columns);
@@ -151,7 +167,7 @@ pub(super) fn thing(thing: &Thing, users: &[(Kind, &str)]) -> String {
     text + &format!("revision {}{used}\n", thing.revision)
 }
 
-/// Who set something.
+/// Author of a value, as text.
 pub(super) fn who(SetBy { by, .. }: &SetBy) -> String {
     let way = match by.via {
         Via::File => "file",

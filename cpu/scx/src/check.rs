@@ -40,7 +40,7 @@ pub const WINDOW_NS: u64 = 1_000_000;
 /// Most programs of which pairs are checked: those with the most CPU time.
 const PAIRS_OF: usize = 16;
 
-/// What a trace says.
+/// Result of checking a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// Events.
@@ -49,11 +49,11 @@ pub struct Found {
     pub span_ns: u64,
     /// Requests that began while another program waited.
     pub decisions: u64,
-    /// Of these, the ones that the reference does not allow.
+    /// Decisions that the reference does not allow.
     pub not_allowed: u64,
-    /// Preemptions, and those of a request with no larger start tag.
+    /// Preemptions.
     pub preemptions: u64,
-    /// See `preemptions`.
+    /// Preemptions by a request with no smaller start tag than the preempted one's.
     pub wrong_preemptions: u64,
     /// Longest run, ns.
     pub longest_ns: u64,
@@ -73,7 +73,7 @@ struct State {
     ahead: u64,
     /// Finish tags of the last window, with the times until which they were true.
     recent: VecDeque<(u64, u64)>,
-    /// Since when it waits.
+    /// Time since which it waits.
     waits_since_ns: u64,
 }
 
@@ -131,9 +131,9 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
         programs.entry(event.program).or_default().weight = weight_of(events, event.program);
     }
     let mut serving: Vec<Option<Service>> = vec![None; head.cpus as usize];
-    // Of which program a CPU is taking a thread.
+    // By CPU: the program from which it is taking a thread.
     let mut picking: Vec<Option<u32>> = vec![None; head.cpus as usize];
-    // Threads whose request has ended, and of which it is not said yet whether they want another one.
+    // Threads whose request has ended, before the trace says whether they want another one.
     let mut between: BTreeMap<u32, u32> = BTreeMap::new();
     for event in events {
         let Some(f) = programs.get_mut(&event.program) else { continue };
@@ -158,7 +158,7 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                     *on = Some(begun);
                 }
                 let smallest = f.recent.iter().map(|(_, tag)| *tag).chain([event.tag]).min().unwrap_or(event.tag);
-                // One that has begun to wait since this CPU looked was not there to be picked.
+                // A thread that began to wait after this CPU looked could not be picked.
                 if let Some(picks) = picking.get_mut(cpu) {
                     *picks = None;
                 }

@@ -1,4 +1,4 @@
-//! What did a real kernel decide under `scx_pmqfq`? The records that its scheduler leaves, without the scheduler.
+//! Reads and checks the records that the scheduler `scx_pmqfq` leaves of a real kernel's decisions.
 //!
 //! The scheduler is `bpf/pmqfq.bpf.c` (GPL-2.0-only, see `bpf/LICENSE`); `main.rs` loads it, with the feature `bpf`.
 

@@ -46,8 +46,8 @@ fn cpus() -> Result<usize, String> {
     Ok(count)
 }
 
-/// CPUs with which one shares its last cache, as Linux writes a list of them. A cache's `id` is no name of it: virtual
-/// machines have been seen that give one cache a different one on each CPU.
+/// CPUs that share the last cache of `cpu`, as Linux writes a list of them. A cache's `id` does not name it: some
+/// virtual machines give one cache a different `id` on each CPU.
 fn sharers(cpu: usize) -> Option<String> {
     let folder = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/cache"));
     let caches = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -37,7 +37,7 @@ enum Action {
     },
     /// Checks a trace against the reference policy and its bound.
     Check {
-        /// What `--trace` has written.
+        /// File that `--trace` has written.
         trace: PathBuf,
         /// One JSON object instead of sentences.
         #[arg(long)]
@@ -93,7 +93,7 @@ struct Options {
 }
 
 impl Options {
-    /// Those of the file, with the options above them.
+    /// Settings of the config file, overridden by the options.
     fn settings(&self) -> Result<Settings, String> {
         let mut settings = match &self.config {
             None => Settings::default(),

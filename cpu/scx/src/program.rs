@@ -1,4 +1,4 @@
-//! What does the scheduler know of a program, and which share is due to it?
+//! A program as the scheduler records it, and the share that is due to it.
 //!
 //! Source: `struct program` in `bpf/shared.h`, little-endian integers.
 
@@ -10,7 +10,7 @@ pub const PROGRAMS_MAX: u32 = 4096;
 /// A program as the scheduler has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Program {
-    /// Of the cgroup, or the process. 0: the slot is free.
+    /// Identifier of the cgroup or process. 0: the slot is free.
     pub id: u64,
     /// Finish tag, virtual ns.
     pub finish: u64,
@@ -60,13 +60,13 @@ impl Program {
 pub struct Share {
     /// The program.
     pub program: Program,
-    /// Of the CPU time of all programs that ran or wanted to, by weight.
+    /// Part that is due to it, by weight, of the CPU time of all programs that ran or wanted to.
     pub due_percent: f64,
-    /// Of the CPU time of all programs.
+    /// Part that it got of the CPU time of all programs.
     pub got_percent: f64,
     /// CPU time, ns.
     pub served_ns: u64,
-    /// Behind the one that is furthest ahead, ns of its own CPU time.
+    /// Distance behind the program that is furthest ahead, ns of its own CPU time.
     pub behind_ns: u64,
     /// As in [`Program`], of this time.
     pub dispatches: u64,
@@ -78,7 +78,7 @@ pub struct Share {
     pub preempted: u64,
 }
 
-/// What each program had since `before`. A slot that has got another program since is counted from its beginning.
+/// Each program's share since `before`. A slot with another program since then counts from that one's beginning.
 pub fn shares(now: &[(u32, Program)], before: Option<&HashMap<u32, Program>>) -> Vec<Share> {
     let since = |slot: &u32, program: &Program| {
         before.and_then(|before| before.get(slot)).copied().filter(|old| old.id == program.id).unwrap_or_default()
@@ -146,7 +146,7 @@ mod tests {
         let times = |n: u64| (10 * n, [n, 2 * n, 3 * n, 4 * n]);
         let found = shares(&now, Some(&before));
         assert_eq!(found.iter().map(counts).collect::<Vec<_>>(), [50, 30, 20, 0].map(times));
-        // Of equal rates each that ran or waits is due a quarter.
+        // At equal rates each program that ran or waits is due a quarter.
         assert_eq!(found.iter().map(|share| share.due_percent).collect::<Vec<_>>(), [25.0; 4]);
         assert_eq!(found.iter().map(|share| share.got_percent).collect::<Vec<_>>(), [50.0, 30.0, 20.0, 0.0]);
         assert_eq!(shares(&now, None).iter().map(counts).collect::<Vec<_>>(), [150, 30, 20, 100].map(times));

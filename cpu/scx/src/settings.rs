@@ -25,7 +25,7 @@ pub enum By {
     Process,
 }
 
-/// What `docs/use/scx_pmqfq.md` explains.
+/// Settings of the scheduler; `docs/use/scx_pmqfq.md` explains them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// A program.

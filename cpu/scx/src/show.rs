@@ -1,4 +1,4 @@
-//! Who got how much? The table of programs, for people and for programs.
+//! The table of programs and their CPU time, as text for people and as JSON.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapMut};
 use scx_pmqfq::program::{self, Program};
@@ -41,7 +41,7 @@ pub fn programs(map: &impl MapCore) -> Result<Vec<(u32, Program)>, String> {
     Ok(found)
 }
 
-/// One object of a look: what each program had since `before`, or since it began.
+/// A look as one JSON object: each program's share since `before`, or since it began.
 pub fn json(now: &[(u32, Program)], before: Option<(&HashMap<u32, Program>, f64)>) -> Value {
     let names = names();
     let rows = program::shares(now, before.map(|(before, _)| before));

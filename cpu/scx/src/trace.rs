@@ -10,11 +10,11 @@
 
 use std::io::Write;
 
-/// Of the format.
+/// Version of the format.
 pub const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"PMQFQTRC";
 const HEAD_LEN: usize = 32;
-/// Of an event.
+/// Length of an event.
 pub const EVENT_LEN: usize = 56;
 
 /// The run that was recorded.
@@ -36,7 +36,7 @@ pub enum Kind {
     Arrive = 1,
     /// A request begins on `cpu`. `tag`: its start tag; `other`: ns granted.
     Begin = 2,
-    /// It ends. `tag`: the program's finish tag after the charge; `other`: ns run.
+    /// A request ends. `tag`: the program's finish tag after the charge; `other`: ns run.
     End = 3,
     /// A request takes `cpu` from another one. `tag`: its start tag; `other`: the other one's.
     Preempt = 4,
@@ -56,10 +56,10 @@ impl Kind {
     }
 }
 
-/// What happened.
+/// One event of the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// On the CPU that wrote it, from 1.
+    /// Number among the events of the CPU that wrote it, from 1.
     pub number: u64,
     /// Time, ns.
     pub at_ns: u64,
@@ -73,11 +73,11 @@ pub struct Event {
     pub pid: u32,
     /// Reason.
     pub kind: Kind,
-    /// Of which it is.
+    /// CPU that the event is about.
     pub cpu: u16,
-    /// The program's threads in its queues, then.
+    /// The program's threads in its queues at that time.
     pub waiting: i32,
-    /// That wrote it.
+    /// CPU that wrote the event.
     pub writer: u16,
 }
 
@@ -90,7 +90,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Event {
-    /// Reads one. `None`: it was never written, or is none.
+    /// Reads an event. `None`: it was never written, or is not an event.
     pub fn read(bytes: &[u8]) -> Option<Event> {
         if bytes.len() < EVENT_LEN || u64_at(bytes, 0) == 0 {
             return None;
@@ -130,7 +130,7 @@ impl Event {
 /// Writes a trace, in the order of time.
 ///
 /// # Errors
-/// Those of `to`.
+/// Errors of `to`.
 pub fn write(mut to: impl Write, head: &Head, mut events: Vec<Event>) -> std::io::Result<()> {
     events.sort_by_key(|event| (event.at_ns, event.writer, event.number));
     to.write_all(MAGIC)?;
@@ -144,10 +144,10 @@ pub fn write(mut to: impl Write, head: &Head, mut events: Vec<Event>) -> std::io
     to.flush()
 }
 
-/// Reads a trace. What is older than the oldest event of a CPU that has lost some is left out.
+/// Reads a trace. Events older than the oldest one of a CPU that has lost some are left out.
 ///
 /// # Errors
-/// One sentence: the bytes are no trace, or one of another version.
+/// One sentence: the bytes are not a trace, or one of another version.
 pub fn read(bytes: &[u8]) -> Result<(Head, Vec<Event>), String> {
     if bytes.len() < HEAD_LEN || &bytes[..8] != MAGIC {
         return Err("is no trace of scx_pmqfq".into());

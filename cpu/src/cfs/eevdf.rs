@@ -1,7 +1,7 @@
 //! Which thread of this core is owed something, and of those must be served first? EEVDF on CFS's queues.
 //!
 //! Sources: Stoica and Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995; "EEVDF Scheduler" in the kernel's
-//! documentation. Placement, balancing and the charge are CFS's ([`super`]). It is no copy of any version of Linux.
+//! documentation. Placement, balancing and the charge are CFS's ([`super`]). Not a copy of any version of Linux.
 //!
 //! ```text
 //!   virtual time V   the mean of the queue's vruntimes, by weight, the running thread's included
@@ -87,7 +87,7 @@ impl Cfs {
         let entity = &self.threads[thread.index()];
         let mean = self.mean_vruntime(core);
         let lag = if entity.lag < 0 {
-            // It was ahead, and V went on since.
+            // The thread was ahead, and V went on since.
             (self.mean_vruntime(entity.core) - entity.vruntime).clamp(entity.lag, 0)
         } else {
             entity.lag
@@ -99,13 +99,13 @@ impl Cfs {
         mean - (i128::from(lag) * (others + i128::from(entity.weight)) / others) as i64
     }
 
-    /// Of the waiting threads the eligible one with the earliest deadline.
+    /// The eligible waiting thread with the earliest deadline.
     pub(super) fn earliest(&self, core: CoreId) -> Option<ThreadId> {
         let mean = self.mean_vruntime(core);
         let order = &self.queues[core.index()].order;
         let eligible = order.iter().take_while(|(vruntime, _)| *vruntime <= mean);
         let deadline = |thread: ThreadId| self.threads[thread.index()].deadline;
-        // V is rounded down, so of equal ones none may be eligible.
+        // V is rounded down, so among equal threads none may be eligible.
         eligible
             .map(|(_, thread)| *thread)
             .min_by_key(|thread| (deadline(*thread), *thread))

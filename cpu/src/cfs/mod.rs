@@ -2,7 +2,7 @@
 //!
 //! Sources: P-MQFQ section 2.2 and 3.2; "CFS Scheduler" in the kernel's documentation (design, not source); Lozi et
 //! al., "The Linux Scheduler: a Decade of Wasted Cores", EuroSys 2016, section 2, for placement and balancing. Where
-//! they differ, P-MQFQ wins, because this is what P-MQFQ is compared with. It is no copy of any version of Linux.
+//! they differ, P-MQFQ wins, because P-MQFQ is compared with this. Not a copy of any version of Linux.
 //!
 //! # Shape
 //! Each core has a queue of its own, ordered by *vruntime*: the time a thread has run, over its weight. The core runs
@@ -41,7 +41,7 @@ use std::ops::Range;
 /// Settings of CFS. [`CfsOptions::new`] is P-MQFQ's rival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CfsOptions {
-    /// In this time each thread of a queue runs once.
+    /// Time in which each thread of a queue runs once.
     pub latency_ns: u64,
     /// No slice is shorter.
     pub min_granularity_ns: u64,
@@ -62,7 +62,7 @@ pub struct CfsOptions {
     /// A preempted thread is not moved for this long. 0 for Linux's own threads; a virtual CPU needs over 1 ms (P-MQFQ
     /// section 4.2).
     pub preempted_stays_ns: u64,
-    /// Who is first in a queue.
+    /// Order of a queue.
     pub order: Order,
 }
 
@@ -174,13 +174,13 @@ struct Entity {
     weight: u32,
     /// The cores that it may run on, as indices.
     allowed: Range<usize>,
-    /// On the axis of its core.
+    /// Vruntime on the axis of its core.
     vruntime: i64,
     core: CoreId,
     is_runnable: bool,
     /// Time when it last left a core.
     stopped_ns: u64,
-    /// It is not moved before this time.
+    /// Time before which it is not moved.
     stays_until_ns: u64,
     load: Decay,
     /// EEVDF, on the axis of vruntime: its deadline, and its lag when it blocked.

@@ -1,4 +1,4 @@
-//! What may a waking thread do? Not in section 3.1: rules 2 and 3 of section 3, on distributed queues.
+//! Rules 2 and 3 of section 3 for a waking thread, on distributed queues. Section 3.1 leaves them out.
 //!
 //! # Rule 2: it keeps what it is behind
 //! "If a program is backlogged, a request's start tag is the maximum of the program's last finish tag and the program's

@@ -10,9 +10,9 @@
 //!   a thread blocks before that   [switch]   a waiting sibling takes its place, and the rest of the quantum
 //!   a thread wakes                [arrive]   it keeps what it is behind; else as if its quantum were over    (not in the paper)
 //! ```
-//! The ideal's two virtual times are gone. That of the system becomes [`progress`]: not the thread that has had most
-//! since ever, but the queue that advanced most in the last 3 ms. That of the program becomes SWITCH: a program that
-//! has a core keeps it while one of its threads can run.
+//! The ideal's two virtual times are replaced. [`progress`] stands for the system's: not the thread with the most time
+//! ever, but the queue that advanced most in the last 3 ms. SWITCH stands for the program's: a program that has a core
+//! keeps it while one of its threads can run.
 //!
 //! # What is not in the paper, and why
 //! Section 3.1 moves threads when a quantum ends and when a thread blocks. Rules 2 and 3 of section 3 act when a
@@ -89,7 +89,7 @@ impl PmqfqOptions {
         }
     }
 
-    /// The same for Xen: the window is an accounting period (section 3.2), and a tick 10 ms.
+    /// [`PmqfqOptions::new`] for Xen: the window is an accounting period (section 3.2), and a tick 10 ms.
     pub fn xen() -> PmqfqOptions {
         PmqfqOptions { window_ns: 30_000_000, margin_ns: 10_000_000, lag_ns: 30_000_000, ..PmqfqOptions::new() }
     }

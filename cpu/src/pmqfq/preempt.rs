@@ -13,8 +13,8 @@
 //! * The other queue must have advanced by a margin more, so of two queues at most one may preempt the other.
 //!
 //! # What it gives up
-//! Only a thread's own place, which the base charges as ever, remembers that it ran ahead of its turn: the queue's
-//! others come before it afterwards, and get back what they gave.
+//! Only a thread's own place, which the base charges as usual, remembers that it ran ahead of its turn: the queue's
+//! other threads come before it afterwards, and get back the time that they gave.
 //!
 //! # What it costs
 //! An interrupt, a context switch, and the cache of the preempted thread.

@@ -41,7 +41,7 @@ impl Levels for Ideal {
     }
 }
 
-/// For histories of hogs only, who owe each other nothing.
+/// For histories of hogs only, which owe each other nothing.
 impl Levels for FairQueue {
     fn are_level(&self, _: ProgramId, _: ProgramId, _: u64) -> bool {
         true

@@ -1,14 +1,13 @@
-//! Where an export is served: a key of `[export.NAME]` for each front end of the registry.
+//! Addresses of exports: a key of `[export.NAME]` for each front end of the registry.
 
-use super::{Config, ConfigError, ExportConfig, Located, Section};
-use crate::privilege::PrivilegeConfig;
-use mqfq_config::Entry;
+use super::model::{Config, ExportConfig, Located, PrivilegeConfig};
 use mqfq_config::text::quoted;
+use mqfq_config::{ConfigError, Entry, Section};
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::front_end::{AddressFault, ExportAddress, FrontEnd, Manner};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a front end's key takes, for an error's "allowed is".
+/// The values of a front end's key, for an error's "allowed is".
 fn allowed(front_end: &dyn FrontEnd) -> String {
     format!("{}, or a list of these", front_end.addresses())
 }
@@ -80,20 +79,20 @@ fn read_list(
     Ok(())
 }
 
-/// No two addresses that collide are to be listened on. Source: [`ExportAddress::collides_with`]. `own` are those of
-/// the server itself, each with its key.
+/// Refuses addresses that collide. Source: [`ExportAddress::collides_with`]. `own` are those of the server itself, each
+/// with its key.
 ///
 /// # Errors
 /// The first address in the file that collides with one before it, or with one of `own`.
 pub(super) fn refuse_collisions(exports: &[ExportConfig], own: &BTreeMap<String, &str>) -> Result<(), ConfigError> {
-    // Those that collide have the same claim or the same text, of which each is looked up.
+    // Addresses that collide share a claim or a text, so both are looked up.
     let mut taken: BTreeMap<String, (&ExportAddress, &str)> = BTreeMap::new();
     for export in exports {
         for Located { value: address, place } in &export.addresses {
             if let Some(key) = address.address().claim().and_then(|claim| own.get(&claim)) {
                 return Err(place.error(format!("{address} is taken by {key}, allowed is another address")));
             }
-            for resource in address.address().claim().into_iter().chain([format!("{address:?}")]) {
+            for resource in address.resources() {
                 let (other, name) = *taken.entry(resource).or_insert((address, &export.name));
                 if !std::ptr::eq(other, address) && address.collides_with(other) {
                     let front_end = other.front_end().name();
@@ -107,8 +106,7 @@ pub(super) fn refuse_collisions(exports: &[ExportConfig], own: &BTreeMap<String,
     Ok(())
 }
 
-/// Where the server itself listens, for the control plane and for who takes its place: by what each address claims,
-/// with its key.
+/// The server's own addresses, of the control plane and for upgrades: by the claim of each, with its key.
 ///
 /// # Errors
 /// Both are to be at one address.

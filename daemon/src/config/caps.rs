@@ -1,10 +1,10 @@
-//! `max-iops` and `max-bytes-per-s` of a tenant or an export: how they are read, what of them differs, and the caps
-//! that stand for them while the server runs. docs/use/caps.md has the meaning.
+//! `max-iops` and `max-bytes-per-s` of a tenant or an export: their reading, their differences, and the caps that a
+//! running server has for them. docs/use/caps.md has the meaning.
 
-use super::{ConfigError, ExportPlan, Plan};
+use super::plan::Plan;
 use mqfq_blk::cap::{Cap, CapLimits, Capped, Caps};
 use mqfq_blk::engine::Engine;
-use mqfq_config::Section;
+use mqfq_config::{ConfigError, Section};
 use mqfq_observe::source::Limited;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ pub(super) fn read(section: &Section<'_, '_>) -> Result<CapLimits, ConfigError> 
     })
 }
 
-/// Whose cap is meant, by name.
+/// The owner of a cap, by name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Whose {
+pub enum CapOwner {
     /// A tenant.
     Tenant(String),
     /// An export.
@@ -36,145 +36,102 @@ pub enum Whose {
 }
 
 /// The caps that a plan names.
-fn limits(plan: &Plan) -> BTreeMap<Whose, CapLimits> {
+fn limits(plan: &Plan) -> BTreeMap<CapOwner, CapLimits> {
     let flows = plan.devices.values().flat_map(|device| device.flows.values());
-    let tenants = flows.map(|flow| (Whose::Tenant(flow.tenant.clone()), flow.caps));
-    let exports = plan.exports.values().map(|export| (Whose::Export(export.name.clone()), export.caps));
+    let tenants = flows.map(|flow| (CapOwner::Tenant(flow.tenant.clone()), flow.caps));
+    let exports = plan.exports.values().map(|export| (CapOwner::Export(export.name.clone()), export.caps));
     tenants.chain(exports).collect()
 }
 
-/// Those that are others in `new` than in `old`, of who is in both; what they were and what they are to be.
-pub fn changed(old: &Plan, new: &Plan) -> Vec<(Whose, CapLimits, CapLimits)> {
-    let old = limits(old);
-    let changed = |(whose, to): (Whose, CapLimits)| {
-        let from = *old.get(&whose)?;
-        (from != to).then_some((whose, from, to))
-    };
-    limits(new).into_iter().filter_map(changed).collect()
-}
-
 /// The caps of a running server. Each tenant and export has one, with limits or without.
-pub struct LiveCaps(BTreeMap<Whose, Arc<Cap>>);
+pub struct LiveCaps(BTreeMap<CapOwner, Arc<Cap>>);
 
 impl LiveCaps {
-    /// Those of a plan, with nothing used.
+    /// The caps of a plan, with nothing used.
     pub fn new(plan: &Plan) -> LiveCaps {
-        LiveCaps(limits(plan).into_iter().map(|(whose, limits)| (whose, Cap::new(limits))).collect())
+        LiveCaps(limits(plan).into_iter().map(|(owner, limits)| (owner, Cap::new(limits))).collect())
     }
 
-    /// What the clients of an export pass.
+    /// The caps that the clients of an export pass.
     pub fn of(&self, export: &str, tenant: &str) -> Arc<Caps> {
-        let cap = |whose| self.0.get(&whose).cloned().unwrap_or_else(|| Cap::new(CapLimits::NONE));
-        Caps::new(cap(Whose::Export(export.to_owned())), cap(Whose::Tenant(tenant.to_owned())))
+        let cap = |owner| self.0.get(&owner).cloned().unwrap_or_else(|| Cap::new(CapLimits::NONE));
+        Caps::new(cap(CapOwner::Export(export.to_owned())), cap(CapOwner::Tenant(tenant.to_owned())))
     }
 
-    /// What a tenant may do. `None`: there is no such tenant.
+    /// The limits of a tenant. `None`: there is no such tenant.
     pub fn limits_of(&self, tenant: &str) -> Option<CapLimits> {
-        self.0.get(&Whose::Tenant(tenant.to_owned())).map(|cap| cap.limits())
+        self.0.get(&CapOwner::Tenant(tenant.to_owned())).map(|cap| cap.limits())
     }
 
-    /// Has one for each tenant and export of `plan` as well.
-    pub fn add(&mut self, plan: &Plan) {
-        for (whose, limits) in limits(plan) {
-            self.0.entry(whose).or_insert_with(|| Cap::new(limits));
-        }
-    }
-
-    /// From now on somebody who is there may do what `limits` say.
-    pub fn set(&self, engine: &Engine, whose: &Whose, limits: CapLimits) {
-        if let Some(cap) = self.0.get(whose).filter(|cap| cap.limits() != limits) {
+    /// Sets the limits of an owner that has a cap.
+    pub fn set(&self, engine: &Engine, owner: &CapOwner, limits: CapLimits) {
+        if let Some(cap) = self.0.get(owner).filter(|cap| cap.limits() != limits) {
             engine.set_cap(cap, limits);
         }
     }
 
-    /// Has one for somebody as well. True: it had none.
-    pub fn come(&mut self, whose: Whose, limits: CapLimits) -> bool {
+    /// Adds an owner's cap. True: it had none.
+    pub fn add(&mut self, owner: CapOwner, limits: CapLimits) -> bool {
         let count = self.0.len();
-        self.0.entry(whose).or_insert_with(|| Cap::new(limits));
+        self.0.entry(owner).or_insert_with(|| Cap::new(limits));
         self.0.len() > count
     }
 
-    /// Has none for somebody.
-    pub fn go(&mut self, whose: &Whose) {
-        self.0.remove(whose);
+    /// Removes an owner's cap.
+    pub fn remove(&mut self, owner: &CapOwner) {
+        self.0.remove(owner);
     }
 
-    /// There is one for each whom `plan` names, with its limits, and no other.
+    /// Each owner in `plan` has a cap with its limits, and no other has one.
     #[cfg(debug_assertions)]
     pub fn are_of(&self, plan: &Plan) -> bool {
         let limits = limits(plan);
-        self.0.len() == limits.len() && self.0.iter().all(|(whose, cap)| limits.get(whose) == Some(&cap.limits()))
-    }
-
-    /// From now on they allow what `plan` says, and there are no others.
-    pub fn follow(&mut self, engine: &Engine, plan: &Plan) {
-        self.add(plan);
-        let limits = limits(plan);
-        self.0.retain(|whose, _| limits.contains_key(whose));
-        for (whose, cap) in &self.0 {
-            if limits.get(whose).is_some_and(|limits| *limits != cap.limits()) {
-                engine.set_cap(cap, limits[whose]);
-            }
-        }
+        self.0.len() == limits.len() && self.0.iter().all(|(owner, cap)| limits.get(owner) == Some(&cap.limits()))
     }
 }
 
-/// A cap, and whose it is: name of the flow or, of a tenant whose exports have weights, of all its flows together.
+/// A cap, and its owner: name of the flow or, for a tenant whose exports have weights, of all its flows together.
 struct WatchedCap {
     tenant: String,
     cap: Arc<Cap>,
 }
 
-/// The limits of all caps of a running server, for who watches it. Clones are of one list.
+/// The limits of all caps of a running server, for its observers. Clones are of one list.
 #[derive(Clone, Default)]
-pub struct WatchedCaps(Arc<Mutex<BTreeMap<Whose, WatchedCap>>>);
+pub struct WatchedCaps(Arc<Mutex<BTreeMap<CapOwner, WatchedCap>>>);
 
 impl WatchedCaps {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Whose, WatchedCap>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<CapOwner, WatchedCap>> {
         // It is whole after each statement.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of `caps` as well, which somebody of the flow or tenant of this name has.
-    pub fn come(&self, caps: &LiveCaps, whose: Whose, tenant: &str) {
-        if let Some(cap) = caps.0.get(&whose) {
-            self.all().insert(whose, WatchedCap { tenant: tenant.to_owned(), cap: cap.clone() });
+    /// Adds the cap of `owner` in `caps`, for the flow or tenant of this name.
+    pub fn add(&self, caps: &LiveCaps, owner: CapOwner, tenant: &str) {
+        if let Some(cap) = caps.0.get(&owner) {
+            self.all().insert(owner, WatchedCap { tenant: tenant.to_owned(), cap: cap.clone() });
         }
     }
 
-    /// One less.
-    pub fn go(&self, whose: &Whose) {
-        self.all().remove(whose);
+    /// Removes a cap.
+    pub fn remove(&self, owner: &CapOwner) {
+        self.all().remove(owner);
     }
 
-    /// From now on they are those of `caps`, whose exports and tenants are the plan's.
-    pub fn follow(&self, caps: &LiveCaps, plan: &Plan) {
-        let flow = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].name();
-        let flow_of: BTreeMap<&str, String> =
-            plan.exports.values().map(|export| (export.name.as_str(), flow(export))).collect();
-        let watched = |(whose, cap): (&Whose, &Arc<Cap>)| {
-            let tenant = match whose {
-                Whose::Tenant(tenant) => tenant.clone(),
-                Whose::Export(export) => flow_of.get(export.as_str())?.clone(),
-            };
-            Some((whose.clone(), WatchedCap { tenant, cap: cap.clone() }))
+    /// The limits of each owner, with the name of its flow or tenant.
+    pub fn limits(&self) -> BTreeMap<CapOwner, (String, CapLimits)> {
+        let of = |(owner, watched): (&CapOwner, &WatchedCap)| {
+            (owner.clone(), (watched.tenant.clone(), watched.cap.limits()))
         };
-        *self.all() = caps.0.iter().filter_map(watched).collect();
-    }
-
-    /// What each allows, with the name of its flow or tenant.
-    pub fn limits(&self) -> BTreeMap<Whose, (String, CapLimits)> {
-        let of =
-            |(whose, watched): (&Whose, &WatchedCap)| (whose.clone(), (watched.tenant.clone(), watched.cap.limits()));
         self.all().iter().map(of).collect()
     }
 
-    /// How long they have held tenants back until now, of each that has.
+    /// Time for which each cap has held its tenant back until now, if it has.
     pub fn waited(&self, now_ns: u64) -> Vec<Limited> {
-        let of = |(whose, WatchedCap { tenant, cap }): (&Whose, &WatchedCap)| {
-            let export = match whose {
-                Whose::Tenant(_) => None,
-                Whose::Export(export) => Some(export.clone()),
+        let of = |(owner, WatchedCap { tenant, cap }): (&CapOwner, &WatchedCap)| {
+            let export = match owner {
+                CapOwner::Tenant(_) => None,
+                CapOwner::Export(export) => Some(export.clone()),
             };
             let limits = [(MAX_IOPS, Capped::Iops), (MAX_BYTES_PER_S, Capped::Bytes)];
             let limited = |(key, limit): (&str, Capped)| {
@@ -188,7 +145,7 @@ impl WatchedCaps {
     }
 }
 
-/// As a report of changes shows it.
+/// The text of a report of changes.
 pub fn shown(limits: CapLimits) -> String {
     let iops = limits.iops.map(|iops| format!("{iops} requests/s"));
     let bytes = limits.bytes_per_s.map(|bytes| format!("{}/s", mqfq_config::size::display(bytes)));
@@ -196,7 +153,7 @@ pub fn shown(limits: CapLimits) -> String {
     if both.is_empty() { "none".to_owned() } else { both.join(" and ") }
 }
 
-/// What is in force, by key.
+/// The limits that are set, by key.
 pub fn in_force(limits: CapLimits) -> impl Iterator<Item = (String, Value)> {
     let of = |(key, limit): (&str, Option<u64>)| Some((key.to_owned(), limit?.into()));
     [(MAX_IOPS, limits.iops), (MAX_BYTES_PER_S, limits.bytes_per_s)].into_iter().filter_map(of)
@@ -234,9 +191,9 @@ nbd = \"unix:/b\"
     fn caps_are_read_and_wrong_ones_are_refused_in_a_sentence() {
         let all = limits(&plan(CAPPED).unwrap());
         let capped = |iops, bytes_per_s| CapLimits { iops, bytes_per_s };
-        assert_eq!(all[&Whose::Tenant("a".into())], capped(Some(500), None));
-        assert_eq!(all[&Whose::Export("a".into())], capped(None, Some(10 << 20)));
-        assert_eq!(all[&Whose::Tenant("b".into())], CapLimits::NONE);
+        assert_eq!(all[&CapOwner::Tenant("a".into())], capped(Some(500), None));
+        assert_eq!(all[&CapOwner::Export("a".into())], capped(None, Some(10 << 20)));
+        assert_eq!(all[&CapOwner::Tenant("b".into())], CapLimits::NONE);
         assert_eq!(all.len(), 4);
         let refused = |from: &str, to: &str| plan(&CAPPED.replacen(from, to, 1)).unwrap_err();
         assert_eq!(
@@ -247,21 +204,6 @@ nbd = \"unix:/b\"
             refused("\"10MiB\"", "\"1KiB\""),
             "c.toml:11: export.a.max-bytes-per-s: \"1KiB\" is out of range, allowed is 4KiB to 128GiB"
         );
-    }
-
-    #[test]
-    fn only_caps_that_differ_are_changed() {
-        let old = plan(CAPPED).unwrap();
-        let changes = |from: &str, to: &str| changed(&old, &plan(&CAPPED.replacen(from, to, 1)).unwrap());
-        assert_eq!(changes("[device", "# the same\n[device"), []);
-        let of = |iops, bytes_per_s| CapLimits { iops, bytes_per_s };
-        let (tenant, export) = (|name: &str| Whose::Tenant(name.into()), |name: &str| Whose::Export(name.into()));
-        assert_eq!(changes("max-iops = 500", "max-iops = 9"), [(tenant("a"), of(Some(500), None), of(Some(9), None))]);
-        let less = changes("max-bytes-per-s = \"10MiB\"\n", "");
-        assert_eq!(less, [(export("a"), of(None, Some(10 << 20)), CapLimits::NONE)]);
-        let more = changes("tenant = \"b\"", "tenant = \"b\"\nmax-iops = 9");
-        assert_eq!(more, [(export("b"), CapLimits::NONE, of(Some(9), None))]);
-        assert_eq!(changes("[tenant.b]", "[tenant.c]\n[tenant.b]"), [], "who comes has no other caps than before");
     }
 
     #[test]

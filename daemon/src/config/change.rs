@@ -1,20 +1,20 @@
-//! Another config beside a running one: who is the same, and what cannot be had while tenants are served.
+//! Another config beside a running one: which things are the same, and what cannot change while tenants are served.
 //!
-//! Sections are the same if their names are, wherever in the file they stand. What stays keeps its slot, what comes
-//! gets one that nobody has, and what goes leaves its slot to others afterwards: so whatever runs is found by its slot.
+//! Sections are the same if their names are, wherever they stand. A thing that stays keeps its slot, a new one gets a
+//! free slot, and a slot is free only after its thing is gone: so running things are found by their slots.
 
-use super::check::FlowPlan;
+use super::model::{DeviceConfig, Located, Medium, ServerConfig};
+use super::plan::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan};
 use super::trust::TrustPlan;
-use super::{DeviceConfig, DevicePlan, ExportPlan, GroupPlan, Medium, Plan, ServerConfig};
 use mqfq_blk::hierarchy::GroupId;
-use mqfq_blk::slots::{NoPlace, Slot, Slots};
+use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slot, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of what a restart alone changes.
+/// The refusal of changes that need a restart.
 const RESTART: &str = "cannot change while serving";
 
 impl Plan {
-    /// The same without a device, its exports, and the addresses that then offer nothing.
+    /// This plan without a device, its exports, and the addresses that then offer nothing.
     pub fn without_device(&self, slot: Slot) -> Plan {
         let mut plan = self.clone();
         plan.devices.remove(slot);
@@ -34,12 +34,12 @@ impl Plan {
         same_trust(&self.trust, &new.trust)?;
         let mut devices = self.devices.clone();
         let by_name = names(&devices, |device| device.config.name.as_str());
-        // By slot in `new`: the device, and by slot there its flows.
+        // Slots of devices and their flows, by those in `new`.
         let mut device_slots: BTreeMap<Slot, (Slot, BTreeMap<Slot, Slot>)> = BTreeMap::new();
         for (new_slot, device) in new.devices.iter() {
             let aligned = match by_name.get(device.config.name.as_str()) {
                 Some(slot) => {
-                    let (aligned, flows) = align_device(&self.devices[*slot], device, new.server.tenants_max)?;
+                    let (aligned, flows) = align_device(&self.devices[*slot], device)?;
                     devices[*slot] = aligned;
                     (*slot, flows)
                 }
@@ -47,7 +47,7 @@ impl Plan {
                     refuse_path_of_another(&self.devices, device)?;
                     let mut insert = || devices.insert(device.clone()).map_err(|NoPlace| no_place(device));
                     let mut slot = insert()?;
-                    // Those in between go below, with all others that do not stay.
+                    // Devices at taken places go below, with all others that do not stay.
                     while taken_places.contains(&slot.place()) {
                         slot = insert()?;
                     }
@@ -71,9 +71,7 @@ impl Plan {
                 None => {
                     let place = export.place.clone();
                     let too_many = |NoPlace| {
-                        let most = new.server.exports_max;
-                        let both = format!("with those that go there are more exports than server.exports-max, {most}");
-                        place.error(both).to_string()
+                        place.error(format!("with those that go there are more than {PLACES_MAX} exports")).to_string()
                     };
                     exports.insert(export).map_err(too_many)?
                 }
@@ -119,8 +117,6 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
         drain_s: _,
         memory_bytes: _,
         connection_memory_bytes: _,
-        tenants_max,
-        exports_max,
         upgrade,
         privilege,
     } = old;
@@ -128,8 +124,6 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
         ("workers", *workers == new.workers),
         ("pin", *pin == new.pin),
         ("spin-us", *spin_us == new.spin_us),
-        ("tenants-max", *tenants_max == new.tenants_max),
-        ("exports-max", *exports_max == new.exports_max),
         ("upgrade", *upgrade == new.upgrade),
         ("sandbox, paths, user or group", *privilege == new.privilege),
     ];
@@ -142,7 +136,7 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
     }
 }
 
-/// Every field is named, so that a new one is a decision. Other files, and other contents of them, are no matter.
+/// Refuses another use of TLS. Every field is named, so that a new one is a decision. Files and contents may differ.
 fn same_trust(old: &TrustPlan, new: &TrustPlan) -> Result<(), String> {
     let TrustPlan { files: _, material, modes, control: _ } = old;
     if material.is_some() != new.material.is_some() {
@@ -155,11 +149,7 @@ fn same_trust(old: &TrustPlan, new: &TrustPlan) -> Result<(), String> {
 }
 
 /// A device in its present slot, with its flows in theirs; and where each flow of `new` is.
-fn align_device(
-    old: &DevicePlan,
-    new: &DevicePlan,
-    tenants_max: u32,
-) -> Result<(DevicePlan, BTreeMap<Slot, Slot>), String> {
+fn align_device(old: &DevicePlan, new: &DevicePlan) -> Result<(DevicePlan, BTreeMap<Slot, Slot>), String> {
     if !same_device(old, new) {
         return Err(new
             .config
@@ -188,7 +178,7 @@ fn align_device(
                 *slot
             }
             None => flows.insert(flow).map_err(|NoPlace| {
-                let both = format!("with those that go more tenants use it than server.tenants-max, {tenants_max}");
+                let both = format!("with those that go more than {PLACES_MAX} tenants use it");
                 new.config.place.error(both).to_string()
             })?,
         };
@@ -201,7 +191,7 @@ fn align_device(
     ))
 }
 
-/// Whose flow it is.
+/// The owner of a flow.
 fn key(flow: &FlowPlan) -> (String, Option<String>) {
     (flow.tenant.clone(), flow.export.clone())
 }
@@ -221,7 +211,7 @@ fn align_groups(old: &[GroupPlan], new: &[GroupPlan]) -> (Vec<GroupPlan>, Vec<Gr
     (groups, same)
 }
 
-/// A device that comes must not have the file of one that is there.
+/// Refuses a new device with the file of one that is there.
 fn refuse_path_of_another(devices: &Slots<DevicePlan>, new: &DevicePlan) -> Result<(), String> {
     let path_of = |device: &DevicePlan| match &device.config.medium {
         Medium::File { path, .. } => Some(std::fs::canonicalize(&path.value).unwrap_or_else(|_| path.value.clone())),
@@ -239,7 +229,7 @@ fn refuse_path_of_another(devices: &Slots<DevicePlan>, new: &DevicePlan) -> Resu
     }
 }
 
-/// A group and those that it is in, by what they are called.
+/// Names of a group and of those above it.
 fn line(groups: &[GroupPlan], group: GroupId) -> Vec<String> {
     let mut line = Vec::new();
     let mut at = Some(group);
@@ -250,8 +240,8 @@ fn line(groups: &[GroupPlan], group: GroupId) -> Vec<String> {
     line
 }
 
-/// The same but for the policy and the flows. Every field is named, so that a new one is a decision.
-pub fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
+/// Compares all but the policy and the flows. Every field is named, so that a new one is a decision.
+pub(super) fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, read_only: _, flows: _, groups: _ } = old;
     let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost, profile: _ } = config;
     let same_medium = match (medium, &new.config.medium) {
@@ -259,7 +249,7 @@ pub fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
             Medium::File { path, size, direct, on_failure },
             Medium::File { path: new_path, size: new_size, direct: new_direct, on_failure: new_on_failure },
         ) => {
-            let size_bytes = |size: &Option<super::Located<u64>>| size.as_ref().map(|size| size.value);
+            let size_bytes = |size: &Option<Located<u64>>| size.as_ref().map(|size| size.value);
             (&path.value, size_bytes(size), direct, on_failure)
                 == (&new_path.value, size_bytes(new_size), new_direct, new_on_failure)
         }
@@ -271,8 +261,8 @@ pub fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
         && *size_bytes == new.size_bytes
 }
 
-/// It shows the same bytes from its beginning on, to the same tenant: its clients may keep it. Both in the same slots.
-fn is_same_export(old: &ExportPlan, new: &ExportPlan) -> bool {
+/// Clients may keep it: its bytes from the beginning on and its tenant are the same. Both are in the same slots.
+pub(super) fn is_same_export(old: &ExportPlan, new: &ExportPlan) -> bool {
     (old.device, old.flow, old.offset_bytes) == (new.device, new.flow, new.offset_bytes)
 }
 
@@ -337,7 +327,7 @@ nbd = \"unix:/b\"
             ("weight = 7", "weight = 8"),
             ("\"256KiB\"", "\"128KiB\""),
             ("tenant = \"b\"", "tenant = \"b\"\nread-only = true"),
-            ("[tenant.b]", "[tenant.b]\nstaged-requests = 9\nclass = \"idle\""),
+            ("[tenant.b]", "[tenant.b]\nstaged-requests = 9\nmemory = \"1MiB\""),
             ("\"unix:/b\"", "\"unix:/c\""),
         ] {
             assert_eq!(slots(&aligned(from, to).unwrap()), STAY, "{from} -> {to}");
@@ -379,9 +369,7 @@ nbd = \"unix:/b\"
                 "c.toml:1: device.fast: this device cannot change while serving, allowed is another",
             ),
             ("size = \"1MiB\"", "size = \"1MiB\"\nqueue-depth = 9", "c.toml:1: device.fast: this device"),
-            ("\"none\"", "\"none\"\nmerge = \"back\"", "c.toml:1: device.fast: this device"),
             ("\"none\"", "\"none\"\nretries = 1", "c.toml:1: device.fast: this device"),
-            ("\"none\"", "\"none\"\nblock-layer = \"sq\"", "c.toml:1: device.fast: this device"),
             ("\"none\"", "\"none\"\ncost = { write = { per-byte = 2 } }", "c.toml:1: device.fast: this device"),
             ("\"null\"", "\"memory\"", "c.toml:1: device.fast: this device"),
         ] {

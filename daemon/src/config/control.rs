@@ -1,18 +1,19 @@
-//! `[control]`: where the control plane listens, and who may come in.
+//! `[control]`: addresses of the control plane, and its access.
 
+use super::model::{Located, socket_mode};
 use super::trust::{self, CERTIFICATE, CLIENT_CA, CLIENT_CRL, KEY};
-use super::{ConfigError, Located, Section, socket_mode};
 use mqfq_config::text::quoted;
+use mqfq_config::{ConfigError, Section};
 use mqfq_front::front_end::AddressFault;
 use mqfq_front::socket::{ADDRESSES, SocketAddress};
 use mqfq_front::tls::Files;
 use std::path::PathBuf;
 
-/// Where it listens unless told otherwise.
+/// The address unless another one is set.
 pub const DEFAULT_ADDRESS: &str = "unix:/run/mqfq/control.sock";
 
-/// `[control]`. Without the section nobody listens: two servers on one machine would meet at any path that is there by
-/// itself, and a server that was started by hand may have no right to make it.
+/// `[control]`. Without the section there is no listener: with a default path, two servers on one machine would meet
+/// there, and a server that was started by hand may have no right to make it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControlConfig {
     /// `listen`: an address or a list of these. Default: [`DEFAULT_ADDRESS`].
@@ -40,7 +41,7 @@ pub enum Save {
 impl Save {
     const ALL: [Save; 2] = [Save::OnRequest, Save::Always];
 
-    /// As the config writes it.
+    /// Name in the config.
     pub const fn name(self) -> &'static str {
         match self {
             Save::OnRequest => "on-request",
@@ -50,7 +51,7 @@ impl Save {
 }
 
 impl ControlConfig {
-    /// The same, wherever in a document it stands.
+    /// Equal values, wherever in a document they stand.
     pub fn says(&self, other: &ControlConfig) -> bool {
         fn value<T>(located: &Option<Located<T>>) -> Option<&T> {
             located.as_ref().map(|located| &located.value)

@@ -1,9 +1,9 @@
-//! `cost` and `[device.NAME.cost]`: what a request is charged; `[device.NAME.profile]`: what is known of the device.
+//! `cost` and `[device.NAME.cost]`: charges of requests; `[device.NAME.profile]`: measurements of the device.
 
 use mqfq_blk::{CostModel, CostTerm};
 use mqfq_config::{ConfigError, Section};
 
-/// What D counts in a profile, bytes of cost.
+/// The unit of D in a profile, bytes of cost.
 const PROFILE_UNIT_BYTES: u64 = 4096;
 
 /// Largest D that a profile may name.
@@ -50,12 +50,12 @@ pub fn read(device: &Section<'_, '_>) -> Result<(CostModel, bool), ConfigError> 
     Ok((model, cost.get("auto").map_or(Ok(false), |auto| auto.flag())?))
 }
 
-/// `[device.NAME.profile]`, as `mqfq calibrate` prints it: where D starts, and what the device gives.
+/// `[device.NAME.profile]`, as `mqfq calibrate` prints it: the first D, and the device's performance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
     /// `knee`: smallest D with nearly all of the throughput, in units of 4 KiB of cost, 1..=65535.
     pub knee_units: u32,
-    /// `knee-requests`: the same where each request is a unit, 1..=65535. Default: `knee`.
+    /// `knee-requests`: the knee where each request is a unit, 1..=65535. Default: `knee`.
     pub knee_requests: u32,
     /// `latency` of a 4 KiB read alone, ns.
     pub latency_ns: Option<u64>,

@@ -1,4 +1,4 @@
-//! Who belongs to whom: groups above tenants, and a tenant above its exports.
+//! The hierarchy: groups above tenants, and a tenant above its exports.
 //!
 //! Answers: which flows and which groups of flows does a device have? A tenant is one flow on each of its devices. If
 //! one of its exports has a weight, each of its exports is a flow instead, and the tenant the group that they are in.
@@ -10,38 +10,20 @@
 //!   [export.logs]                     │    └── flow logs
 //!   [tenant.mail]  group = "acme"     └── flow mail      a tenant whose exports have none
 //! ```
-//! A device has those groups alone that somebody with an export there is in.
+//! A device has only the groups of tenants with an export there.
 
-use super::check::Range;
-use super::{ConfigError, DeviceConfig, DevicePlan, ExportConfig, TenantConfig};
+use super::keys::known;
+use super::model::{DeviceConfig, ExportConfig, TenantConfig};
+use super::plan::{DevicePlan, GroupPlan, Range};
 use mqfq_blk::hierarchy::{Group, GroupId, Tree};
 use mqfq_blk::{PolicyKind, Weight};
+use mqfq_config::ConfigError;
 use mqfq_config::groups::Groups;
 use mqfq_config::text::shown;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A group of flows on one device.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GroupPlan {
-    /// Its section's name: of a `[group.NAME]`, or of a tenant whose exports are flows.
-    pub name: String,
-    /// It is a tenant.
-    pub is_tenant: bool,
-    /// Its weight.
-    pub weight: Weight,
-    /// The group that it is in.
-    pub parent: Option<GroupId>,
-}
-
-impl GroupPlan {
-    /// As sentences call it.
-    pub fn called(&self) -> String {
-        format!("{} {}", if self.is_tenant { "tenant" } else { "group" }, shown(&self.name))
-    }
-}
-
-/// The groups of a device and who is in them, as the engine takes it.
+/// The groups of a device and their members, as the engine takes them.
 pub fn tree(groups: &[GroupPlan], of_flow: impl Iterator<Item = Option<GroupId>>) -> Tree {
     let group = |group: &GroupPlan| Group { weight: group.weight, parent: group.parent };
     Tree { groups: groups.iter().map(group).collect(), of_flow: of_flow.collect() }
@@ -52,15 +34,15 @@ pub fn tree(groups: &[GroupPlan], of_flow: impl Iterator<Item = Option<GroupId>>
 pub struct Relative {
     /// `group NAME`, `tenant NAME` or `export NAME`.
     pub name: String,
-    /// How many groups it is in.
+    /// Number of groups above it.
     pub depth: usize,
     /// Its weight.
     pub weight: u16,
-    /// Its part of the device while everybody competes.
+    /// Its part of the device while all compete.
     pub share: f64,
 }
 
-/// The groups of a device with who is in them, from the top, each before its members. Empty: it has no groups.
+/// The groups of a device and their members, from the top. Empty: it has no groups.
 pub fn relatives(device: &DevicePlan) -> Vec<Relative> {
     let mut lines = Vec::new();
     if !device.groups.is_empty() {
@@ -104,9 +86,9 @@ pub(super) struct Member {
 pub(super) struct Families<'a> {
     groups: &'a Groups,
     tenants: &'a [TenantConfig],
-    /// By tenant and device: the exports there, of tenants whose exports are flows.
+    /// Exports by tenant and device, for tenants whose exports are flows.
     exports: BTreeMap<(usize, usize), Vec<usize>>,
-    /// By tenant: its exports are flows.
+    /// Tenants whose exports are flows.
     pub(super) split: Vec<bool>,
 }
 
@@ -139,7 +121,7 @@ impl<'a> Families<'a> {
             }
         }
         let mut plans: Vec<GroupPlan> = Vec::new();
-        // By the number in the config. A parent comes before its children there, and so here.
+        // Indexed by number in the config. A parent comes before its children there, and so here.
         let mut numbers = vec![None; is_used.len()];
         for (index, group) in self.groups.all().iter().enumerate().filter(|(index, _)| is_used[*index]) {
             numbers[index] = Some(GroupId(plans.len() as u32));
@@ -163,7 +145,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// A device whose flows are in groups needs a policy that has them, and so does what it may fall back on.
+/// Refuses groups on a device whose policy, or its fallback, has none.
 pub(super) fn refuse_unable(device: &DeviceConfig, groups: &[GroupPlan]) -> Result<(), ConfigError> {
     let Some(group) = groups.first() else { return Ok(()) };
     let kinds = [Some(device.policy.options(1)), device.policy.fallback(1)].map(|of| of.map(|policy| policy.kind));
@@ -177,7 +159,7 @@ pub(super) fn refuse_unable(device: &DeviceConfig, groups: &[GroupPlan]) -> Resu
             };
             Err(device.place.error(format!(
                 "{why}, and policy {kind} knows no groups and no weights of exports, allowed with them are {}",
-                PolicyKind::names(PolicyKind::has_groups)
+                known().additions.policies.which(PolicyKind::has_groups)
             )))
         }
     }

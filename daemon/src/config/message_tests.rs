@@ -1,4 +1,4 @@
-//! What a config holds never breaks or floods the sentence that refuses it.
+//! No value of a config breaks or floods the sentence that refuses it.
 
 use super::tests::{GOOD, good_with, plan, refusal};
 use super::{Config, Medium};
@@ -30,7 +30,7 @@ fn a_name_of_a_tenant_or_device_is_one_short_printable_line() {
     }
 }
 
-/// What a config holds is shown in quotes, on one line, and of a long value the beginning: here are a line break, an
+/// A config's value is shown in quotes, on one line, and a long one only at its beginning: here are a line break, an
 /// escape code and a megabyte in each kind of value.
 #[test]
 fn no_value_breaks_the_line_of_its_refusal_or_fills_the_terminal() {
@@ -42,14 +42,14 @@ fn no_value_breaks_the_line_of_its_refusal_or_fills_the_terminal() {
         ("kind = \"memory\"", "kind = @"),
         ("kind = \"memory\"", "kind = \"memory\"\npolicy = @"),
         ("kind = \"memory\"", "kind = \"memory\"\ntimeout = @"),
-        ("kind = \"memory\"", "kind = \"memory\"\nhardware-queues = @"),
+        ("kind = \"memory\"", "kind = \"memory\"\nsplit = @"),
         ("kind = \"memory\"", "kind = \"memory\"\n@ = 1"),
         ("kind = \"memory\"\nsize = \"1MiB\"", "kind = \"file\"\npath = @"),
         ("size = \"1MiB\"", "size = @"),
         ("\"unix:/run/a.sock\"", "@"),
         ("device = \"fast\"", "device = @"),
         ("tenant = \"alice\"", "tenant = @"),
-        ("[tenant.alice]", "[tenant.alice]\nclass = @\n[server]\nsocket-mode = @\n[tenant.bob]"),
+        ("[tenant.alice]", "[tenant.alice]\nstaged-bytes = @\n[server]\nsocket-mode = @\n[tenant.bob]"),
         ("[device.fast]", "[device.@]"),
     ];
     for (old, new) in cases {
@@ -66,7 +66,7 @@ fn no_value_breaks_the_line_of_its_refusal_or_fills_the_terminal() {
         let refused = refusal(&good_with(number.0, &number.1.replace('@', &long)));
         assert!(refused.contains("777\"... (1048576 bytes) ") && refused.len() < 500, "{} bytes", refused.len());
     }
-    // Not TOML at all: what the parser says is one line too.
+    // Text that is not TOML: the parser's message is one line too.
     for text in [format!("[\"{long}\"]\n[\"{long}\"]"), format!("a = {long}x"), "a = \"b\u{1b}\"".to_owned()] {
         let refused = refusal(&text);
         assert!(refused.len() < 5000 && !refused.contains(char::is_control), "{} bytes", refused.len());

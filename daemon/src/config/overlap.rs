@@ -1,22 +1,22 @@
 //! Do exports overlap that may not? Ranges of one device are kept in order, so that each export is compared with its
 //! neighbours only.
 
-use super::check::Range;
-use super::{ConfigError, DeviceConfig, ExportConfig};
-use mqfq_config::join;
+use super::model::{DeviceConfig, ExportConfig};
+use super::plan::Range;
+use mqfq_config::{ConfigError, join};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 /// The exports of one device that were looked at so far, as ranges by their first byte: `(start, end)`.
 #[derive(Default)]
 struct Taken {
-    /// Of those that are nobody else's: no two touch the same byte.
+    /// Ranges of exports that are not shared: no two touch the same byte.
     alone: BTreeMap<u64, u64>,
-    /// Of those that share: their union, so that no two touch the same byte here either.
+    /// Union of the shared ranges, so that no two touch the same byte here either.
     shared: BTreeMap<u64, u64>,
 }
 
-/// One of `ranges`, of which no two touch the same byte, has a byte of `start..end`.
+/// `start..end` touches one of `ranges`, of which no two touch the same byte.
 fn touches(ranges: &BTreeMap<u64, u64>, start: u64, end: u64) -> bool {
     ranges.range(..end).next_back().is_some_and(|(_, last_end)| *last_end > start)
 }
@@ -48,9 +48,9 @@ impl Taken {
 /// The exports of one device, of which one after the other comes and goes.
 #[derive(Default)]
 pub(super) struct Ranges {
-    /// Of those that are nobody else's, by the first byte, the byte after the last.
+    /// Ranges that are not shared, by the first byte, the byte after the last.
     alone: BTreeMap<u64, u64>,
-    /// Of those that share, by first byte and byte after the last, how many.
+    /// Number of shared ranges, by first byte and byte after the last.
     shared: BTreeMap<(u64, u64), usize>,
     /// No shared one is or was longer, bytes.
     longest: u64,
@@ -58,20 +58,20 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// How many there are.
+    /// Number of exports.
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
     /// An export there would have no byte that it may not have.
     pub(super) fn has_room(&self, Range { start, end, .. }: &Range, is_shared: bool) -> bool {
-        // Of those that begin before it only so far back one can reach into it.
+        // Earlier ranges only as far back as one can reach into it.
         let first = (start.saturating_sub(self.longest), 0);
         let mut near = self.shared.range(first..(*end, 0));
         !touches(&self.alone, *start, *end) && (is_shared || !near.any(|((_, other_end), _)| other_end > start))
     }
 
-    /// One comes, for which there is room.
+    /// Adds an export for which there is room.
     pub(super) fn add(&mut self, Range { start, end, .. }: &Range, is_shared: bool) {
         self.count += 1;
         if is_shared {
@@ -82,7 +82,7 @@ impl Ranges {
         }
     }
 
-    /// One that came goes.
+    /// Removes an export.
     pub(super) fn remove(&mut self, Range { start, end, .. }: &Range, is_shared: bool) {
         self.count -= 1;
         if !is_shared {
@@ -106,7 +106,7 @@ pub(super) fn refuse(exports: &[ExportConfig], devices: &[DeviceConfig], ranges:
         if taken[range.device].add(range.start, range.end, export.shared) {
             continue;
         }
-        // Only now it matters with whom.
+        // Only the sentence needs the other export.
         for (other, other_range) in exports.iter().zip(ranges).take(later) {
             let (start, end) = (range.start.max(other_range.start), range.end.min(other_range.end));
             if range.device == other_range.device && start < end && !(export.shared && other.shared) {
@@ -157,7 +157,7 @@ mod tests {
                     added.push((start, end, is_shared));
                 }
             }
-            // The same while exports come and go.
+            // Exports come and go.
             let mut ranges = Ranges::default();
             let mut there: Vec<(Range, bool)> = Vec::new();
             for _ in 0..24 {

@@ -1,8 +1,8 @@
-//! The tables of policies and of their keys in the pages are those of the registry of policies.
+//! The pages' tables of policies and keys agree with the registry of policies.
 //!
 //! `MQFQ_BLESS=1 cargo test -p mqfq --lib the_tables_of_policies` writes them again after a change of the registry.
 
-use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, Tunable};
+use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, Registry, Tunable};
 use mqfq_config::{duration, size};
 use std::path::Path;
 
@@ -30,17 +30,19 @@ fn range_and_default(tunable: Tunable<'_>) -> (String, String) {
     }
 }
 
-/// The same of a key, of a policy's own options as they are set.
+/// Range and default of a key, with a policy's own options as they are set.
 fn of_key(mut own: OwnOptions, kind: PolicyKind, key: &str) -> (String, String) {
-    range_and_default(own.tunable(kind, key).expect("it is one of the policy's keys"))
+    own.tune(kind, key, range_and_default).expect("it is one of the policy's keys")
 }
 
-/// Every policy with its page in `folder`, and what `depth` and `window` are unless set for those that can find them.
-fn policies(folder: &str, depth_of_tuned: &str, window_of_tuned: &str) -> String {
+/// The policies, each with its page, and its `depth` and `window` unless set.
+/// Pages of what ships lie in the folder `product`, the others in `lab`.
+fn policies(kinds: &[PolicyKind], [product, lab]: [&str; 2], depth_of_tuned: &str, window_of_tuned: &str) -> String {
     let mut table =
         "| policy | what it does | `depth` unless set | `window` unless set |\n|---|---|---|---|\n".to_string();
-    for kind in PolicyKind::ALL {
+    for &kind in kinds {
         let options = PolicyOptions::new(kind);
+        let folder = if Registry::PRODUCT.kinds().contains(&kind) { product } else { lab };
         let depth = match kind.has_depth() {
             false => "has none".to_string(),
             true if kind.is_elevator() => "`queue-depth`".to_string(),
@@ -60,7 +62,7 @@ fn policies(folder: &str, depth_of_tuned: &str, window_of_tuned: &str) -> String
 /// Every key that only one policy has.
 fn keys() -> String {
     let mut table = "| key | policy | meaning | range | default |\n|---|---|---|---|---|\n".to_string();
-    for kind in PolicyKind::ALL {
+    for kind in mqfq_policies::ALL {
         for key in kind.keys() {
             let (range, default) = of_key(OwnOptions::shipped(kind), kind, key.name);
             table += &format!("| `{}` | `{kind}` | {} | {range} | {default} |\n", key.name, key.meaning);
@@ -69,10 +71,10 @@ fn keys() -> String {
     table
 }
 
-/// The same for scenarios: the names, and the defaults that are not those of the config.
+/// Policies and their keys in scenarios, with the defaults that are not those of the config.
 fn keys_of_scenarios() -> String {
     let mut table = "| policy | keys | defaults that are others than there |\n|---|---|---|\n".to_string();
-    for kind in PolicyKind::ALL {
+    for kind in mqfq_policies::ALL {
         let (mut names, mut others) = (Vec::new(), Vec::new());
         for key in kind.keys() {
             names.push(format!("`{}`", key.name));
@@ -88,7 +90,7 @@ fn keys_of_scenarios() -> String {
     table
 }
 
-/// Where the generated part `name` of a page begins and ends.
+/// The generated part `name` of a page.
 fn part(page: &str, name: &str) -> std::ops::Range<usize> {
     let mark = format!("<!-- generated: {name} -->\n");
     let from = page.find(&mark).unwrap_or_else(|| panic!("the page has no {mark}")) + mark.len();
@@ -101,12 +103,20 @@ fn the_tables_of_policies_in_the_pages_are_those_of_the_registry() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
     let defaults = PolicyOptions::new(PolicyKind::Mqfq);
     let window = size::display(defaults.window.bytes());
+    let of_lab: Vec<PolicyKind> =
+        mqfq_policies::ALL.into_iter().filter(|kind| !Registry::PRODUCT.kinds().contains(kind)).collect();
+    let (all, depth) = (mqfq_policies::ALL, defaults.depth.to_string());
+    let product = policies(Registry::PRODUCT.kinds(), ["policies", ""], "auto", "auto");
     let pages = [
-        ("docs/use/config.md", [("policies", policies("policies", "auto", "auto")), ("policy-keys", keys())]),
+        ("docs/use/config.md", vec![("policies", product)]),
+        (
+            "docs/lab/serve.md",
+            vec![("policies", policies(&of_lab, ["", "policies"], "auto", "auto")), ("policy-keys", keys())],
+        ),
         (
             "docs/lab/scenarios.md",
-            [
-                ("policies", policies("../use/policies", &defaults.depth.to_string(), &window)),
+            vec![
+                ("policies", policies(&all, ["../use/policies", "policies"], &depth, &window)),
                 ("policy-keys", keys_of_scenarios()),
             ],
         ),
@@ -128,7 +138,7 @@ fn the_tables_of_policies_in_the_pages_are_those_of_the_registry() {
 
 #[test]
 fn a_default_is_one_of_the_values_that_can_be_written() {
-    for kind in PolicyKind::ALL {
+    for kind in mqfq_policies::ALL {
         for key in kind.keys() {
             let (range, default) = of_key(OwnOptions::shipped(kind), kind, key.name);
             assert!(!range.is_empty() && default.starts_with('`') && default.ends_with('`'), "{kind} {}", key.name);

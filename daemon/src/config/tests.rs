@@ -1,20 +1,17 @@
 //! Each refusal, to the letter: a config error is read by a person at three in the morning.
 
-use super::check::Files;
+use super::machine::Files;
 use super::*;
-use mqfq_blk::path::Merge;
-use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::slots::Slot;
 use mqfq_blk::split::Split;
-use mqfq_blk::{
-    BfqOptions, CostTerm, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind, PolicyOptions,
-    PriorityClass, VSpan, WINDOW_LEAST,
-};
+use mqfq_blk::{CostModel, CostTerm, OwnOptions, PolicyKind, PolicyOptions, VSpan, WINDOW_LEAST};
+use mqfq_policies::{BFQ, BfqOptions, D2FQ, D2fqOptions, KYBER, KyberOptions, MQ_DEADLINE, MqDeadlineOptions, SFQD};
 use std::path::Path;
 
 mod bounds;
 mod cost;
 mod depth;
+mod product;
 mod window;
 
 use depth::{auto, auto_window};
@@ -74,7 +71,7 @@ pub(super) fn good_with(old: &str, new: &str) -> String {
 fn a_good_config_becomes_a_plan_in_indices() {
     let more = r#"
 [device.slow]
-kind = "nvme"
+kind = "model"
 preset = "flash-60k"
 size = "8MiB"
 policy = "sfqd"
@@ -112,14 +109,14 @@ pin = false
     assert_eq!(fast_policy, auto(auto_window(PolicyOptions::new(PolicyKind::Mqfq))).relaxed(2));
     assert_eq!((fast_policy.depth, fast_policy.window.bytes()), (64, 65_536));
     assert_eq!((fast_policy.token_unit_bytes, fast.config.queue_depth), (Some(4096), 1024));
-    assert_eq!((slow_policy.kind, slow_policy.depth), (PolicyKind::Sfqd, 32));
+    assert_eq!((slow_policy.kind, slow_policy.depth), (SFQD, 32));
     assert_eq!((slow_policy.window, slow_policy.token_unit_bytes), (VSpan(0), Some(4096)));
     assert_eq!(slow.config.queue_depth, 65_535);
     assert_eq!(slow.config.cost.write, CostTerm { base_bytes: 1024, per_byte_256ths: 640 });
     assert_eq!(slow.config.cost.read, CostModel::FLAT.read);
 
     // A flow per tenant and device: alice is flow 0 of both, bob is flow 1 of slow.
-    let flows = |device: &check::DevicePlan| {
+    let flows = |device: &DevicePlan| {
         device.flows.values().map(|flow| (flow.tenant.clone(), flow.weight.get())).collect::<Vec<_>>()
     };
     assert_eq!(flows(fast), [("alice".into(), 200)]);
@@ -153,24 +150,10 @@ pin = false
 }
 
 #[test]
-fn a_tenant_has_a_class() {
-    let class = |text: &str| {
-        let text = good_with("weight = 200", &format!("weight = 200{text}"));
-        Config::parse("c.toml", &text).map(|config| config.tenants[0].class).map_err(|error| error.to_string())
-    };
-    assert_eq!(class(""), Ok(PriorityClass::BestEffort));
-    assert_eq!(class("\nclass = \"realtime\""), Ok(PriorityClass::RealTime));
-    assert_eq!(
-        class("\nclass = \"rt\""),
-        Err("c.toml:7: tenant.alice.class: \"rt\" is not known, allowed are realtime, best-effort, idle".to_owned())
-    );
-}
-
-#[test]
 fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("weight = 200", "wieght = 200")),
-        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, class, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?"
+        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[devices.x]\n")),
@@ -178,49 +161,38 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     );
     let other_kind = |key: &str| refusal(&good_with("size = \"1MiB\"", &format!("size = \"1MiB\"\n{key}")));
     let of = |kind: &str| format!("is for kind {kind} only, and this device is of kind memory");
-    assert_eq!(other_kind("preset = \"optane\""), format!("c.toml:4: device.fast.preset: {}", of("nvme")));
+    assert_eq!(other_kind("preset = \"optane\""), format!("c.toml:4: device.fast.preset: {}", of("model")));
     assert_eq!(other_kind("direct = \"auto\""), format!("c.toml:4: device.fast.direct: {}", of("file")));
 }
 
 #[test]
-fn d2fq_asks_for_a_device_that_may_have_what_it_needs_or_for_a_fallback() {
+fn d2fq_has_the_keys_of_its_fallback() {
     let device = |keys: &str| good_with("kind = \"memory\"", keys);
     let config = |keys: &str| {
         plan(&device(keys)).unwrap_or_else(|error| panic!("{keys}: {error}")).devices[Slot::first(0)].config.clone()
     };
-    let nvme = "kind = \"nvme\"\npreset = \"zssd\"\npolicy = \"d2fq\"";
-    let d2fq = config(nvme);
-    assert_eq!((d2fq.policy.options(4).kind, d2fq.policy.fallback(4)), (PolicyKind::D2fq, None));
-    assert_eq!(d2fq.policy.form(PolicyKind::D2fq), None);
+    // Whether the device has class queues is found out when it is there.
+    let memory = "kind = \"memory\"\npolicy = \"d2fq\"";
+    let d2fq = config(memory);
+    assert_eq!((d2fq.policy.options(4).kind, d2fq.policy.fallback(4)), (D2FQ, None));
+    assert_eq!(d2fq.policy.form(D2FQ), None);
     let falls_back =
-        config(&format!("{nvme}\nwithout-wrr = \"mqfq\"\ndepth = 13\nwindow = \"32KiB\"\ntoken-batch = 2"));
+        config(&format!("{memory}\nwithout-wrr = \"mqfq\"\ndepth = 13\nwindow = \"32KiB\"\ntoken-batch = 2"));
     let fallback = falls_back.policy.fallback(4).unwrap();
-    let mqfq = PolicyOptions { depth: 13, window: VSpan::from_bytes(32 << 10), ..PolicyOptions::new(PolicyKind::Mqfq) };
+    let (window, token_unit_bytes) = (VSpan::from_bytes(32 << 10), Some(4096));
+    let mqfq = PolicyOptions { depth: 13, window, token_unit_bytes, ..PolicyOptions::new(PolicyKind::Mqfq) };
     assert_eq!(fallback, PolicyOptions { token_batch: 2, ..mqfq.relaxed(4) });
     assert_eq!(falls_back.policy.form(PolicyKind::Mqfq), Some("relaxed"));
     assert_eq!(falls_back.policy.options(4), d2fq.policy.options(4), "the keys are the fallback's");
-    // Any device may fall back.
-    assert!(config("kind = \"memory\"\npolicy = \"d2fq\"\nwithout-wrr = \"mqfq\"").policy.fallback(1).is_some());
-    let low_latency = config(&format!("{nvme}\nblock-layer = \"low-latency\""));
-    assert_eq!(low_latency.queues.layer, BlockLayer::LowLatency);
     for (keys, expected) in [
-        (
-            "kind = \"memory\"\npolicy = \"d2fq\"".to_owned(),
-            "policy: policy d2fq needs weighted round robin among the device's queues, which kind = \"memory\" has not, allowed is kind = \"nvme\" or without-wrr = \"mqfq\"",
-        ),
         (
             "kind = \"memory\"\nwithout-wrr = \"mqfq\"".to_owned(),
             "without-wrr: is no setting of policy mqfq, allowed with d2fq",
         ),
-        (format!("{nvme}\nwithout-wrr = \"none\""), "without-wrr: \"none\" is not known, allowed are refuse, mqfq"),
-        (format!("{nvme}\nform = \"exact\""), "form: is no setting of policy d2fq, allowed with mqfq and mqfq-serial"),
+        (format!("{memory}\nwithout-wrr = \"none\""), "without-wrr: \"none\" is not known, allowed are refuse, mqfq"),
         (
-            format!("{nvme}\nblock-layer = \"low-latency\"\nwithout-wrr = \"mqfq\""),
-            "block-layer: block layer low-latency has no queue to schedule in, so it needs a policy that stages nothing: allowed is policy d2fq, not mqfq",
-        ),
-        (
-            format!("{nvme}\nsoftware-queues = \"single\""),
-            "software-queues: a single software queue is one queue for all workers, and policy d2fq fills class queues of each worker's own: allowed is policy none",
+            format!("{memory}\nform = \"exact\""),
+            "form: is no setting of policy d2fq, allowed with mqfq and mqfq-serial",
         ),
     ] {
         let message = refusal(&device(&keys));
@@ -229,69 +201,23 @@ fn d2fq_asks_for_a_device_that_may_have_what_it_needs_or_for_a_fallback() {
 }
 
 #[test]
-fn a_drive_has_its_presets_arbitration_unless_another_is_named() {
+fn a_modelled_drive_is_its_preset_as_often_slowed_as_the_key_says() {
     let medium = |keys: &str| {
-        let text = good_with("kind = \"memory\"", &format!("kind = \"nvme\"\npreset = \"flash-60k\"\n{keys}"));
+        let text = good_with("kind = \"memory\"", &format!("kind = \"model\"\n{keys}"));
         plan(&text).map(|plan| plan.devices[Slot::first(0)].config.medium.clone())
     };
-    let with = |arbitration, queue_pairs, slowed| Medium::Nvme {
-        preset: "flash-60k".to_owned(),
-        size_bytes: 1 << 20,
-        arbitration,
-        queue_pairs,
-        slowed,
-    };
-    assert_eq!(medium(""), Ok(with(None, None, None)));
-    assert_eq!(medium("slowed = 20"), Ok(with(None, None, Some(20))));
-    assert_eq!(
-        medium("arbitration = \"wrr\"\nqueue-pairs = 32"),
-        Ok(with(Some(Arbitration::Weighted), Some(32), None))
-    );
-    assert_eq!(medium("arbitration = \"wrr-ignored\""), Ok(with(Some(Arbitration::WeightedIgnored), None, None)));
-    for (key, expected) in [
-        ("arbitration = \"urgent\"", "arbitration: \"urgent\" is not known, allowed are rr, wrr, wrr-ignored"),
-        ("queue-pairs = 0", "queue-pairs: 0 is out of range, allowed is 1 to 1024"),
-        ("slowed = 1001", "slowed: 1001 is out of range, allowed is 1 to 1000"),
-    ] {
-        assert_eq!(medium(key), Err(format!("c.toml:4: device.fast.{expected}")));
-    }
-}
-
-#[test]
-fn the_queues_of_both_levels_are_read_and_what_cannot_be_is_refused() {
-    use mqfq_blk::queues::{HardwareQueues, QueueLayout, Spread};
-    let with = |keys: &str| good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}"));
-    let queues = |keys: &str| plan(&with(keys)).unwrap().devices[Slot::first(0)].config.queues;
-    assert_eq!(queues(""), QueueLayout::default());
-    let sockets = queues("hardware-queues = \"per-socket\"");
-    assert_eq!(sockets, QueueLayout::mq(Spread::PerCore, Spread::PerSocket));
-    assert_eq!(queues("hardware-queues = 2").hardware, HardwareQueues::Count(2));
-    assert_eq!(queues("policy = \"none\"\nblock-layer = \"sq\""), QueueLayout::SQ);
-    assert_eq!(queues("policy = \"none\"\nblock-layer = \"raw\""), QueueLayout::RAW);
-    assert_eq!(
-        queues("policy = \"none\"\nsoftware-queues = \"single\""),
-        QueueLayout::mq(Spread::Single, Spread::PerCore)
-    );
+    let drive = |times| Ok(Medium::Model { preset: presets::FLASH_60K.slowed(times), size_bytes: 1 << 20 });
+    assert_eq!(medium("preset = \"flash-60k\""), drive(1));
+    assert_eq!(medium("preset = \"flash-60k\"\nslowed = 20"), drive(20));
     for (keys, expected) in [
+        ("", "1: device.fast.preset: this key is missing, allowed is flash-460k, flash-60k, optane, nvmf-dram, zssd"),
+        ("preset = \"optane\"\nslowed = 1001", "4: device.fast.slowed: 1001 is out of range, allowed is 1 to 1000"),
         (
-            "block-layer = \"sq\"",
-            "block-layer: block layer sq has one queue for all workers, and policy mqfq stages requests per worker: allowed is policy none",
-        ),
-        (
-            "policy = \"none\"\nblock-layer = \"raw\"\nhardware-queues = 2",
-            "hardware-queues: is fixed by block-layer = \"raw\", allowed with \"mq\"",
-        ),
-        (
-            "hardware-queues = 0",
-            "hardware-queues: 0 is not known, allowed are \"per-core\", \"per-socket\", \"single\", or a number of queues from 1 to 65535",
-        ),
-        (
-            "software-queues = \"percore\"",
-            "software-queues: \"percore\" is not known, allowed are per-core, per-socket, single",
+            "preset = \"floppy\"",
+            "3: device.fast.preset: \"floppy\" is not known, allowed are flash-460k, flash-60k, optane, nvmf-dram, zssd",
         ),
     ] {
-        let message = refusal(&with(keys));
-        assert!(message.ends_with(&format!("device.fast.{expected}")), "{message}");
+        assert_eq!(medium(keys), Err(format!("c.toml:{expected}")));
     }
 }
 
@@ -331,8 +257,7 @@ fn a_number_out_of_range_is_refused_with_its_range_and_never_clamped() {
 
 /// The scheduler's options for a device with these keys, and its form.
 fn scheduler(keys: &str, workers: usize) -> (PolicyOptions, Option<&'static str>) {
-    // A drive that may have whatever a policy needs.
-    let text = good_with("kind = \"memory\"", &format!("kind = \"nvme\"\npreset = \"zssd\"\n{keys}"));
+    let text = good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}"));
     let policy = plan(&text).unwrap_or_else(|error| panic!("{keys}: {error}")).devices[Slot::first(0)].config.policy;
     let options = policy.options(workers);
     assert_eq!(options.validate(), Ok(()), "{keys}, {workers} workers");
@@ -341,9 +266,12 @@ fn scheduler(keys: &str, workers: usize) -> (PolicyOptions, Option<&'static str>
 
 #[test]
 fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
-    // What the measurements call mqfq is what ships.
+    // The mqfq of the measurements is the one that ships.
     for policy in ["mqfq", "mqfq-serial"] {
-        let exact = PolicyOptions::new(policy.parse().unwrap());
+        let exact = PolicyOptions {
+            token_unit_bytes: Some(4096),
+            ..PolicyOptions::new(mqfq_policies::REGISTRY.find(policy).unwrap())
+        };
         for workers in [1, 2, 3, 8, 16, 1024] {
             for window_bytes in [0, 1, 127, 128, 1000, 64 << 10, 1 << 40] {
                 let window = VSpan::from_bytes(window_bytes);
@@ -361,8 +289,9 @@ fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
     // Without a window there is nothing to round to or to lease.
     let (options, _) = scheduler("window = 0", 4);
     assert_eq!((options.quantum, options.lease, options.token_batch), (VSpan(0), VSpan(0), 4));
-    for policy in ["none", "sfqd"] {
-        let exact = PolicyOptions::new(policy.parse().unwrap());
+    for (policy, token_unit_bytes) in [("none", None), ("sfqd", Some(4096))] {
+        let exact =
+            PolicyOptions { token_unit_bytes, ..PolicyOptions::new(mqfq_policies::REGISTRY.find(policy).unwrap()) };
         assert_eq!(scheduler(&format!("policy = \"{policy}\"\ndepth = 64"), 2), (exact, None));
     }
 }
@@ -429,12 +358,12 @@ fn a_key_that_the_policy_or_the_form_does_not_have_is_refused() {
 #[test]
 fn the_elevators_have_their_constants_and_the_depth_of_the_device_queue() {
     let elevator = |keys: &str| scheduler(keys, 2).0;
-    let default = PolicyOptions { depth: 1024, ..PolicyOptions::new(PolicyKind::MqDeadline) };
+    let default = PolicyOptions { depth: 1024, ..PolicyOptions::new(MQ_DEADLINE) };
     assert_eq!(elevator("policy = \"mq-deadline\""), default);
     let keys = "policy = \"mq-deadline\"\nqueue-depth = 31\n";
     assert_eq!(elevator(keys), PolicyOptions { depth: 31, ..default });
     assert_eq!(elevator(&format!("{keys}depth = 7")), PolicyOptions { depth: 7, ..default });
-    assert_eq!(elevator("policy = \"kyber\""), PolicyOptions { depth: 1024, ..PolicyOptions::new(PolicyKind::Kyber) });
+    assert_eq!(elevator("policy = \"kyber\""), PolicyOptions { depth: 1024, ..PolicyOptions::new(KYBER) });
     assert_eq!(scheduler("queue-depth = 31", 2).0.depth, 64, "fair queueing has a D of its own");
 }
 
@@ -449,8 +378,11 @@ fn each_tunable_of_an_elevator_can_be_set() {
         fifo_batch: 1,
         prio_aging_expire_ns: 3_600_000_000_000,
     };
-    assert_eq!(scheduler(keys, 2).0.own.mq_deadline, expected);
-    let kyber = scheduler("policy = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ns\"", 2).0.own.kyber;
+    assert_eq!(scheduler(keys, 2).0.own.get::<MqDeadlineOptions>(), expected);
+    let kyber = scheduler("policy = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ns\"", 2)
+        .0
+        .own
+        .get::<KyberOptions>();
     assert_eq!(kyber, KyberOptions { read_latency_ns: 75_000, write_latency_ns: 1, ..KyberOptions::DEFAULT });
 }
 
@@ -501,7 +433,7 @@ fn a_tunable_out_of_range_or_of_another_policy_is_refused() {
 
 #[test]
 fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
-    let default = PolicyOptions { depth: 1024, ..PolicyOptions::new(PolicyKind::Bfq) };
+    let default = PolicyOptions { depth: 1024, ..PolicyOptions::new(BFQ) };
     assert_eq!(scheduler("policy = \"bfq\"", 2).0, default);
     let keys = [
         "slice-idle = \"0\"",
@@ -521,7 +453,7 @@ fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
         fifo_expire_sync_ns: 2_000_000,
         fifo_expire_async_ns: 100_000_000_000,
     };
-    assert_eq!(scheduler(&format!("policy = \"bfq\"\n{}", keys.join("\n")), 2).0.own.bfq, expected);
+    assert_eq!(scheduler(&format!("policy = \"bfq\"\n{}", keys.join("\n")), 2).0.own.get::<BfqOptions>(), expected);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for key in keys {
         let name = key.split(' ').next().unwrap();
@@ -546,8 +478,8 @@ fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
 
 #[test]
 fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
-    let own = OwnOptions { d2fq: D2fqOptions::SHIPPED, ..OwnOptions::DEFAULT };
-    let shipped = PolicyOptions { own, ..PolicyOptions::new(PolicyKind::D2fq) };
+    let own = OwnOptions::of(&D2fqOptions::SHIPPED);
+    let shipped = PolicyOptions { own, ..PolicyOptions::new(D2FQ) };
     assert_eq!(scheduler("policy = \"d2fq\"", 2).0, shipped);
     let keys = [
         "low-threshold = \"1MiB\"",
@@ -563,7 +495,7 @@ fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
         grace_period_ns: 200_000_000,
         vtime_quantum_bytes: 0,
     };
-    assert_eq!(scheduler(&format!("policy = \"d2fq\"\n{}", keys.join("\n")), 2).0.own.d2fq, expected);
+    assert_eq!(scheduler(&format!("policy = \"d2fq\"\n{}", keys.join("\n")), 2).0.own.get::<D2fqOptions>(), expected);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for key in keys {
         let name = key.split(' ').next().unwrap();
@@ -594,13 +526,13 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"ram\"")),
-        "c.toml:2: device.fast.kind: \"ram\" is not known, allowed are null, memory, file, nvme"
+        "c.toml:2: device.fast.kind: \"ram\" is not known, allowed are null, memory, file, model"
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"cfq\"")),
         format!(
             "c.toml:3: device.fast.policy: \"cfq\" is not known, allowed are {}",
-            PolicyKind::ALL.map(PolicyKind::name).join(", ")
+            mqfq_policies::ALL.map(PolicyKind::name).join(", ")
         )
     );
     assert_eq!(
@@ -619,7 +551,7 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
 fn a_missing_key_is_told_what_to_write() {
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "")),
-        "c.toml:1: device.fast.kind: this key is missing, allowed is null, memory, file, nvme"
+        "c.toml:1: device.fast.kind: this key is missing, allowed is null, memory, file, model"
     );
     assert_eq!(
         refusal(&good_with("nbd = \"unix:/run/a.sock\"", "")),
@@ -670,23 +602,11 @@ fn a_socket_mode_is_octal() {
 }
 
 #[test]
-fn merging_split_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
+fn split_timeout_and_retries_are_read_and_refused_out_of_range() {
     let path = |keys: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
-    let read =
-        path("merge = \"both\"\nsplit = \"16KiB\"\nplug = 1\ntimeout = \"50ms\"\nretries = 0\nasync-writes = true")
-            .unwrap()
-            .devices[Slot::first(0)]
-        .config
-        .path;
-    let expected = PathOptions {
-        merge: Merge::Both,
-        split: Split::Bytes(16 << 10),
-        plug: 1,
-        timeout_ns: 50_000_000,
-        retries: 0,
-        async_writes: true,
-        ..PathOptions::default()
-    };
+    let read = path("split = \"16KiB\"\ntimeout = \"50ms\"\nretries = 0").unwrap().devices[Slot::first(0)].config.path;
+    let expected =
+        PathOptions { split: Split::Bytes(16 << 10), timeout_ns: 50_000_000, retries: 0, ..PathOptions::default() };
     assert_eq!(read, expected);
     let shipped = PathOptions { split: Split::Auto, ..PathOptions::default() };
     assert_eq!(path("").unwrap().devices[Slot::first(0)].config.path, shipped);
@@ -696,7 +616,6 @@ fn merging_split_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
     assert_eq!(path("timeout = \"off\"").unwrap().devices[Slot::first(0)].config.path.timeout_ns, 0);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for (keys, sentence) in [
-        ("merge = \"front\"", "c.toml:3: device.fast.merge: \"front\" is not known, allowed are none, back, both"),
         (
             "split = \"5KiB\"",
             "c.toml:3: device.fast.split: \"5KiB\" is no multiple of 4KiB, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
@@ -721,7 +640,6 @@ fn merging_split_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
             "split = true",
             "c.toml:3: device.fast.split: a boolean does not fit here, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
-        ("plug = 0", "c.toml:3: device.fast.plug: 0 is out of range, allowed is 1 to 4096"),
         ("timeout = \"10us\"", "c.toml:3: device.fast.timeout: \"10us\" is out of range, allowed is 1ms to 86400s"),
         ("retries = 256", "c.toml:3: device.fast.retries: 256 is out of range, allowed is 0 to 255"),
     ] {
@@ -787,7 +705,7 @@ fn a_file_that_only_readers_use_need_not_be_writable() {
     assert_eq!(refusal(&second("")), refused, "one export that is written is enough");
     assert!(plan(&file("read-only = true")).unwrap().devices[Slot::first(0)].read_only);
     assert!(plan(&second("read-only = true\n")).unwrap().devices[Slot::first(0)].read_only);
-    // Nobody uses it: nothing is asked of it.
+    // No export uses the device, so it is not checked.
     assert!(plan(&format!("{GOOD}[device.spare]\nkind = \"file\"\npath = \"/cdrom\"\n")).is_ok());
     assert!(!plan(GOOD).unwrap().devices[Slot::first(0)].read_only);
 }

@@ -1,4 +1,4 @@
-//! `[tls]`, `[address."ADDRESS"]`, and who may have an export: what is encrypted, and whom is what for?
+//! `[tls]`, `[address."ADDRESS"]`, and access to exports: where is TLS used, and which client may have which export?
 //!
 //! # Rules
 //! | of an address | TLS unless set | refused |
@@ -7,11 +7,11 @@
 //! | TCP on loopback | required, with a section `[tls]`; else off | |
 //! | TCP elsewhere | the same | clients in the clear without `insecure = true` |
 //!
-//! Loopback is what its text says it is (127.0.0.0/8, ::1, localhost): no name is looked up for the answer.
+//! An address is on loopback by its text (127.0.0.0/8, ::1, localhost): no name is looked up.
 
-use super::{Config, ConfigError, Located, Place, Section};
-use mqfq_config::Entry;
+use super::model::{Config, ExportConfig, Located};
 use mqfq_config::text::{quoted, shown};
+use mqfq_config::{ConfigError, Entry, Section, SourceLocation};
 use mqfq_front::front_end::ExportAddress;
 use mqfq_front::identity::{Access, IDENTITIES, Identity};
 use mqfq_front::tls::{Fault, Files, Material};
@@ -30,20 +30,20 @@ pub(super) const CLIENT_CRL: &str = "client-crl";
 /// Keys of `[address."ADDRESS"]`.
 const ADDRESS_KEYS: [&str; 2] = ["tls", "insecure"];
 
-/// Keys of `[export.NAME]` that say who may have it.
+/// Keys of `[export.NAME]` about its clients.
 pub(super) const EXPORT_KEYS: [&str; 3] = [IDENTITY, "allow-uids", "allow-gids"];
 
-/// The first of them, which `[tenant.NAME]` has as well.
+/// The first key, which `[tenant.NAME]` has as well.
 pub(super) const IDENTITY: &str = "identity";
 
 /// `tls` of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlsMode {
-    /// `"off"`: nobody.
+    /// `"off"`: for no client.
     Off,
-    /// `"allowed"`: who asks for it.
+    /// `"allowed"`: for clients that ask for it.
     Allowed,
-    /// `"required"`: everybody.
+    /// `"required"`: for all clients.
     Required,
 }
 
@@ -62,32 +62,32 @@ pub struct TrustConfig {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct AddressConfig {
-    place: Place,
+    place: SourceLocation,
     tls: Option<Located<TlsMode>>,
     /// `insecure`: clients in the clear beyond loopback. Default: false.
     is_insecure: bool,
 }
 
-/// The same, checked, for those who listen.
+/// A checked [`TrustConfig`], for listeners.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct TrustPlan {
-    /// Where the certificate and the rest of `[tls]` were read.
+    /// Files of `[tls]`.
     pub files: Option<Files>,
-    /// What was in them.
+    /// The contents of `files`.
     pub material: Option<Material>,
-    /// By address, as it is written.
+    /// TLS of each address, by its text.
     pub modes: BTreeMap<String, TlsMode>,
-    /// Where the control plane's was read, and what was in it.
+    /// Files of the control plane, and their contents.
     pub control: Option<(Files, Material)>,
 }
 
-/// Who may have an export, of what stands in its own section or in its tenant's.
+/// The clients that may have an export, as its own section or its tenant's says.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Clients {
     /// `identity`, `allow-uids`, `allow-gids`.
     pub access: Access,
-    /// Where the first of them stands.
-    pub place: Option<Place>,
+    /// Place of the first of them.
+    pub place: Option<SourceLocation>,
 }
 
 pub(super) fn read(root: &Section<'_, '_>) -> Result<TrustConfig, ConfigError> {
@@ -133,7 +133,7 @@ pub(super) fn identities(section: &Section<'_, '_>) -> Result<Vec<Located<Identi
     entry.texts(&format!("{IDENTITIES}, or a list of these"))?.into_iter().map(one).collect()
 }
 
-/// What an export's own section says.
+/// The clients that an export's own section allows.
 pub(super) fn clients(section: &Section<'_, '_>) -> Result<Clients, ConfigError> {
     let ids = |key| -> Result<Vec<u32>, ConfigError> {
         let Some(entry) = section.get(key) else { return Ok(Vec::new()) };
@@ -151,30 +151,30 @@ pub(super) fn clients(section: &Section<'_, '_>) -> Result<Clients, ConfigError>
 }
 
 impl TrustConfig {
-    /// The same without the sections of addresses that are not `served`.
+    /// This config without the sections of addresses that are not `served`.
     pub(super) fn of(&self, served: &dyn Fn(&str) -> bool) -> TrustConfig {
         let addresses = self.addresses.iter().filter(|(text, _)| served(text));
         let addresses = addresses.map(|(text, address)| (text.clone(), address.clone())).collect();
         TrustConfig { tls: self.tls.clone(), addresses }
     }
 
-    /// There is a section about this address.
+    /// A section is about this address.
     pub(super) fn is_about(&self, text: &str) -> bool {
         self.addresses.contains_key(text)
     }
 }
 
 impl Config {
-    /// Who may have each export, with what its tenant's section says where its own says nothing of identities.
+    /// The clients of each export; its tenant's section counts where its own says nothing of identities.
     ///
     /// # Errors
-    /// An address that cannot tell its clients apart, or identities without anybody who vouches for them.
+    /// An address that cannot tell its clients apart, or identities without a CA that vouches for them.
     pub(super) fn clients(&self) -> Result<Vec<Arc<Access>>, ConfigError> {
         let vouches = self.trust.tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
         let named = self.tenants.iter().filter(|tenant| !tenant.identities.is_empty());
         let of_tenants: BTreeMap<&str, &[Located<Identity>]> =
             named.map(|tenant| (&*tenant.name, &*tenant.identities)).collect();
-        let of_export = |export: &super::ExportConfig| {
+        let of_export = |export: &ExportConfig| {
             let Clients { mut access, mut place } = export.clients.clone();
             if access.identities.is_empty() {
                 let identities = of_tenants.get(&*export.tenant.value).copied().unwrap_or_default();
@@ -203,8 +203,8 @@ impl Config {
     /// the plan has no material.
     ///
     /// # Errors
-    /// Clients in the clear from the network that nobody has allowed, TLS without its files, files that do not fit, a
-    /// section about an address where nothing is served.
+    /// Unencrypted clients from the network that the config does not allow, TLS without its files, files that do not
+    /// fit, a section about an address where nothing is served.
     pub(super) fn trust(&self, reads_files: bool, warnings: &mut Vec<String>) -> Result<TrustPlan, ConfigError> {
         let TrustConfig { tls, addresses } = &self.trust;
         let mut plan = TrustPlan::default();
@@ -256,7 +256,7 @@ impl Config {
     }
 }
 
-/// What is in the files.
+/// The contents of the files.
 fn material(Located { value: files, place }: &Located<Files>) -> Result<Material, ConfigError> {
     Material::read(files).map_err(|Fault { key, why }| {
         let path = match key {

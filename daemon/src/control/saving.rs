@@ -20,7 +20,7 @@ impl Running {
             Ok(left) => {
                 let lost = unsaved::missing(left, &changing.ledger.document());
                 for part in lost.chunks(LOST_TOLD) {
-                    let told = unsaved::told(part, LOST_TOLD);
+                    let told = unsaved::described(part, LOST_TOLD);
                     self.output.note(&format!("changes that an earlier server had and never saved are lost: {told}"));
                 }
                 changing.journal = Some(journal);
@@ -47,7 +47,7 @@ impl Running {
         unsaved.lost_to(&file.unwrap_or_default(), &changing.ledger.document())
     }
 
-    /// After a change of `thing`, or of anything: saves it, or tells the journal that it is not saved. A sentence if it
+    /// Saves a change of `thing`, or of anything, or tells the journal that it is not saved. Returns a sentence if it
     /// should be saved and is not.
     pub(super) fn record(&self, changing: &mut Changing, thing: Option<(Kind, &str)>) -> Option<String> {
         let Changing { ledger, unsaved, journal, .. } = changing;

@@ -1,8 +1,10 @@
-//! What holds of the config now, by its keys, for those who ask the control plane.
+//! The values in force, by the config's keys, for clients of the control plane.
 
 use super::*;
+use crate::config::caps;
+use mqfq_blk::slots::Slot;
 
-/// Configured and in force, of everything; of nothing where no control plane listens, since nobody looks at it there.
+/// The configured and effective values of everything; of nothing without a control plane, where they have no reader.
 pub(super) fn state_of(origin: &Origin, ledger: &Ledger, reconciler: &Reconciler, engine: &Engine) -> State {
     if origin.control.is_none() {
         return State { revision: ledger.revision(), things: BTreeMap::new() };
@@ -12,33 +14,27 @@ pub(super) fn state_of(origin: &Origin, ledger: &Ledger, reconciler: &Reconciler
 }
 
 /// Name of the tenant of an export of this name, as it runs.
-pub(super) fn owners(reconciler: &mut Reconciler, kind: Kind, name: &str) -> Option<String> {
-    let slot = reconciler.names().filter(|_| kind == Kind::Export)?.exports.get(name).copied()?;
+pub(super) fn owner(reconciler: &Reconciler, kind: Kind, name: &str) -> Option<String> {
     let plan = reconciler.plan();
-    let export = &plan.exports[slot];
+    let export = &plan.exports[*reconciler.names().exports.get(name).filter(|_| kind == Kind::Export)?];
     Some(plan.devices[export.device].flows[export.flow].tenant.clone())
 }
 
-/// What holds of a tenant or an export, as [`in_force`] says it, where no groups compete.
-pub(super) fn one_in_force(reconciler: &mut Reconciler, kind: Kind, name: &str) -> Map<String, Value> {
-    let Some(names) = reconciler.names() else { return Map::new() };
+/// The values in force of a tenant or an export, as in [`in_force`], where no groups compete.
+pub(super) fn one_in_force(reconciler: &Reconciler, kind: Kind, name: &str) -> Map<String, Value> {
+    let (plan, names) = (reconciler.plan(), reconciler.names());
     let mut keys = Map::new();
     match kind {
         Kind::Tenant => {
-            let flows: Vec<(Slot, Slot)> =
-                names.flows.get(name).into_iter().flatten().map(|(device, of)| (*device, of.flow)).collect();
-            let devices = &reconciler.plan().devices;
-            flows.into_iter().for_each(|(device, flow)| flow_in_force(&devices[device], flow, &mut keys));
+            let flows = names.flows.get(name).into_iter().flat_map(BTreeMap::keys);
+            flows.for_each(|(device, flow)| flow_in_force(&plan.devices[*device], *flow, &mut keys));
         }
-        _ => {
-            let slot = names.exports.get(name).copied();
-            slot.into_iter().for_each(|slot| export_in_force(reconciler, slot, &mut keys));
-        }
+        _ => names.exports.get(name).into_iter().for_each(|slot| export_in_force(reconciler, *slot, &mut keys)),
     }
     keys
 }
 
-/// What holds of everything that an export uses, by the config's keys; sizes in bytes.
+/// The values in force of everything that an export uses, by the config's keys; sizes in bytes.
 pub(super) fn in_force(reconciler: &Reconciler, engine: &Engine) -> BTreeMap<(Kind, String), Map<String, Value>> {
     let plan = reconciler.plan();
     let mut all: BTreeMap<(Kind, String), Map<String, Value>> = BTreeMap::new();
@@ -59,7 +55,7 @@ pub(super) fn in_force(reconciler: &Reconciler, engine: &Engine) -> BTreeMap<(Ki
     all
 }
 
-/// The same of a tenant on a device.
+/// Adds the values of a tenant on a device.
 pub(super) fn flow_in_force(device: &DevicePlan, slot: Slot, keys: &mut Map<String, Value>) {
     let flow = &device.flows[slot];
     if flow.export.is_none() {
@@ -75,7 +71,7 @@ pub(super) fn flow_in_force(device: &DevicePlan, slot: Slot, keys: &mut Map<Stri
     keys.extend(caps::in_force(flow.caps));
 }
 
-/// The same of an export.
+/// Adds the values of an export.
 pub(super) fn export_in_force(reconciler: &Reconciler, slot: Slot, keys: &mut Map<String, Value>) {
     let plan = reconciler.plan();
     let export = &plan.exports[slot];
@@ -99,19 +95,29 @@ pub(super) fn export_in_force(reconciler: &Reconciler, slot: Slot, keys: &mut Ma
     }
 }
 
-/// Keys about an export that lacks bytes, for now.
-pub(super) const WITHHELD: &str = "withheld";
-pub(super) const ERASED: &str = "erased-bytes";
-pub(super) const TO_ERASE: &str = "to-erase-bytes";
+/// Brings what `state` says of exports that lack bytes up to date.
+pub(super) fn withheld_in_force(reconciler: &Reconciler, state: &mut State) {
+    let exports = state.things.get_mut(Kind::Export.plural());
+    for thing in exports.into_iter().flatten().filter(|thing| thing.in_force.contains_key(WITHHELD)) {
+        [WITHHELD, ERASED, TO_ERASE].iter().for_each(|key| drop(thing.in_force.remove(*key)));
+        let lack = reconciler.names().exports.get(&thing.name).map(|slot| lack_in_force(reconciler, *slot));
+        thing.in_force.extend(lack.into_iter().flatten().map(|(key, value)| (key.to_owned(), value)));
+    }
+}
 
-/// The same of an export that lacks bytes, for now.
-pub(super) fn lack_in_force(reconciler: &Reconciler, slot: Slot) -> Vec<(&'static str, Value)> {
+/// Keys about an export that lacks bytes, for now.
+const WITHHELD: &str = "withheld";
+const ERASED: &str = "erased-bytes";
+const TO_ERASE: &str = "to-erase-bytes";
+
+/// The keys of an export that lacks bytes, for now.
+fn lack_in_force(reconciler: &Reconciler, slot: Slot) -> Vec<(&'static str, Value)> {
     let Some(Lack { sentence, erased }) = reconciler.lack(slot) else { return Vec::new() };
     let numbers = erased.map(|(done, all)| [(ERASED, done.into()), (TO_ERASE, all.into())]);
     std::iter::once((WITHHELD, sentence.into())).chain(numbers.into_iter().flatten()).collect()
 }
 
-/// The same of groups, and of tenants whose exports are flows.
+/// Adds the values of groups, and of tenants whose exports are flows.
 pub(super) fn groups_in_force(device: &DevicePlan, all: &mut BTreeMap<(Kind, String), Map<String, Value>>) {
     for group in &device.groups {
         let kind = if group.is_tenant { Kind::Tenant } else { Kind::Group };

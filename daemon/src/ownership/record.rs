@@ -1,6 +1,6 @@
-//! Where is it kept whose data a device holds? In two files, of which each write replaces the older one.
+//! Where are the owners of a device's data kept? In two files, of which each write replaces the older one.
 //!
-//! A write that a crash cuts short leaves a file that is no JSON, and the other one is the record. A path is opened
+//! A write that a crash cuts short leaves a file that is not JSON, and the other one is the record. A path is opened
 //! once, before the process gives up its rights to files.
 
 use serde::de::DeserializeOwned;
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 pub struct Record {
     path: PathBuf,
     files: [File; 2],
-    /// What it says.
+    /// The devices' areas, as text.
     devices: String,
-    /// Number of the write that said so.
+    /// Number of the write of that text.
     generation: u64,
-    /// The newest of them.
+    /// Index of the newest file.
     at: usize,
 }
 
@@ -30,7 +30,7 @@ struct Text {
     devices: Value,
 }
 
-/// Why a record cannot be read.
+/// The reason why a record cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A file cannot be opened: one sentence.
@@ -73,7 +73,7 @@ impl Record {
     pub fn open(path: &Path) -> Result<Record, Fault> {
         let paths = paths(path);
         let failed = |path: &Path, error: &io::Error| {
-            let why = crate::plain(error);
+            let why = mqfq_report::plain(error);
             Fault::Closed(format!("whose data devices hold cannot be kept in {}: {why}", path.display()))
         };
         let open = |path: &PathBuf| {
@@ -121,15 +121,15 @@ impl Record {
         Ok(())
     }
 
-    /// What it says, by device.
+    /// The contents, by device.
     pub fn read<T: DeserializeOwned>(&self) -> BTreeMap<String, T> {
         serde_json::from_str(&self.devices).unwrap_or_default()
     }
 
-    /// It says this from now on, whatever happens to the machine.
+    /// Writes these contents, which then survive a crash of the machine.
     ///
     /// # Errors
-    /// One sentence. It says what it said.
+    /// One sentence. The contents are as before.
     pub fn write<'a, T: Serialize + 'a>(
         &mut self,
         devices: impl Iterator<Item = (&'a String, &'a T)>,
@@ -145,7 +145,7 @@ impl Record {
         let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
         written.and_then(|()| file.sync_all()).map_err(|error| {
             let path = &paths(&self.path)[at];
-            format!("whose data devices hold cannot be kept in {}: {}", path.display(), crate::plain(&error))
+            format!("whose data devices hold cannot be kept in {}: {}", path.display(), mqfq_report::plain(&error))
         })?;
         (self.generation, self.at, self.devices) = (generation, at, devices);
         Ok(())

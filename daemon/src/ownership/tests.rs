@@ -85,7 +85,7 @@ fn a_start_asks_about_bytes_that_were_held_and_erases_what_was_left() {
         let mut next = opened();
         let verdicts = next.start(&[claim(0..100, "c"), claim(100..150, "c"), claim(150..300, "b")]);
         assert_eq!(verdicts, [Verdict::Ask(vec![0..100], "a".into()), erase(100..150, whose), Verdict::Ready]);
-        // It asks again next time, whoever looks.
+        // It asks again at the next start.
         next.commit().unwrap();
         let kept = Claim { keep_data: Some(true), ..claim(0..100, "c") };
         assert_eq!(next.verdict(&kept), Verdict::Ready);
@@ -94,6 +94,21 @@ fn a_start_asks_about_bytes_that_were_held_and_erases_what_was_left() {
     assert_eq!(same.start(&[claim(0..100, "a")]), [Verdict::Ready]);
     let told = Claim { keep_data: Some(false), ..claim(0..100, "c") };
     assert_eq!(opened().start(&[told]), [erase(0..100, Some("a"))], "it was said");
+}
+
+#[test]
+fn a_start_counts_the_exports_of_each_device_anew() {
+    let keys = ["file /d", "file /e", "file /f"].map(|name| Key { name: name.to_owned(), lasts: true });
+    let of = |key: &Key, tenant| Claim { device: Some(key.clone()), is_shared: true, ..claim(0..100, tenant) };
+    // As an upgrade hands them over: held by the exports of the server before.
+    let mut next = Ownership::default();
+    keys.iter().for_each(|key| next.hold(&of(key, "a")));
+    assert_eq!(next.start(&keys.each_ref().map(|key| of(key, "a"))), [Verdict::Ready, Verdict::Ready, Verdict::Ready]);
+    for key in &keys {
+        next.release(Some(key), &(0..100));
+        // Were it still held, an export that may share bytes would have them as they are.
+        assert_eq!(next.verdict(&of(key, "b")), erase(0..100, Some("a")), "{}", key.name);
+    }
 }
 
 #[test]
@@ -139,7 +154,7 @@ fn the_record_is_in_the_folder_that_systemd_gives_or_beside_the_config() {
     assert_eq!(path_for(Path::new("a.toml"), Some("")), Path::new("a.toml.owners"));
 }
 
-/// What each byte is, the obvious way.
+/// The state of each byte, the obvious way.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Byte {
     tenants: Vec<String>,

@@ -1,24 +1,25 @@
-//! Which system calls does a server make? Those below; any other one ends the process.
+//! Which system calls does a server make? Those in this file; any other one ends the process.
 //!
 //! Two filters, of which the stricter answer counts:
 //!
 //! | filter | for | answer |
 //! |---|---|---|
-//! | what a server needs | any call that is not in [`CALLS`], or not with these arguments | SIGSYS: its number is written, and the process ends |
-//! | what may be asked for and is refused | clone3, whose arguments no filter sees | ENOSYS: the C library takes clone |
+//! | calls that a server needs | any call that is not in [`CALLS`], or not with these arguments | SIGSYS: its number is written, and the process ends |
+//! | calls that are refused | clone3, whose arguments no filter sees | ENOSYS: the C library takes clone |
 //! | the same, `"strict"` | socket of another family than unix, bind, listen | EACCES: the change that wanted it fails |
 //!
 //! The list was found by running servers under strace(1) through start, all front ends, TLS, traces, changes, saving,
-//! reloading, replacement and end, and has besides what the C library and the runtime may choose instead (stat for
-//! newfstatat, epoll_pwait for epoll_wait). What a ring does is no system call: rings have restrictions of their own.
+//! reloading, replacement and end, and has besides the calls that the C library and the runtime may choose instead
+//! (stat for newfstatat, epoll_pwait for epoll_wait). Operations of a ring are not calls: rings are restricted by
+//! themselves.
 
-use super::Level;
+use crate::config::Level;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 use std::collections::BTreeMap;
 
-/// Of any arguments.
+/// Calls with any arguments.
 #[rustfmt::skip]
 const CALLS: &[libc::c_long] = &[
     // Memory.
@@ -32,7 +33,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_clock_gettime, libc::SYS_clock_getres, libc::SYS_gettimeofday, libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_rt_sigpending, libc::SYS_rt_sigtimedwait,
     libc::SYS_sigaltstack,
-    // Rings, and those who wait for descriptors.
+    // Rings, and waits for descriptors.
     libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_ppoll, libc::SYS_pselect6,
     libc::SYS_eventfd2, libc::SYS_timerfd_create, libc::SYS_timerfd_settime, libc::SYS_pidfd_open,
@@ -49,13 +50,13 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_socketpair, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4, libc::SYS_connect,
     libc::SYS_shutdown, libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_sendmmsg,
     libc::SYS_recvmmsg, libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_getsockopt, libc::SYS_setsockopt,
-    // Who and where.
+    // Identity and environment.
     libc::SYS_getpid, libc::SYS_getppid, libc::SYS_gettid, libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid,
     libc::SYS_getegid, libc::SYS_uname, libc::SYS_sysinfo, libc::SYS_getrandom, libc::SYS_prlimit64,
     libc::SYS_getrusage, libc::SYS_times,
 ];
 
-/// The same by their older names, which some machines have.
+/// Older names of these calls, which some machines have.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const OLDER: &[libc::c_long] = &[
@@ -67,11 +68,11 @@ const OLDER: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-/// Families of sockets: those of front ends and the control plane, and netlink, by which the C library looks up which
-/// addresses this machine has.
+/// Families of sockets: those of front ends and the control plane, and netlink, by which the C library looks up the
+/// addresses of this machine.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
-/// What threads do with prctl: names of theirs and of memory, and the slack of timers.
+/// Operations of prctl that threads use: names of theirs and of memory, and the slack of timers.
 const PRCTL: [libc::c_int; 4] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_SET_TIMERSLACK];
 
 /// Namespaces of a new process or thread.
@@ -92,7 +93,7 @@ fn equal(place: u8, value: libc::c_int) -> Result<SeccompRule, seccompiler::Back
     rule(place, SeccompCmpOp::Eq, u64::from(value as u32))
 }
 
-/// From now on no thread of this process makes other calls.
+/// Keeps all threads of this process from other calls.
 ///
 /// # Errors
 /// One sentence: the kernel takes no filters.
@@ -103,7 +104,7 @@ pub(super) fn restrict(level: Level) -> Result<(), String> {
     filters.iter().try_for_each(|filter| seccompiler::apply_filter_all_threads(filter)).map_err(|error| failed(&error))
 }
 
-/// In the order in which they are installed: the last one allows no more of it.
+/// The filters, in the order of their installation: the last one forbids further ones.
 fn filters(level: Level) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
     let arch = std::env::consts::ARCH.try_into()?;
     let mut needed: BTreeMap<i64, Vec<SeccompRule>> = CALLS.iter().chain(OLDER).map(|call| (*call, vec![])).collect();
@@ -138,7 +139,7 @@ fn filters(level: Level) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
     Ok(filters)
 }
 
-/// Names of calls that somebody who is not the server would make, for people.
+/// Names of calls that an intruder would make, for people.
 #[rustfmt::skip]
 const NAMES: &[(libc::c_long, &str)] = &[
     (libc::SYS_execve, "execve"), (libc::SYS_execveat, "execveat"), (libc::SYS_ptrace, "ptrace"),
@@ -149,7 +150,7 @@ const NAMES: &[(libc::c_long, &str)] = &[
     (libc::SYS_open_by_handle_at, "open_by_handle_at"), (libc::SYS_perf_event_open, "perf_event_open"),
 ];
 
-/// Has SIGSYS say which call it was, and end the process with the status of that signal.
+/// Has SIGSYS write the call's number and end the process with that signal's status.
 fn report_refusals() {
     // SAFETY: all zeroes are a sigaction; the handler makes calls that are safe in one.
     unsafe {
@@ -160,7 +161,7 @@ fn report_refusals() {
     }
 }
 
-/// Where siginfo_t has the number of the call: after signal, errno, code and the call's address. Source:
+/// Offset of the call's number in siginfo_t: after signal, errno, code and the call's address. Source:
 /// include/uapi/asm-generic/siginfo.h, `_sigsys`.
 const SIGINFO_CALL_BYTES: usize = 24;
 
@@ -193,8 +194,8 @@ extern "C" fn refused(_signal: libc::c_int, info: *const libc::siginfo_t, _conte
 mod tests {
     use super::*;
 
-    /// What the filters that are loaded say of a call, by the kernel's rule: the strictest of them counts. Source:
-    /// seccomp(2), "Return values"; the instructions are those that `seccompiler` writes.
+    /// The answer of the loaded filters to a call, by the kernel's rule: the strictest one counts. Source: seccomp(2),
+    /// "Return values"; the instructions are those that `seccompiler` writes.
     fn answer(filters: &[BpfProgram], call: u32, arguments: [u64; 6]) -> u32 {
         let arch = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
         let mut data = [call, arch, 0, 0].map(u32::to_ne_bytes).concat();
@@ -235,7 +236,7 @@ mod tests {
     const ENDS: u32 = 0x0003_0000;
     const FAILS: u32 = 0x0005_0000;
 
-    /// Numbers above those of all calls that there are.
+    /// A number above those of all calls.
     const CALLS_END: u32 = 1024;
 
     /// Calls that are allowed whatever their arguments, by number. A change of the list of calls is a change of this

@@ -10,11 +10,10 @@
 //! | `paths` | everything | nothing |
 //! | /proc, /sys, what looking up a name needs | to be read | to be read |
 //!
-//! A folder that is / is none of these, unless `paths` names it. Nothing may be executed. What is open already stays
-//! open. Source: landlock(7); rights of its third version, which Linux 6.2 has. An older kernel does what it can, and a
-//! note says so.
+//! `/` is never such a folder, unless `paths` names it. Nothing may be executed. Open files stay open. Source:
+//! landlock(7); rights of its third version, which Linux 6.2 has. An older kernel does what it can, and a note says so.
 
-use super::Level;
+use crate::config::Level;
 use crate::config::control::Save;
 use crate::config::{ControlConfig, Medium, Plan};
 use landlock::{
@@ -25,9 +24,9 @@ use mqfq_front::socket::SocketAddress;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Read by whoever looks up a name of a host, and by us to learn of drives and processors.
+/// Paths read by the C library to look up a host, and by us to learn of drives and processors.
 const READ: [&str; 15] = [
-    // What keeps a descriptor in reserve.
+    // For the descriptor kept in reserve.
     "/dev/null",
     "/proc",
     "/sys",
@@ -51,10 +50,10 @@ const VERSION: ABI = ABI::V3;
 #[derive(Default, Debug)]
 pub struct Grants {
     devices: BTreeSet<PathBuf>,
-    /// Of devices that front ends open while they serve.
+    /// Folders of devices that front ends open while they serve.
     folders: BTreeSet<PathBuf>,
     sockets: BTreeSet<PathBuf>,
-    /// Read again when they change.
+    /// Files that are read again when they change.
     texts: BTreeSet<PathBuf>,
     /// The config, if the server saves changes in it.
     saved: Option<PathBuf>,
@@ -62,7 +61,7 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// Those of a server.
+    /// The paths of a server.
     pub fn new(config: &Path, trace: &Path, control: Option<&ControlConfig>, plan: &Plan) -> Grants {
         let mut grants = Grants { trace: trace.to_owned(), ..Grants::default() };
         grants.texts.insert(config.to_owned());
@@ -89,7 +88,7 @@ impl Grants {
         grants
     }
 
-    /// One of each, for tests.
+    /// One path of each kind, for tests.
     #[cfg(test)]
     pub(super) fn of_paths(device: &Path, socket: &Path, config: &Path) -> Grants {
         let one = |path: &Path| BTreeSet::from([path.to_owned()]);
@@ -97,7 +96,7 @@ impl Grants {
         Grants { devices: one(device), sockets: one(socket), texts: one(config), trace, ..Grants::default() }
     }
 
-    /// What may be done beneath which paths.
+    /// The allowed accesses, by path.
     fn rules(&self, level: Level, paths: &[PathBuf]) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
         let read = AccessFs::from_read(VERSION) & !AccessFs::Execute;
         let all = AccessFs::from_all(VERSION) & !AccessFs::Execute;
@@ -127,7 +126,8 @@ impl Grants {
         rules
     }
 
-    /// From now on this thread, and those that it starts, touch nothing else. A sentence if the kernel cannot do that.
+    /// Keeps this thread, and those that it starts, from all other files. Returns a sentence if the kernel cannot do
+    /// that.
     ///
     /// # Errors
     /// One sentence: the rules could not be made.
@@ -160,7 +160,7 @@ impl Grants {
     }
 }
 
-/// Where a path is.
+/// The folder of a path.
 fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         None => path.to_owned(),
@@ -189,5 +189,48 @@ mod tests {
         assert!(!of_config(Level::Strict, true).intersects(AccessFs::Execute | AccessFs::MakeSock | AccessFs::MakeSym));
         assert!(!of_config(Level::Strict, false).intersects(needed));
         assert!(of_config(Level::Live, true).contains(needed));
+    }
+
+    /// The rights of each path, in its order; the paths that every server reads are left out.
+    fn table(level: Level) -> Vec<(String, BitFlags<AccessFs>)> {
+        let two = |paths: [&str; 2]| paths.map(PathBuf::from).into();
+        let grants = Grants {
+            devices: two(["/dev/x", "/disks/y"]),
+            folders: two(["/ublk", "/ublk2"]),
+            sockets: two(["/run/a/s", "/run/b/s"]),
+            texts: two(["/etc/m/c.toml", "/keys/k.pem"]),
+            saved: Some(PathBuf::from("/etc/m/c.toml")),
+            trace: PathBuf::from("/trace/t"),
+        };
+        let paths = ["/more", "/most"].map(PathBuf::from);
+        let rules = grants.rules(level, &paths);
+        let own = rules.into_iter().filter(|(path, _)| !READ.iter().any(|read| path == Path::new(read)));
+        own.map(|(path, rights)| (path.display().to_string(), rights)).collect()
+    }
+
+    #[test]
+    fn each_level_gives_each_kind_of_path_the_rights_of_the_table() {
+        let read = AccessFs::from_read(VERSION) & !AccessFs::Execute;
+        let all = AccessFs::from_all(VERSION) & !AccessFs::Execute;
+        let files = AccessFs::from_file(VERSION) & !AccessFs::Execute;
+        let sockets = AccessFs::ReadDir | AccessFs::RemoveFile | AccessFs::MakeSock;
+        let save = read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
+        let always = [("/trace", all), ("/ublk", files), ("/ublk2", files)];
+        let live = [
+            [("/dev", files), ("/disks", all)],
+            [("/run/a", all), ("/run/b", all)],
+            [("/etc/m", all), ("/keys", all)],
+            [("/more", all), ("/most", all)],
+        ];
+        let strict = [("/dev/x", files), ("/disks/y", files), ("/run/a", sockets), ("/run/b", sockets)];
+        let strict = [&strict[..], &[("/etc/m", read), ("/keys", read), ("/etc/m", save)]].concat();
+        let expected = [(Level::Off, vec![]), (Level::Live, live.concat()), (Level::Strict, strict)];
+        for (level, rights) in expected {
+            let rights = always.into_iter().chain(rights).map(|(path, rights)| (path.to_owned(), rights));
+            assert_eq!(table(level), rights.collect::<Vec<_>>(), "{level:?}");
+        }
+        let grants = Grants::of_paths(Path::new("/dev/x"), Path::new("/s/s"), Path::new("/c/c"));
+        let rules = grants.rules(Level::Strict, &[]);
+        READ.iter().for_each(|path| assert!(rules.contains(&(PathBuf::from(path), read)), "{path}"));
     }
 }

@@ -1,4 +1,4 @@
-//! What does the process give up before it serves its first client?
+//! Which rights does the process give up before it serves its first client?
 //!
 //! ```text
 //!  devices open, sockets bound ─▶ root ─▶ core dumps ─▶ files ─▶ system calls ─▶ workers, control plane
@@ -9,11 +9,11 @@
 //! | `sandbox` | files (Landlock) | system calls (seccomp) | changes while it serves |
 //! |---|---|---|---|
 //! | `"off"` | all | all | all |
-//! | `"live"` | in the folders of what the config names, and in `paths` | what a server needs | all, within those folders |
-//! | `"strict"` | what the config names | the same, without new sockets | those that need no new file or socket |
+//! | `"live"` | in the folders of the configured paths, and in `paths` | those that a server needs | all, within those folders |
+//! | `"strict"` | the configured paths | the same, without new sockets | those that need no new file or socket |
 //!
 //! A file or socket that is refused is an error of the change that wanted it. A system call that no server makes ends
-//! the process, with its number on stderr: whoever makes it is not the server.
+//! the process, with its number on stderr: its caller is not the server.
 
 mod calls;
 mod files;
@@ -23,49 +23,10 @@ mod user;
 
 pub use files::Grants;
 
+use crate::config::{Level, PrivilegeConfig};
 use std::io;
-use std::path::PathBuf;
 
-/// `sandbox`.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Level {
-    /// Nothing is given up.
-    #[default]
-    Off,
-    /// What is configured may change.
-    Live,
-    /// What is configured stays.
-    Strict,
-}
-
-impl Level {
-    /// All of them.
-    pub const ALL: [Level; 3] = [Level::Off, Level::Live, Level::Strict];
-
-    /// As the config writes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Level::Off => "off",
-            Level::Live => "live",
-            Level::Strict => "strict",
-        }
-    }
-}
-
-/// The keys of `[server]` about it.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct PrivilegeConfig {
-    /// `sandbox`: default off.
-    pub sandbox: Level,
-    /// `paths`: folders and files that changes may name, besides those of what is configured. Default: none.
-    pub paths: Vec<PathBuf>,
-    /// `user`, by name or number. Default: the one that started it.
-    pub user: Option<String>,
-    /// `group`. Default: the user's own, or the one that started it.
-    pub group: Option<String>,
-}
-
-/// Whether the user and the group of `config` are there, and this process may become them.
+/// Checks that the user and the group of `config` are there, and that this process may become them.
 ///
 /// # Errors
 /// One sentence: one of them is not, or it may not.
@@ -77,11 +38,11 @@ pub fn look_up(config: &PrivilegeConfig) -> Result<(), String> {
 /// this kernel cannot do.
 ///
 /// # Errors
-/// One sentence. What was given up until then is gone.
+/// One sentence. Rights given up until then are gone.
 pub fn enter(config: &PrivilegeConfig, grants: &Grants, has_keys: bool) -> Result<Vec<String>, String> {
     let PrivilegeConfig { sandbox, paths, user, group } = config;
     user::become_user(user.as_deref(), group.as_deref())?;
-    // After it: a process that becomes another user is as dumpable as fs.suid_dumpable says, which may be 2.
+    // After the change of user, which makes the process as dumpable as fs.suid_dumpable says, which may be 2.
     if has_keys || *sandbox != Level::Off {
         refuse_dumps().map_err(|error| format!("cannot switch core dumps off: {error}"))?;
     }

@@ -21,7 +21,7 @@ fn opened<T>(result: io::Result<T>) -> String {
     result.map_or_else(|error| error.raw_os_error().unwrap_or(0).to_string(), |_| "ok".to_owned())
 }
 
-/// What is tried, in `folder`.
+/// Makes an attempt, in `folder`.
 fn attempt(what: &str, folder: &Path) -> String {
     // SAFETY: calls with numbers, null pointers and strings of ours; those that were dangerous do not return.
     unsafe {
@@ -69,7 +69,7 @@ fn attempt(what: &str, folder: &Path) -> String {
     }
 }
 
-/// What a server gives up, for an attempt in `folder`: its config, its files, and whether it has keys.
+/// The rights that a server gives up, for an attempt in `folder`: its config, its files, and whether it has keys.
 fn given_up(sandbox: Level, what: &str, folder: &Path) -> (PrivilegeConfig, Grants, bool) {
     let of = |device: &Path, folder: &Path| {
         Grants::of_paths(device, &folder.join("sockets/s"), &folder.join("config/config.toml"))
@@ -131,7 +131,7 @@ fn try_out(level: Level, what: &str) -> Output {
     try_with(level, what, &[])
 }
 
-/// What it said of the attempt.
+/// The result of the attempt, as printed.
 fn tried(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let said = stderr.lines().find_map(|line| line.split_once("tried: ")?.1.strip_suffix('.'));

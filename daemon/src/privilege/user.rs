@@ -1,7 +1,7 @@
 //! How does a server that was started as root become another user?
 //!
 //! By groups, group, user, in this order, each for all three ids (setresuid(2)): there is no way back. glibc does it on
-//! every thread that there is. Files that are opened later, such as a key that is read again, are opened as that user.
+//! every thread. Files that are opened later, such as a key that is read again, are opened as that user.
 
 use mqfq_config::text::quoted;
 use std::ffi::CString;
@@ -10,7 +10,7 @@ use std::io;
 /// Room for an entry of the user database, bytes.
 const ENTRY_BYTES: usize = 64 << 10;
 
-/// Becomes them, by name or number. Without either: nothing.
+/// Becomes this user and group, by name or number, if given.
 ///
 /// # Errors
 /// One sentence: there is no such user, or this process may not become it.
@@ -37,14 +37,14 @@ pub fn become_user(user: Option<&str>, group: Option<&str>) -> Result<(), String
     Ok(())
 }
 
-/// Whether [`become_user`] can succeed.
+/// Checks that [`become_user`] can succeed.
 ///
 /// # Errors
 /// One sentence, as of [`become_user`].
 pub fn could_become(user: Option<&str>, group: Option<&str>) -> Result<(), String> {
     let Found { uid, gid } = find(user, group)?;
     let own = rustix::process::geteuid().as_raw();
-    // Root may become anybody; another user only what it is already.
+    // Root may become any user; another user only what it is already.
     if own != 0 {
         let refused = || io::Error::from_raw_os_error(libc::EPERM);
         if gid.is_some_and(|gid| gid != rustix::process::getegid().as_raw()) {
@@ -58,15 +58,15 @@ pub fn could_become(user: Option<&str>, group: Option<&str>) -> Result<(), Strin
 }
 
 fn cannot_become(what: &str, name: &str, error: &io::Error) -> String {
-    let why = crate::plain(error);
+    let why = mqfq_report::plain(error);
     format!("server.{what}: cannot become {what} {}: {why}, allowed is to start it as root", quoted(name))
 }
 
-/// Whom a process becomes.
+/// The new user and group.
 pub struct Found {
-    /// `None`: nobody else.
+    /// `None`: the same user.
     uid: Option<u32>,
-    /// `None`: no other group.
+    /// `None`: the same group.
     gid: Option<u32>,
 }
 
@@ -91,7 +91,7 @@ fn find_user(name: &str) -> Result<(u32, u32), String> {
     unsafe { libc::getpwnam_r(text.as_ptr(), &raw mut entry, room.as_mut_ptr(), room.len(), &raw mut found) };
     match (found.is_null(), name.parse()) {
         (false, _) => Ok((entry.pw_uid, entry.pw_gid)),
-        // A number that is nobody's name has the group of the same number.
+        // A number without a name has the group of the same number.
         (true, Ok(uid)) => Ok((uid, uid)),
         (true, Err(_)) => Err(format!("server.user: there is no user {}, allowed is a name or a number", quoted(name))),
     }

@@ -2,8 +2,8 @@
 //!
 //! An eraser is a client of the engine, so that its requests are scheduled beside all others: the tenant that gets the
 //! bytes pays for them with its own share of the device, no worker waits, and a device that hangs holds up this export
-//! alone. It asks for [`IN_FLIGHT`] pieces at a time, and at the end for a flush: what was erased stays so after a
-//! power cut. It travels to no other process; that one begins again with what its record says.
+//! alone. It asks for [`IN_FLIGHT`] pieces at a time, and at the end for a flush: erased bytes stay so after a power
+//! cut. It travels to no other process; that one begins again from its record.
 
 use mqfq_blk::FlowId;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Label, Refused};
@@ -25,17 +25,17 @@ const RETRIES_MAX: u32 = 16;
 /// The cookie of the flush.
 const FLUSH: u64 = u64::MAX;
 
-/// How far an erase is, shared by the worker that runs it and those who ask.
+/// Progress of an erase, shared by the worker that runs it and its observers.
 #[derive(Debug)]
 pub struct Job {
-    /// All that is erased, bytes.
+    /// All bytes to erase.
     pub total_bytes: u64,
     done_bytes: AtomicU64,
     state: AtomicU8,
     is_cancelled: AtomicBool,
 }
 
-/// What an erase does.
+/// The state of an erase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// It goes on.
@@ -44,7 +44,7 @@ pub enum State {
     Done,
     /// Its requests failed again and again.
     Failed,
-    /// It was ended before.
+    /// It was cancelled or drained.
     Gone,
 }
 
@@ -53,7 +53,7 @@ impl State {
 }
 
 impl Job {
-    /// Nothing is done yet of `ranges`.
+    /// The job to erase `ranges`.
     pub fn new(ranges: &[Range<u64>]) -> Arc<Job> {
         Arc::new(Job {
             total_bytes: ranges.iter().map(|range| range.end - range.start).sum(),
@@ -69,9 +69,9 @@ impl Job {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    /// What it does.
+    /// Its state.
     pub fn state(&self) -> State {
-        // Acquire: pairs with the Release in `set`: whoever sees the end offers the bytes.
+        // Acquire: pairs with the Release in `set`: a thread that sees the end offers the bytes.
         State::ALL[usize::from(self.state.load(Ordering::Acquire))]
     }
 
@@ -96,7 +96,7 @@ pub struct Eraser {
     export: u64,
     /// Pieces to ask for; each is in one request.
     left: VecDeque<Range<u64>>,
-    /// Each is under way, by its first byte.
+    /// Pieces under way.
     under_way: Vec<Range<u64>>,
     is_flushing: bool,
     failures: u32,
@@ -105,7 +105,7 @@ pub struct Eraser {
 }
 
 impl Eraser {
-    /// One that erases `ranges` of a device, charged to `flow`.
+    /// An eraser of `ranges` of a device, charged to `flow`.
     pub fn new(job: Arc<Job>, device: DeviceIndex, flow: FlowId, export: u64, ranges: &[Range<u64>]) -> Eraser {
         Eraser {
             job,
@@ -154,7 +154,7 @@ impl Eraser {
         }
     }
 
-    /// False: it is to ask again when there is room.
+    /// Submits a piece. False: there is no room yet.
     fn ask(&self, context: &mut dyn Context, op: Op, piece: Range<u64>, cookie: u64) -> bool {
         let submission = Submission {
             flow: self.flow,

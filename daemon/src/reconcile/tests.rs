@@ -14,11 +14,14 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::EngineOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
+use mqfq_control::model::Reload;
 use mqfq_control::{By, Edit, Kind, Proposal, Server, Via};
 use mqfq_front::export::ExportId;
 use mqfq_front::front_end::ListenOptions;
 use mqfq_testing::Folder;
 use serde_json::{Value, json};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 struct Held {
     inner: Arc<MemoryDevice>,
     holds: Arc<AtomicBool>,
-    /// It ends no write of zeroes well.
+    /// Writes of zeroes fail.
     fails: Arc<AtomicBool>,
     /// Makes options of a queue like the last that a worker opened.
     opened: Arc<Mutex<Option<MakeOptions>>>,
@@ -90,7 +93,7 @@ impl DeviceQueue for HeldQueue {
     }
 }
 
-/// Has one write under way, and is done when that has ended.
+/// A client with one write under way, which is done when that has ended.
 struct Writer {
     id: u64,
     device: DeviceIndex,
@@ -151,10 +154,10 @@ fn plan_at(front_end: &str, folder: &Folder, exports: &[(&str, &str, &str, &str)
     Config::parse("c.toml", &text).unwrap().check(&RealFiles).unwrap()
 }
 
-/// A server of `plan`, whose devices end nothing while `holds`.
+/// A server of `plan`, whose devices end no request while `holds`.
 fn running(plan: Plan, holds: &Arc<AtomicBool>) -> Reconciler {
     let server = running_on(plan, &|_| Held::new(holds), Ownership::default(), crate::ownership::key_of);
-    for (slot, export) in &server.things.exports {
+    for (slot, export) in &server.runtime.exports {
         let (id, device, flow) = (ExportId(*slot).number(), export.device, export.flow);
         let writer =
             Writer { id, device, flow, offset_bytes: export.offset_bytes, is_draining: false, is_written: false };
@@ -171,7 +174,7 @@ fn running_on(plan: Plan, held: &dyn Fn(&str) -> Held, mut ownership: Ownership,
     };
     let devices: BTreeMap<Slot, Arc<dyn Device>> = plan.devices.iter().map(held).collect();
     let (tenants, caps) = (Tenants::new(&plan).unwrap(), LiveCaps::new(&plan));
-    let exports = live::exports(&plan, &tenants, &caps, |slot| devices[&slot].clone(), &Exports::new()).unwrap();
+    let exports = live::exports(&plan, &tenants, &caps, |slot| devices[&slot].clone()).unwrap();
     let options = |(slot, plan): (Slot, &DevicePlan)| live::device_options(plan, devices[&slot].clone(), 2);
     let options =
         EngineOptions { workers: 2, pin: false, spin_ns: 0, devices: plan.devices.iter().map(options).collect() };
@@ -180,14 +183,16 @@ fn running_on(plan: Plan, held: &dyn Fn(&str) -> Held, mut ownership: Ownership,
     let table = |slots: &_| Arc::new(ExportTable::new(live::offered(slots, &exports)).unwrap());
     let tables: Vec<_> = plan.listeners.iter().map(|(address, slots)| (address.clone(), table(slots))).collect();
     let withheld = withhold(&mut ownership, key_of, (&plan, &exports), &tables);
+    let mut numbered = BTreeMap::new();
     for (address, table) in &tables {
         let listener = listeners.listen(address, table.clone()).unwrap();
+        numbered.insert(listener.number(), upgrade::key(address));
         listeners.add(address.clone(), table.clone(), &*listener);
         listener.into_clients().into_iter().for_each(|client| engine.attach(client));
     }
     let trust = Trust::new(&plan.trust);
     let ownership = Arc::new(Mutex::new(ownership));
-    let things = Things {
+    let runtime = Runtime {
         open_device: crate::devices::open,
         trust,
         devices,
@@ -197,11 +202,11 @@ fn running_on(plan: Plan, held: &dyn Fn(&str) -> Held, mut ownership: Ownership,
         caps,
         watched_caps: WatchedCaps::default(),
         listeners,
-        trouble: Arc::new(TroubleCounts::new(Vec::new())),
+        device_errors: Arc::new(DeviceErrorCounts::new(Vec::new())),
         watch: watch::start(&[], |_, _| ()).unwrap(),
         serving: Arc::new(Serving {
             devices: Mutex::default(),
-            listeners: Mutex::default(),
+            listeners: Mutex::new(numbered),
             sockets: Vec::new(),
             ownership: ownership.clone(),
         }),
@@ -209,11 +214,11 @@ fn running_on(plan: Plan, held: &dyn Fn(&str) -> Held, mut ownership: Ownership,
         key_of,
         output: Output::of_server(false, LogFormat::Text).unwrap(),
     };
-    Reconciler::new(plan, engine, things, withheld)
+    Reconciler::new(plan, engine, runtime, withheld)
 }
 
 fn offers(reconciler: &Reconciler, name: &str) -> bool {
-    reconciler.things.listeners.of(&reconciler.plan.listeners[0].0).unwrap().table.lookup(name).is_some()
+    reconciler.runtime.listeners.of(&reconciler.plan.listeners[0].0).unwrap().table.lookup(name).is_some()
 }
 
 #[test]
@@ -228,7 +233,7 @@ fn a_device_that_hangs_keeps_its_index_and_its_bytes_and_holds_nothing_else_up()
     server.propose(&plan(&folder, &after), false).expect("a change does not fail");
     assert!(offers(&server, "stay") && !offers(&server, "gone"));
     assert!(!offers(&server, "heir"), "a write of another's may still come there");
-    // What has nothing to do with it changes.
+    // Things that do not depend on it change.
     let device = ("new", "f", "0", "1MiB");
     server.propose(&plan(&folder, &[stay, after[1], device]), false).expect("another device");
     assert_eq!(server.plan.devices.iter().map(|(slot, _)| slot.place()).collect::<Vec<_>>(), [0, 2]);
@@ -240,10 +245,10 @@ fn a_device_that_hangs_keeps_its_index_and_its_bytes_and_holds_nothing_else_up()
 
     holds.store(false, Ordering::Relaxed);
     server.engine.wake_workers();
-    // It may take the workers a while; whoever asks again gets it once they are done.
+    // It may take the workers a while; a proposal made again succeeds once they are done.
     while server.propose(&plan(&folder, &all), false).is_err() || !offers(&server, "heir") {}
     assert!(offers(&server, "taker"));
-    while !server.unended.places().is_empty() {
+    while !server.pending_io.places().is_empty() {
         server.look_again(false);
     }
     let again = [stay, after[1], device, taker, ("again", "g", "0", "1MiB")];
@@ -275,6 +280,110 @@ fn another_front_end_at_a_socket_is_a_change_and_not_one_that_is_taken_and_forgo
     assert!(offers(&server, "a"));
 }
 
+#[test]
+fn a_client_in_its_handshake_is_closed_with_the_address_that_it_came_by() {
+    let (folder, elsewhere, export) = (Folder::new(), Folder::new(), [("a", "d", "0", "1MiB")]);
+    let mut server = running_on(
+        plan(&folder, &export),
+        &|_| Held::new(&Arc::default()),
+        Ownership::default(),
+        crate::ownership::key_of,
+    );
+    let mut client = UnixStream::connect(folder.join("s")).unwrap();
+    // The server's greeting: the client has a place.
+    client.read_exact(&mut [0; 18]).unwrap();
+    server.propose(&plan(&elsewhere, &export), false).unwrap();
+    client.set_nonblocking(true).unwrap();
+    let more = client.read(&mut [0; 1]).map_err(|error| error.kind());
+    assert_eq!(more, Ok(0), "it cannot go on at another address");
+}
+
+#[test]
+fn bytes_that_a_shrunk_export_may_still_write_to_are_nobodys_until_it_has_ended() {
+    let (folder, holds) = (Folder::new(), Arc::new(AtomicBool::new(true)));
+    let long = [("long", "d", "256KiB", "256KiB")];
+    let mut server =
+        running_on(plan(&folder, &long), &|_| Held::new(&holds), Ownership::default(), crate::ownership::key_of);
+    let (slot, export) = server.runtime.exports.first_key_value().unwrap();
+    let (id, device, flow, offset_bytes) = (ExportId(*slot).number(), export.device, export.flow, 384 << 10);
+    let writer = Writer { id, device, flow, offset_bytes, is_draining: false, is_written: false };
+    server.engine.attach(Box::new(move || Box::new(writer)));
+    let short = ("long", "d", "256KiB", "128KiB");
+    server.propose(&plan(&folder, &[short]), false).expect("a change does not fail");
+    let both = plan(&folder, &[short, ("taker", "d", "384KiB", "128KiB")]);
+    let Refusals(refused) = server.propose(&both, false).unwrap_err();
+    assert!(refused[0].contains("export long had may still write to bytes 393216 to 524287"), "{refused:?}");
+    holds.store(false, Ordering::Relaxed);
+    server.engine.wake_workers();
+    while server.propose(&both, false).is_err() {}
+}
+
+#[test]
+fn places_at_an_address_follow_the_number_of_connections_and_of_tenants() {
+    let folder = Folder::new();
+    let (one, two) = (("a", "t", 0, 64, ""), ("b", "u", 64, 64, ""));
+    let wanted = |exports: &[_], connections_max| {
+        let mut plan = erase::plan_of(&folder.join("s"), exports);
+        plan.server.connections_max = connections_max;
+        plan
+    };
+    let mut server = running(wanted(&[one], 9), &Arc::default());
+    for (exports, connections_max, of_one) in [(&[one][..], 1, 1), (&[one], 4, 4), (&[one, two], 4, 3), (&[one], 4, 4)]
+    {
+        server.propose(&wanted(exports, connections_max), false).unwrap();
+        let listener = server.runtime.listeners.of(&server.plan.listeners[0].0).unwrap();
+        let places = listener.places.as_ref().unwrap();
+        let (_, export) = server.runtime.exports.first_key_value().unwrap();
+        let mut clients: Vec<_> = (0..5).map(|_| places.enter(UnixStream::pair().unwrap().0.into())).collect();
+        let come = clients.iter_mut().map(|client| client.choose(export)).filter(|has_come| *has_come).count();
+        assert_eq!(come, of_one, "of {connections_max}, {} tenants", exports.len());
+    }
+}
+
+/// A config of one export and a control plane, with its sockets in `folder`.
+fn small(folder: &Folder) -> String {
+    let at = folder.path().display();
+    format!(
+        "[control]\nlisten = \"unix:{at}/c\"\n[device.d]\nkind = \"memory\"\nsize = \"1MiB\"\n[tenant.t]\n[export.a]\n\
+         device = \"d\"\ntenant = \"t\"\nsize = \"64KiB\"\nnbd = \"unix:{at}/s\"\n"
+    )
+}
+
+/// A server that `text` says, of a file in `folder`, with a control plane; and what it runs.
+fn controlled(folder: &Folder, text: &str) -> (Running, Arc<Engine>) {
+    controlled_by(folder, text, |plan| running(plan, &Arc::default()))
+}
+
+/// As [`controlled`], with the reconciler that `run` makes of the plan.
+fn controlled_by(folder: &Folder, text: &str, run: impl FnOnce(Plan) -> Reconciler) -> (Running, Arc<Engine>) {
+    let config = Config::parse("c.toml", text).unwrap();
+    let control = config.control.clone();
+    let reconciler = run(config.check(&RealFiles).unwrap());
+    let (engine, output) = (reconciler.engine.clone(), reconciler.runtime.output.clone());
+    let origin = Origin { path: folder.join("c.toml"), text: text.to_owned(), control, listen: Vec::new() };
+    (Running::new(engine.clone(), output, origin, reconciler, Box::new(|| Value::Null)), engine)
+}
+
+#[test]
+fn a_file_that_was_read_again_is_shown_and_the_next_change_is_checked_against_it() {
+    let folder = Folder::new();
+    let before = small(&folder);
+    let (server, _) = controlled(&folder, &before);
+    let put = |kind, keys: Value| {
+        let edit = Edit::Put(kind, "guest".to_owned(), keys.as_object().unwrap().clone());
+        server.propose(&Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false })
+    };
+    put(Kind::Tenant, json!({})).unwrap();
+    let after = before.replace("64KiB", "128KiB") + "[tenant.guest]\n";
+    std::fs::write(folder.join("c.toml"), &after).unwrap();
+    server.reload(&By::via(Via::Sighup), Reload::default()).unwrap();
+    assert_eq!(server.file().unwrap().text, after);
+    let at = folder.path().display();
+    let keys = json!({ "device": "d", "tenant": "guest", "offset": "64KiB", "nbd": format!("unix:{at}/own") });
+    let refused = put(Kind::Export, keys).unwrap_err();
+    assert!(refused.sentence.contains("overlap"), "{}", refused.sentence);
+}
+
 /// Rounds of one kind are as many as a channel's block has messages, so that each ends where it began.
 const ROUNDS: usize = 31 * 8;
 
@@ -285,16 +394,8 @@ fn rounds_of_churn_leave_no_byte_behind() {
     }
     let folder = Folder::new();
     let at = folder.path().display();
-    let text = format!(
-        "[control]\nlisten = \"unix:{at}/c\"\n[device.d]\nkind = \"memory\"\nsize = \"1MiB\"\n[tenant.t]\n[export.a]\n\
-         device = \"d\"\ntenant = \"t\"\nsize = \"64KiB\"\nnbd = \"unix:{at}/s\"\n"
-    );
-    let config = Config::parse("c.toml", &text).unwrap();
-    let control = config.control.clone();
-    let reconciler = running(config.check(&RealFiles).unwrap(), &Arc::default());
-    let (engine, output) = (reconciler.engine.clone(), reconciler.things.output.clone());
-    let origin = Origin { path: folder.join("c.toml"), text, control, listen: Vec::new() };
-    let server = Running::new(engine.clone(), output, origin, reconciler, Box::new(|| Value::Null));
+    let text = small(&folder);
+    let (server, engine) = controlled(&folder, &text);
     let keys = |value: Value| value.as_object().unwrap().clone();
     let guest = || "guest".to_owned();
     let change = |edit: Edit| {
@@ -306,7 +407,7 @@ fn rounds_of_churn_leave_no_byte_behind() {
         change(Edit::Put(Kind::Tenant, guest(), keys(json!({ "weight": 7 }))));
         let export = json!({ "device": "d", "tenant": "guest", "offset": "128KiB", "size": "64KiB", "nbd": nbd });
         change(Edit::Put(Kind::Export, guest(), keys(export)));
-        change(Edit::Patch(Kind::Tenant, guest(), keys(json!({ "weight": 9, "class": "idle" }))));
+        change(Edit::Patch(Kind::Tenant, guest(), keys(json!({ "weight": 9, "memory": "1MiB" }))));
         change(Edit::Patch(Kind::Export, guest(), keys(json!({ "size": "32KiB", "max-iops": 9 }))));
         change(Edit::Delete(Kind::Export, guest()));
         change(Edit::Delete(Kind::Tenant, guest()));
@@ -318,7 +419,7 @@ fn rounds_of_churn_leave_no_byte_behind() {
         (0..ROUNDS).for_each(|n| round(["s", "own"][n % 2]));
         let expected = looks.last().copied();
         let look = || {
-            // Whoever has answered has taken its mail, and frees it next.
+            // A worker that has answered has taken its mail, and frees it next.
             assert!(engine.drain_some(Whose::Export(u64::MAX), Duration::from_secs(60)));
             (live_bytes::now(), files())
         };

@@ -9,7 +9,7 @@
 //! The record ([`crate::ownership`]) is on disk before the step behind it, each time. An export that waits has the
 //! bytes that it had, or is offered nowhere if it had none.
 //!
-//! [`Reconciler::look`] finds what has ended: each change looks first, and a thread of the server while an erase runs.
+//! [`Reconciler::look`] finds ended requests and erases: each change looks first, and a thread during an erase.
 
 use super::erase::{Eraser, Job, State};
 use super::*;
@@ -35,13 +35,13 @@ pub(super) struct Withheld {
     pub(super) why: Why,
 }
 
-/// Why it lacks them.
+/// Why an export lacks bytes.
 pub(super) enum Why {
     /// A device has not ended requests there, or another export's erase goes on there.
     Left,
-    /// They are being erased.
+    /// The bytes are being erased.
     Erasing { job: Arc<Job>, ranges: Vec<Range<u64>> },
-    /// They could not be erased.
+    /// The bytes could not be erased.
     Failed,
     /// The record could not be written, for this reason.
     Unrecorded(String),
@@ -49,17 +49,17 @@ pub(super) enum Why {
     Asked(String),
 }
 
-/// What is told of an export that lacks bytes.
+/// The sentence about an export that lacks bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lack {
     /// A sentence without the export's name.
     pub sentence: String,
-    /// Of an erase that goes on: bytes that are zeroes, and all that are to be.
+    /// Progress of an erase: bytes that are zeroes, and all that are to be.
     pub erased: Option<(u64, u64)>,
 }
 
-/// Takes exports that cannot be offered as they are out of their tables, before any client has them: those of a server
-/// that starts with `plan`. Which they are, and how many bytes each has meanwhile.
+/// Takes exports that cannot be offered as they are out of their tables, before any client has them, at the start of a
+/// server with `plan`. Returns them, and how many bytes each has meanwhile.
 pub fn withhold(
     ownership: &mut Ownership,
     key_of: KeyOf,
@@ -76,21 +76,21 @@ pub fn withhold(
         }
         match had {
             0 => tables.iter().for_each(|(_, table)| table.take(&plan.exports[slot].name)),
-            _ => exports[&slot].door.resize(had),
+            _ => exports[&slot].state.resize(had),
         }
         withheld.push((slot, had, verdict));
     }
     withheld
 }
 
-/// What an export of a plan that `had` so many bytes wants.
+/// The claim of an export of a plan that `had` so many bytes.
 fn claim(plan: &Plan, key_of: KeyOf, slot: Slot, had: u64) -> Claim<'_> {
     let export = &plan.exports[slot];
     let device = &plan.devices[export.device];
     claim_of(export, device, key_of, had, &device.flows[export.flow].tenant)
 }
 
-/// What an export of a tenant that `had` so many bytes of a device wants.
+/// The claim of a tenant's export that `had` so many bytes of a device.
 pub(super) fn claim_of<'t>(
     export: &ExportPlan,
     device: &DevicePlan,
@@ -110,30 +110,25 @@ pub(super) fn claim_of<'t>(
 
 impl Reconciler {
     pub(super) fn ownership(&self) -> MutexGuard<'_, Ownership> {
-        self.things.ownership.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runtime.ownership.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What ownership says of the rest of an export that `had` so many bytes.
-    pub(super) fn verdict(&self, plan: &Plan, slot: Slot, had: u64) -> Verdict {
-        self.ownership().verdict(&claim(plan, self.things.key_of, slot, had))
-    }
-
-    /// Refuses what ownership cannot bring about, or would need a word for.
+    /// Refuses claims that ownership cannot meet, or only with `keep-data`.
     ///
     /// # Errors
     /// One sentence, with the place.
-    pub(super) fn refuse_claims(&self, target: &Plan) -> Result<(), String> {
-        let by_name: BTreeMap<&str, &ExportPlan> =
-            self.plan.exports.values().map(|export| (export.name.as_str(), export)).collect();
-        for (slot, export) in target.exports.iter() {
-            let before = self.plan.exports.get(slot);
+    pub(super) fn refuse_claims(&self, new: &Difference) -> Result<(), String> {
+        for (slot, export) in &new.exports {
+            let Some(export) = export else { continue };
+            let before = self.plan.exports.get(*slot);
             let had = before.map_or(0, |before| before.size_bytes);
             if had >= export.size_bytes {
                 continue;
             }
-            let device = &target.devices[export.device];
-            let tenant = &device.flows[export.flow].tenant;
-            if let Some(old) = by_name.get(export.name.as_str()).filter(|_| before.is_none()) {
+            let device = new.device(&self.plan, export.device);
+            let tenant = &new.flow(&self.plan, export.device, export.flow).tenant;
+            if let Some(old) = self.names.exports.get(&export.name).filter(|_| before.is_none()) {
+                let old = &self.plan.exports[*old];
                 let tenant_before = &self.plan.devices[old.device].flows[old.flow].tenant;
                 let is_here = old.device == export.device
                     && old.offset_bytes < export.offset_bytes + export.size_bytes
@@ -143,7 +138,8 @@ impl Reconciler {
                 }
             }
             if device.read_only
-                && let Verdict::Erase(..) = self.verdict(target, slot, had)
+                && let Verdict::Erase(..) =
+                    self.ownership().verdict(&claim_of(export, device, self.runtime.key_of, had, tenant))
             {
                 let device = &device.config.name;
                 let sentence = format!(
@@ -156,7 +152,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Those that a server starts with.
+    /// Begins with the exports withheld at the start.
     pub(super) fn begin(&mut self, withheld: Vec<(Slot, u64, Verdict)>) {
         if withheld.is_empty() {
             return;
@@ -168,32 +164,23 @@ impl Reconciler {
                     let export = &self.plan.exports[slot];
                     let tenant = &self.plan.devices[export.device].flows[export.flow].tenant;
                     let sentence = export.place.error(asked(&whose, tenant)).to_string();
-                    self.things.output.note(&format!("{sentence}; until then it is not offered"));
+                    self.runtime.output.note(&format!("{sentence}; until then it is not offered"));
                     self.waiting.insert(slot, Withheld { had, why: Why::Asked(whose) });
                 }
                 _ => claims.push((slot, had)),
             }
         }
-        self.claim_planned(claims);
+        self.claim(claims);
     }
 
-    /// As [`Reconciler::claim`], of the plan that is in force.
-    pub(super) fn claim_planned(&mut self, claims: Vec<(Slot, u64)>) {
-        let nothing = self.nothing();
-        let plan = std::mem::replace(&mut self.plan, nothing);
-        let exports = std::mem::take(&mut self.things.exports);
-        self.claim(&plan, &exports, claims);
-        (self.plan, self.things.exports) = (plan, exports);
-    }
-
-    /// Exports that had so many bytes get the rest, now or later.
-    pub(super) fn claim(&mut self, plan: &Plan, exports: &Exports, claims: Vec<(Slot, u64)>) {
+    /// Exports of the plan that had so many bytes get the rest, now or later.
+    pub(super) fn claim(&mut self, claims: Vec<(Slot, u64)>) {
         let (mut ready, mut erases) = (Vec::new(), Vec::new());
         for (slot, had) in claims {
-            let export = &plan.exports[slot];
-            let claim = claim(plan, self.things.key_of, slot, had);
-            if self.unended.is_in_the_way(export, had) || self.is_erased_by_another(plan, slot, &claim.range) {
-                self.withhold(slot, had, Why::Left, &exports[&slot].door);
+            let export = &self.plan.exports[slot];
+            let claim = claim(&self.plan, self.runtime.key_of, slot, had);
+            if self.pending_io.is_in_the_way(export, had) || self.is_erased_by_another(slot, &claim.range) {
+                self.withhold(slot, had, Why::Left);
                 continue;
             }
             let verdict = self.ownership().verdict(&claim);
@@ -205,9 +192,9 @@ impl Reconciler {
                 Verdict::Erase(ranges, whose) => {
                     let device = claim.device.as_ref();
                     ranges.iter().for_each(|range| self.ownership().give_up(device, range));
-                    // From now on it is in the way of others.
+                    // The job is in the way of other erases from now on.
                     let job = Job::new(&ranges);
-                    self.withhold(slot, had, Why::Erasing { job, ranges }, &exports[&slot].door);
+                    self.withhold(slot, had, Why::Erasing { job, ranges });
                     erases.push((slot, whose));
                 }
             }
@@ -215,65 +202,65 @@ impl Reconciler {
         let committed = self.ownership().commit();
         if let Err(why) = committed {
             for (slot, had) in &ready {
-                let claim = claim(plan, self.things.key_of, *slot, *had);
+                let claim = claim(&self.plan, self.runtime.key_of, *slot, *had);
                 self.ownership().release(claim.device.as_ref(), &claim.range);
             }
             let hads = erases.iter().map(|(slot, _)| (*slot, self.waiting[slot].had));
             for (slot, had) in hads.chain(ready).collect::<Vec<_>>() {
-                self.tell_withheld(plan, slot, &why);
-                self.withhold(slot, had, Why::Unrecorded(why.clone()), &exports[&slot].door);
+                self.tell_withheld(slot, &why);
+                self.withhold(slot, had, Why::Unrecorded(why.clone()));
             }
             return;
         }
         for (slot, had) in ready {
             self.waiting.remove(&slot);
             if had > 0 {
-                exports[&slot].door.resize(plan.exports[slot].size_bytes);
+                self.runtime.exports[&slot].state.resize(self.plan.exports[slot].size_bytes);
             }
         }
-        erases.into_iter().for_each(|(slot, whose)| self.erase(plan, &exports[&slot], slot, whose.as_deref()));
+        erases.into_iter().for_each(|(slot, whose)| self.erase(slot, whose.as_deref()));
     }
 
-    fn withhold(&mut self, slot: Slot, had: u64, why: Why, door: &Door) {
+    fn withhold(&mut self, slot: Slot, had: u64, why: Why) {
         if had > 0 {
-            door.resize(had);
+            self.runtime.exports[&slot].state.resize(had);
         }
         self.waiting.insert(slot, Withheld { had, why });
     }
 
-    fn tell_withheld(&self, plan: &Plan, slot: Slot, why: &str) {
-        let name = shown(&plan.exports[slot].name);
-        self.things.output.note(&format!("export {name} waits for its bytes: {why}"));
+    fn tell_withheld(&self, slot: Slot, why: &str) {
+        let name = shown(&self.plan.exports[slot].name);
+        self.runtime.output.note(&format!("export {name} waits for its bytes: {why}"));
     }
 
     /// The eraser of an export begins.
-    fn erase(&self, plan: &Plan, export: &Export, slot: Slot, whose: Option<&str>) {
+    fn erase(&self, slot: Slot, whose: Option<&str>) {
         let Some(Withheld { why: Why::Erasing { job, ranges }, .. }) = self.waiting.get(&slot) else { return };
+        let (plan, export) = (&self.plan, &self.runtime.exports[&slot]);
         let device = &plan.devices[plan.exports[slot].device].config.name;
         let whose = whose.map_or(String::new(), |whose| format!(" that tenant {} had", shown(whose)));
         let (bytes, name) = (size::display(job.total_bytes), shown(&export.name));
         let erased = format!("export {name}: {bytes} of device {device}{whose} are erased before it is offered");
-        self.things.output.note(&erased);
+        self.runtime.output.note(&erased);
         let eraser = Eraser::new(job.clone(), export.device, export.flow, export.id.number(), ranges);
         self.engine.attach(Box::new(move || Box::new(eraser)));
     }
 
     /// An erase for another export goes on in `range`.
-    fn is_erased_by_another(&self, plan: &Plan, slot: Slot, range: &Range<u64>) -> bool {
-        let device = plan.exports[slot].device;
+    fn is_erased_by_another(&self, slot: Slot, range: &Range<u64>) -> bool {
+        let device = self.plan.exports[slot].device;
         self.waiting.iter().any(|(other, withheld)| match &withheld.why {
             Why::Erasing { ranges, .. } => {
-                let other_device = plan.exports.get(*other).or_else(|| self.plan.exports.get(*other));
                 *other != slot
-                    && other_device.is_some_and(|other| other.device == device)
+                    && self.plan.exports.get(*other).is_some_and(|other| other.device == device)
                     && ranges.iter().any(|other| other.start < range.end && range.start < other.end)
             }
             _ => false,
         })
     }
 
-    /// An export has no more than `had` bytes from now on, which nobody asks for who has heard of it: no request of its
-    /// erase, if there is one, is left either, or the bytes are nobody's until it has ended.
+    /// Stops the erase of an export, which has `had` bytes from now on and whose clients know it: no request of the
+    /// erase is left either, or the bytes have no owner until it has ended.
     pub(super) fn stop_erase(&mut self, slot: Slot, withheld: Withheld, grace: Duration) {
         let Why::Erasing { job, ranges } = withheld.why else { return };
         job.cancel();
@@ -281,18 +268,18 @@ impl Reconciler {
         let (device, name) = (export.device, export.name.clone());
         for Range { start, end } in ranges {
             if self.engine.await_end(device.place(), Remains::Bytes(start, end), grace).is_err() {
-                self.unended.bytes(&self.engine, device, start..end, &name);
+                self.pending_io.bytes(&self.engine, device, start..end, &name);
             }
         }
     }
 
-    /// What has ended since the last look is there to be had. `retries`: what has failed is tried again.
+    /// Offers bytes whose requests or erases have ended since the last look. `retries`: failed steps are tried again.
     pub(super) fn look_again(&mut self, retries: bool) {
-        for slot in self.unended.behind() {
+        for slot in self.pending_io.behind() {
             let is_planned = self.catch_up(slot).is_ok();
-            self.unended.follow(slot, is_planned);
+            self.pending_io.follow(slot, is_planned);
         }
-        self.unended.look(&self.engine);
+        self.pending_io.look(&self.engine);
         if self.waiting.is_empty() {
             return;
         }
@@ -316,26 +303,27 @@ impl Reconciler {
         for slot in failed {
             let name = shown(&self.plan.exports[slot].name);
             let again = "its bytes could not be erased, so it does not get them; the next change or reload tries again";
-            self.things.output.note(&format!("export {name}: {again}"));
+            self.runtime.output.note(&format!("export {name}: {again}"));
             self.waiting.get_mut(&slot).expect("it was looked at").why = Why::Failed;
         }
         for (slot, had, bytes) in erased {
-            let claim = claim(&self.plan, self.things.key_of, slot, had);
-            // They are its tenant's; that it has them is the claim's.
+            let claim = claim(&self.plan, self.runtime.key_of, slot, had);
+            // They become its tenant's; the claim then makes them the export's.
             let mut ownership = self.ownership();
             ownership.hold(&claim);
             ownership.release(claim.device.as_ref(), &claim.range);
             drop(ownership);
             let name = shown(&self.plan.exports[slot].name);
-            self.things.output.note(&format!("export {name}: {} are erased", size::display(bytes)));
+            self.runtime.output.note(&format!("export {name}: {} are erased", size::display(bytes)));
             self.waiting.get_mut(&slot).expect("it was looked at").why = Why::Left;
             claims.push((slot, had));
         }
-        self.claim_planned(claims);
-        offer(&self.plan, &self.things.exports, &self.waiting, &self.things.listeners);
+        let slots: Vec<Slot> = claims.iter().map(|(slot, _)| *slot).collect();
+        self.claim(claims);
+        self.offer(slots.into_iter().map(|slot| (slot, None)));
     }
 
-    /// Offers what can be offered since the last change, without another one.
+    /// Offers bytes that have become free since the last change, without another one.
     pub fn look(&mut self) {
         self.look_again(false);
     }
@@ -343,6 +331,11 @@ impl Reconciler {
     /// An erase goes on.
     pub fn is_erasing(&self) -> bool {
         self.waiting.values().any(|withheld| matches!(withheld.why, Why::Erasing { .. }))
+    }
+
+    /// Some export lacks bytes.
+    pub fn is_withholding(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Waits a little for erases, so that most are over when a change is in force.
@@ -371,7 +364,7 @@ impl Reconciler {
         self.look_again(false);
     }
 
-    /// What an export lacks, if anything.
+    /// The bytes that an export lacks, and why.
     pub fn lack(&self, slot: Slot) -> Option<Lack> {
         let Withheld { had, why } = self.waiting.get(&slot)?;
         let has = if *had == 0 { "it is not offered".to_owned() } else { format!("it has {}", size::display(*had)) };
@@ -391,7 +384,7 @@ impl Reconciler {
     }
 }
 
-/// That bytes of one tenant are to be another's, and what says what becomes of them.
+/// A sentence: bytes of one tenant are to be another's, and which key decides about them.
 fn asked(before: &str, tenant: &str) -> String {
     let (before, tenant) = (shown(before), shown(tenant));
     format!(

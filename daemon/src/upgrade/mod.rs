@@ -19,52 +19,52 @@
 //! | fails, the old one says `No` | has given up before (time, or the new one's `No`) | old |
 //! | fails, the old one says nothing | is dead | new, unless the state that came is empty by now |
 //!
-//! The old one makes the state empty before it goes on, and says `No` then. So one that hears no `No`, because it did
-//! not read for as long as the old one tried, does not go on with what was so at that time.
+//! The old one makes the state empty before it goes on, and says `No` then. So a new one that hears no `No`, because it
+//! did not read for as long as the old one tried, does not go on with an old state.
 //!
-//! # Who may end when
+//! # Kills
 //! | killed | before it holds still | while it holds still, before `Taken` | after `Taken` |
 //! |---|---|---|---|
 //! | new | old serves on, without a pause | old serves on | connections close, as at any kill; the old one has ended |
 //! | old | as at any kill; new says so and ends | before all of the state has come: the same. After: new serves | new serves |
 //!
-//! Nothing acknowledged is lost in any of them: what was acknowledged had been done by the device before, and while the
+//! Nothing acknowledged is lost in any of them: acknowledged requests had been done by the device before, and while the
 //! old process holds still no request is under way on a device.
 //!
 //! # What both have open
-//! Sockets and files of devices are open in both from `Welcome` on; a lock (flock) is the open file's. So whoever gives
-//! up only closes. The new one removes no socket's file and gives no lock back before it serves.
+//! Sockets and files of devices are open in both from `Welcome` on; a lock (flock) is the open file's. So a process
+//! that gives up only closes. The new one removes no socket's file and gives no lock back before it serves.
 //!
 //! | file | answers |
 //! |---|---|
 //! | `wire.rs` | how do they speak? |
-//! | `luggage.rs` | what goes from one to the other? |
+//! | `handover.rs` | what goes from one to the other? |
 //! | `old.rs` | how does a server let another one take its place? |
 //! | `new.rs` | how does a server take another one's place? |
-//! | `join.rs` | where does all of it go there? |
+//! | `receive.rs` | where does all of it go there? |
+//! | `memory_file.rs` | which file holds the state on its way, and which clock do both have? |
 //! | `store.rs` | how does the same go through systemd's descriptor store? |
 
-mod join;
-mod luggage;
+mod handover;
+mod memory_file;
 mod new;
 mod old;
+mod receive;
 mod store;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-pub use join::{Arrival, Boarded, board};
-pub use luggage::{Luggage, key};
+pub use handover::{HandoverState, key};
 pub use new::{Replaced, wait_for_end};
 pub use old::{Outcome, Serving, Upgrades, hand_over};
+pub use receive::{HandoverResult, Received, install};
 pub use store::{forget_the_rest, is_there, keep};
 
 use crate::output::{LAST_LINES_WAIT, Output};
 use mqfq_front::socket::{Listening, SocketAddress};
 use serde::Serialize;
-use std::fs::File;
-use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// Listens at `address`, with a socket that another process had there if there is one.
 ///
@@ -82,49 +82,19 @@ pub fn listen(
     }
 }
 
-/// A file without a name that has these bytes.
-fn memory_file(bytes: &[u8]) -> io::Result<File> {
-    // SAFETY: the name is a C string, and nothing else is read.
-    let file = unsafe { libc::memfd_create(c"mqfq-state".as_ptr(), libc::MFD_CLOEXEC) };
-    if file < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let mut file: File = unsafe { OwnedFd::from_raw_fd(file) }.into();
-    io::Write::write_all(&mut file, bytes)?;
-    Ok(file)
-}
-
-/// All of such a file.
-fn read_memory_file(file: &mut File) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    // The position is shared with whoever wrote it.
-    io::Seek::rewind(file)?;
-    io::Read::read_to_end(file, &mut bytes)?;
-    Ok(bytes)
-}
-
-/// Nanoseconds of a clock that all processes share.
-fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the struct is there to be written. It fails only for a clock that there is not.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Whose place it took.
+/// A replacement, for reports.
 #[derive(Serialize)]
 pub struct ReplacedReport {
-    /// That process.
+    /// The replaced process.
     pub pid: u32,
     /// Its connections that stayed.
     pub connections: usize,
-    /// For how long no client was served.
+    /// Time without a server.
     pub pause_us: u64,
 }
 
-/// Ends the process as it stands: the sockets' files, the locks and the clients are another one's now, and whoever
-/// dropped what stands for them here would take them away from it.
+/// Ends the process without dropping anything: the sockets' files, the locks and the clients are another process's now,
+/// and a drop here would take them away from it.
 pub fn leave(output: &Output, print_stats: bool, report: &mut dyn FnMut(), last: String) -> ! {
     output.report(last);
     if print_stats {

@@ -6,9 +6,9 @@
 //! Until [`Taking::commit`] nothing here touches a client, a device or a socket's file, so dropping everything leaves
 //! the old server as it was.
 
-use super::luggage::{Luggage, Opened};
+use super::handover::{HandoverState, Opened};
+use super::memory_file::{monotonic_ns, read_memory_file};
 use super::wire::{ENDED_IN_THE_MIDDLE, Hello, Kind, Link, Message, poll_in};
-use super::{monotonic_ns, read_memory_file};
 use mqfq_blk::state::{StateReader, VERSIONS};
 use mqfq_front::socket::SocketAddress;
 use std::fs::File;
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// For each message that the old one need not wait for anybody to send.
+/// For each message that the old one can send at once.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// For the old one to hold still, and for its state.
@@ -25,16 +25,16 @@ const STATE_MAX: Duration = Duration::from_secs(60);
 /// For the old process to end, once it may.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// Where the state comes from.
+/// The source of the state.
 #[derive(Debug)]
 pub(super) enum From {
     /// A server that runs; the version that both know.
     Running(Link),
-    /// One that has ended.
-    Store(Luggage, u16),
+    /// A server that has ended.
+    Store(HandoverState, u16),
 }
 
-/// What another process has left or lends.
+/// Things that another process has left or lends.
 #[derive(Debug)]
 pub struct Inherited {
     opened: Opened,
@@ -42,19 +42,19 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Of the server that listens for upgrades on `address`. `discards_unsaved`: changes that its config file does not
-    /// have may be lost.
+    /// Asks the server that listens for upgrades on `address`. `discards_unsaved`: changes that its config file does
+    /// not have may be lost.
     ///
     /// # Errors
-    /// One sentence: nobody is there, or it does not want to.
+    /// One sentence: no server is there, or it refuses.
     pub fn of_running(address: &SocketAddress, discards_unsaved: bool) -> Result<Inherited, String> {
         let failed = |why: String| format!("cannot replace the server at {address}: {why}");
         let SocketAddress::Unix(path) = address else { return Err(failed("it is no unix socket".to_owned())) };
-        let stream = UnixStream::connect(path).map_err(|error| failed(crate::plain(&error)))?;
-        let mut link = Link::new(stream).map_err(|error| failed(crate::plain(&error)))?;
+        let stream = UnixStream::connect(path).map_err(|error| failed(mqfq_report::plain(&error)))?;
+        let mut link = Link::new(stream).map_err(|error| failed(mqfq_report::plain(&error)))?;
         let (versions, pid) = ((*VERSIONS.start(), *VERSIONS.end()), std::process::id());
         let hello = Hello { versions, pid, discards_unsaved };
-        // What it says is more than that it did not listen.
+        // Its answer says more than a failed send.
         let _ = link.send(Kind::Hello, &hello.encode(), &[]);
         let Message { body, mut descriptors, .. } = link.expect(Kind::Welcome, ANSWER_MAX).map_err(failed)?;
         let mut reader = StateReader::new(0, &body);
@@ -69,8 +69,8 @@ impl Inherited {
         Ok(Inherited { opened, from: From::Running(link) })
     }
 
-    pub(super) fn of_store(opened: Opened, luggage: Luggage, version: u16) -> Inherited {
-        Inherited { opened, from: From::Store(luggage, version) }
+    pub(super) fn of_store(opened: Opened, handover: HandoverState, version: u16) -> Inherited {
+        Inherited { opened, from: From::Store(handover, version) }
     }
 
     /// The file of a device, by the device's name; once.
@@ -78,7 +78,7 @@ impl Inherited {
         self.opened.files.remove(device).map(File::from)
     }
 
-    /// A listening socket that is no front end's; once.
+    /// A listening socket that is not a front end's; once.
     pub fn socket(&mut self, address: &SocketAddress) -> Option<OwnedFd> {
         self.opened.sockets.remove(&address.to_string())
     }
@@ -96,25 +96,25 @@ impl Inherited {
     /// Says that everything is prepared that can fail without clients, and takes the rest. From here on clients wait.
     ///
     /// # Errors
-    /// One sentence: the other one could not hold still, or what came makes no sense. It serves on.
+    /// One sentence: the other one could not hold still, or its state makes no sense. It serves on.
     pub fn take(self) -> Result<Taking, String> {
         let pid = self.opened.pid;
         let failed = |why: String| format!("cannot replace process {pid}: {why}");
-        let (luggage, version, link, state) = match self.from {
-            From::Store(luggage, version) => (luggage, version, None, None),
+        let (handover, version, link, state) = match self.from {
+            From::Store(handover, version) => (handover, version, None, None),
             From::Running(mut link) => {
-                // As above.
+                // As above, for the answer.
                 let _ = link.send(Kind::Ready, &[], &[]);
-                let (luggage, version, state) = receive(&mut link).map_err(failed)?;
-                (luggage, version, Some(link), Some(state))
+                let (handover, version, state) = receive(&mut link).map_err(failed)?;
+                (handover, version, Some(link), Some(state))
             }
         };
-        // Whether it has ended is asked of the process and not of its number, which may be another's by then.
+        // The process is asked whether it has ended, not its number, which may be another's by then.
         // SAFETY: no memory is involved.
         let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int;
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and ours alone.
         let process = (process >= 0 && link.is_some()).then(|| unsafe { OwnedFd::from_raw_fd(process) });
-        Ok(Taking { pid, since_ns: luggage.since_ns, luggage, version, link, state, process })
+        Ok(Taking { pid, since_ns: handover.since_ns, handover, version, link, state, process })
     }
 
     /// Tells a server that runs why it is not replaced.
@@ -125,7 +125,7 @@ impl Inherited {
     }
 }
 
-fn receive(link: &mut Link) -> Result<(Luggage, u16, File), String> {
+fn receive(link: &mut Link) -> Result<(HandoverState, u16, File), String> {
     let Message { body, descriptors, .. } = link.expect(Kind::State, STATE_MAX)?;
     let count = StateReader::new(0, &body).u32()? as usize;
     let [file] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| "its state came without a file".to_owned())?;
@@ -134,35 +134,35 @@ fn receive(link: &mut Link) -> Result<(Luggage, u16, File), String> {
         descriptors.extend(link.expect(Kind::More, ANSWER_MAX)?.descriptors);
     }
     let mut file = File::from(file);
-    let bytes =
-        read_memory_file(&mut file).map_err(|error| format!("its state cannot be read: {}", crate::plain(&error)))?;
-    let (luggage, version) = Luggage::decode(&bytes, descriptors)?;
-    Ok((luggage, version, file))
+    let bytes = read_memory_file(&mut file)
+        .map_err(|error| format!("its state cannot be read: {}", mqfq_report::plain(&error)))?;
+    let (handover, version) = HandoverState::decode(&bytes, descriptors)?;
+    Ok((handover, version, file))
 }
 
-/// Everything has come, and the other process holds still or has ended.
+/// Everything that has come from another process, which holds still or has ended.
 #[derive(Debug)]
 pub struct Taking {
     /// The process whose place is taken.
     pub pid: u32,
-    /// When the other one held still, as [`Luggage`] says it.
+    /// Time at which the other one held still, from [`HandoverState`].
     since_ns: u64,
-    /// What came.
-    pub luggage: Luggage,
+    /// The handover.
+    pub handover: HandoverState,
     /// The version that its state is of.
     pub version: u16,
     link: Option<Link>,
-    /// Of a server that runs: the file that `luggage` is from, which it makes empty if it serves on.
+    /// The file of a running server that `handover` is from, which it makes empty if it serves on.
     state: Option<File>,
     process: Option<OwnedFd>,
 }
 
-/// Whose place was taken, for reports.
+/// The process whose place was taken, for reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Replaced {
-    /// That process.
+    /// Its number.
     pub pid: u32,
-    /// For how long nobody served, ns.
+    /// Time without a server, ns.
     pub pause_ns: u64,
 }
 
@@ -195,7 +195,7 @@ impl Taking {
         Ok((Replaced { pid: self.pid, pause_ns }, self.process))
     }
 
-    /// Nobody has served since the state was made.
+    /// No process has served since the state was made.
     fn is_of_now(&self) -> bool {
         self.state.as_ref().is_none_or(|state| state.metadata().is_ok_and(|about| about.len() > 0))
     }
@@ -217,7 +217,7 @@ pub fn wait_for_end(process: Option<OwnedFd>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::luggage::Luggage;
+    use super::super::handover::HandoverState;
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -225,9 +225,9 @@ mod tests {
     fn taking() -> (Taking, Link) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let link = Some(Link::new(ours).unwrap());
-        let state = Some(super::super::memory_file(b"state").unwrap());
-        let (since_ns, luggage) = (monotonic_ns(), Luggage::default());
-        (Taking { pid: 7, since_ns, luggage, version: 1, link, state, process: None }, Link::new(theirs).unwrap())
+        let state = Some(super::super::memory_file::memory_file(b"state").unwrap());
+        let (since_ns, handover) = (monotonic_ns(), HandoverState::default());
+        (Taking { pid: 7, since_ns, handover, version: 1, link, state, process: None }, Link::new(theirs).unwrap())
     }
 
     #[test]

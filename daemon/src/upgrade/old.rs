@@ -4,13 +4,14 @@
 //! the rest it gives the connection to the main thread, by a signal, because changes of the config and the end of the
 //! server are the main thread's as well: none of them happens in the middle.
 //!
-//! Limits: [`HELLO_MAX`] for the new process to say who it is, [`READY_MAX`] to prepare itself, [`STILL_MAX`] for
+//! Limits: [`HELLO_MAX`] for the new process to introduce itself, [`READY_MAX`] to prepare itself, [`STILL_MAX`] for
 //! requests that are under way on the devices, [`TAKEN_MAX`] for the new one to take over. Clients wait for the last
 //! two at most.
 
-use super::luggage::{Luggage, Opened, Passenger};
+use super::handover::{HandedClient, HandoverState, Opened};
+use super::memory_file::{memory_file, monotonic_ns};
+use super::store;
 use super::wire::{DESCRIPTORS_MAX, Hello, Kind, Link};
-use super::{memory_file, monotonic_ns};
 use crate::output::Output;
 use crate::ownership::Ownership;
 use crate::signals;
@@ -32,32 +33,37 @@ const HELLO_MAX: Duration = Duration::from_secs(5);
 /// For opening devices and starting workers.
 const READY_MAX: Duration = Duration::from_secs(120);
 
-/// For what is under way on the devices.
+/// For requests under way on the devices.
 const STILL_MAX: Duration = Duration::from_secs(5);
 
 /// For reading the state and everything that it is about.
 const TAKEN_MAX: Duration = Duration::from_secs(20);
 
-/// What the server consists of, as another one needs it.
+/// The parts of the server that another process needs.
 pub struct Serving {
-    /// Devices by name, which come and go.
+    /// Devices and their names.
     pub devices: Mutex<Vec<(String, Arc<dyn Device>)>>,
-    /// Numbers of the listeners, and what their addresses are called ([`super::key`]), which come and go.
+    /// Numbers of the listeners, and names of their addresses ([`super::key`]).
     pub listeners: Mutex<BTreeMap<u64, String>>,
-    /// Listening sockets that are no front end's, by address.
+    /// Listening sockets that are not a front end's, by address.
     pub sockets: Vec<(String, OwnedFd)>,
-    /// Whose data devices hold.
+    /// Owners of the devices' data.
     pub ownership: Arc<Mutex<Ownership>>,
 }
 
 impl Serving {
-    /// From now on it has these.
-    pub fn follow(&self, devices: Vec<(String, Arc<dyn Device>)>, listeners: BTreeMap<u64, String>) {
+    /// Sets the devices.
+    pub fn have(&self, devices: Vec<(String, Arc<dyn Device>)>) {
         *self.devices() = devices;
-        *self.listeners() = listeners;
     }
 
-    /// The listener of this number is called so from now on; `None`: there is none.
+    /// Removes all devices and listeners.
+    pub fn clear(&self) {
+        self.devices().clear();
+        self.listeners().clear();
+    }
+
+    /// Names the listener of this number; `None` removes it.
     pub fn call(&self, listener: u64, key: Option<String>) {
         match key {
             Some(key) => drop(self.listeners().insert(listener, key)),
@@ -74,7 +80,7 @@ impl Serving {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What can be opened only once.
+    /// Descriptors that can be opened only once.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -91,21 +97,21 @@ impl Serving {
         })
     }
 
-    /// The process that served before has ended: takes what it kept.
+    /// Tells the devices that the process that served before has ended.
     pub fn own(&self) {
         self.devices().iter().for_each(|(_, device)| device.own());
     }
 
-    /// Leaves everything to systemd; how many descriptors. The engine goes on after an error.
+    /// Leaves everything to systemd; returns the number of descriptors. The engine goes on after an error.
     ///
     /// # Errors
     /// One sentence.
     pub fn keep(&self, engine: &Engine) -> Result<usize, String> {
         // While clients are served: it may take as long as systemd is busy.
-        super::forget_the_rest()?;
-        let opened = self.opened().map_err(|error| crate::plain(&error))?;
-        let luggage = self.pack(engine, VERSION);
-        let stored = luggage.and_then(|luggage| super::keep(opened, luggage, VERSION));
+        store::forget_the_rest()?;
+        let opened = self.opened().map_err(|error| mqfq_report::plain(&error))?;
+        let handover = self.pack(engine, VERSION);
+        let stored = handover.and_then(|handover| store::keep(opened, handover, VERSION));
         stored.inspect_err(|_| engine.resume())
     }
 
@@ -114,30 +120,30 @@ impl Serving {
     ///
     /// # Errors
     /// One sentence.
-    pub fn pack(&self, engine: &Engine, version: u16) -> Result<Luggage, String> {
+    pub fn pack(&self, engine: &Engine, version: u16) -> Result<HandoverState, String> {
         let since_ns = monotonic_ns();
         engine.pause(version >= RECALLED_SINCE, STILL_MAX)?;
         let address = |number| self.listeners().get(&number).cloned();
-        let passenger = |client: PackedClient| {
+        let handed = |client: PackedClient| {
             let PackedClient { listener, is_listener, packed } = client;
             let address = address(listener).ok_or("a connection came by no listener")?;
-            Ok::<_, String>(Passenger { address, is_listener, packed })
+            Ok::<_, String>(HandedClient { address, is_listener, packed })
         };
-        let clients = engine.pack(version, STILL_MAX)?.into_iter().map(passenger).collect::<Result<_, _>>()?;
+        let clients = engine.pack(version, STILL_MAX)?.into_iter().map(handed).collect::<Result<_, _>>()?;
         let device = |(name, device): &(String, Arc<dyn Device>)| match device.pack(version) {
             Ok(packed) => Ok((name.clone(), packed)),
             Err(why) => Err(format!("device {name} {why}")),
         };
         let devices = self.devices().iter().map(device).collect::<Result<_, _>>()?;
         let ownership = self.ownership.lock().unwrap_or_else(PoisonError::into_inner).pack();
-        Ok(Luggage { since_ns, ownership, devices, clients })
+        Ok(HandoverState { since_ns, ownership, devices, clients })
     }
 }
 
-/// What became of an attempt.
+/// The result of an attempt.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The other process, of this number, serves: this one ends, and drops nothing of what the other one has now.
+    /// The other process, of this number, serves: this one ends, and drops nothing that the other one has now.
     Replaced(Option<u32>),
     /// This one serves on, for this reason.
     RolledBack(String),
@@ -146,7 +152,7 @@ pub enum Outcome {
 /// A process that is ready, and which version of the state it knows.
 type Ready = (Link, u16);
 
-/// A process that is ready, and what is dropped when the main thread is done with it.
+/// A process that is ready, and a sender that is dropped when the main thread is done with it.
 type Visit = (Ready, mpsc::Sender<()>);
 
 /// The socket for upgrades and its thread.
@@ -156,11 +162,11 @@ pub struct Upgrades {
 }
 
 impl Upgrades {
-    /// Listens on `socket`, once `before` has returned, if that says that the server is there. `opened` is what a new
-    /// process gets first. `refuse_loss` says why changes that are not saved are not given up.
+    /// Listens on `socket`, once `before` has returned, if that says that the server is there. A new process gets
+    /// `opened` first. `refuse_loss` says why changes that are not saved are not given up.
     ///
     /// # Errors
-    /// One sentence: there is no thread to be had.
+    /// One sentence: the thread cannot be started.
     pub fn start(
         socket: OwnedFd,
         before: impl FnOnce() -> bool + Send + 'static,
@@ -178,7 +184,7 @@ impl Upgrades {
             for stream in listener.incoming() {
                 let link = stream.and_then(Link::new);
                 let Ok(mut link) = link else {
-                    // No descriptor is left, and nobody tells when there is one again.
+                    // No descriptor is left, and nothing tells when there is one again.
                     std::thread::park_timeout(Duration::from_millis(100));
                     continue;
                 };
@@ -192,7 +198,7 @@ impl Upgrades {
             }
         };
         let thread = std::thread::Builder::new().name("mqfq-upgrade".into()).spawn(serve);
-        thread.map(|_| upgrades).map_err(|error| format!("cannot start a thread: {}", crate::plain(&error)))
+        thread.map(|_| upgrades).map_err(|error| format!("cannot start a thread: {}", mqfq_report::plain(&error)))
     }
 
     /// Gives a process that is ready to the main thread, and waits until that is done with it.
@@ -210,7 +216,7 @@ impl Upgrades {
     }
 }
 
-/// Everything before the server holds still; the version of the state that both know.
+/// Does everything before the server holds still; returns the version of the state that both know.
 pub(super) fn meet(
     link: &mut Link,
     opened: &impl Fn() -> io::Result<Opened>,
@@ -232,7 +238,7 @@ pub(super) fn meet(
             "process {pid} knows versions {oldest} to {newest} of the state, the server that runs knows {from} to {to}"
         )
     })?;
-    let failed = |error: io::Error| format!("process {pid} did not take its Welcome: {}", crate::plain(&error));
+    let failed = |error: io::Error| format!("process {pid} did not take its Welcome: {}", mqfq_report::plain(&error));
     let (bytes, descriptors) = opened().map_err(failed)?.encode(version);
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let (first, more) = descriptors.split_at(descriptors.len().min(DESCRIPTORS_MAX));
@@ -254,18 +260,18 @@ pub fn hand_over(ready: Ready, engine: &Engine, serving: &Serving) -> Outcome {
     hand_over_within(TAKEN_MAX, ready, engine, serving)
 }
 
-/// The same, to a process that has `patience` to take over.
+/// [`hand_over`] to a process that has `patience` to take over.
 pub(super) fn hand_over_within(
     patience: Duration,
     (mut link, version): Ready,
     engine: &Engine,
     serving: &Serving,
 ) -> Outcome {
-    let luggage = match serving.pack(engine, version) {
-        Ok(luggage) => luggage,
+    let handover = match serving.pack(engine, version) {
+        Ok(handover) => handover,
         Err(sentence) => return roll_back(link, engine, None, sentence),
     };
-    let (file, descriptors) = match packed(luggage, version) {
+    let (file, descriptors) = match packed(handover, version) {
         Ok(packed) => packed,
         Err(sentence) => return roll_back(link, engine, None, sentence),
     };
@@ -275,12 +281,12 @@ pub(super) fn hand_over_within(
     }
 }
 
-/// Serves on, unless the new one was faster (see the file's head). `state` is empty first: whoever reads it later, and
-/// has not heard the No, finds that it is of the past.
+/// Serves on, unless the new one was faster (see the file's head). `state` is emptied first: a process that reads it
+/// later, and has not heard the No, finds that it is of the past.
 pub(super) fn roll_back(mut link: Link, engine: &Engine, state: Option<File>, sentence: String) -> Outcome {
     link.hear_no_more();
     let until = Instant::now() + HELLO_MAX;
-    // What it sent before, if anything.
+    // Messages that it sent before.
     while let Ok(Some(message)) = link.receive(until.saturating_duration_since(Instant::now())) {
         if message.kind == Kind::Taken {
             return Outcome::Replaced(link.process());
@@ -289,7 +295,7 @@ pub(super) fn roll_back(mut link: Link, engine: &Engine, state: Option<File>, se
     if let Some(state) = state
         && let Err(error) = state.set_len(0)
     {
-        // Nothing forbids it for a file in memory. Whoever has not heard the No would not know.
+        // Nothing forbids it for a file in memory. A process that has not heard the No would not know.
         debug_assert!(false, "{error}");
     }
     link.say_no(&sentence);
@@ -297,14 +303,15 @@ pub(super) fn roll_back(mut link: Link, engine: &Engine, state: Option<File>, se
     Outcome::RolledBack(sentence)
 }
 
-pub(super) fn packed(luggage: Luggage, version: u16) -> Result<(File, Vec<OwnedFd>), String> {
-    let (bytes, descriptors) = luggage.encode(version);
-    let file = memory_file(&bytes).map_err(|error| format!("no memory for the state: {}", crate::plain(&error)))?;
+pub(super) fn packed(handover: HandoverState, version: u16) -> Result<(File, Vec<OwnedFd>), String> {
+    let (bytes, descriptors) = handover.encode(version);
+    let file =
+        memory_file(&bytes).map_err(|error| format!("no memory for the state: {}", mqfq_report::plain(&error)))?;
     Ok((file, descriptors))
 }
 
 pub(super) fn send(link: &mut Link, file: &File, descriptors: Vec<OwnedFd>) -> Result<(), String> {
-    let failed = |error: io::Error| format!("the other process did not take the state: {}", crate::plain(&error));
+    let failed = |error: io::Error| format!("the other process did not take the state: {}", mqfq_report::plain(&error));
     let count = u32::try_from(descriptors.len()).map_err(|_| "too many descriptors".to_owned())?;
     link.send(Kind::State, &count.to_be_bytes(), &[file.as_fd()]).map_err(failed)?;
     for part in descriptors.chunks(DESCRIPTORS_MAX) {

@@ -1,5 +1,5 @@
-//! How does the same go through systemd's descriptor store? A restart is two steps there: the old process stores what
-//! it has and ends, the new one is started with it.
+//! How does it go through systemd's descriptor store? A restart is two steps there: the old process stores its
+//! descriptors and ends, the new one is started with them.
 //!
 //! Each descriptor is stored under a name of its own, [`STATE`] or [`DESCRIPTOR`] and its number, because systemd does
 //! not say in which order it gives them back. `FDPOLL=0`: it would drop a socket whose client has left, and with it the
@@ -7,16 +7,16 @@
 //! another one that finds them. Source: sd_notify(3), sd_listen_fds(3), systemd.service(5) "FileDescriptorStoreMax".
 //!
 //! The state is used once. Its file is the same one in every process that systemd gives it to, and the process that
-//! serves empties it ([`Kept::use_up`]) before it asks systemd to forget. So whatever systemd hears of that, and when:
-//! nobody takes clients over a second time who have been answered since.
+//! serves empties it ([`StoredDescriptors::use_up`]) before it asks systemd to forget. So whatever systemd hears of
+//! that, and when: clients that have been answered since are not taken over a second time.
 //!
 //! Names are used again. So nothing is stored while something of an earlier server is: beside a new descriptor of its
 //! name it would be another client's, and a word to forget it would take the new one along ([`forget_the_rest`]).
 
-use super::luggage::{Luggage, Opened};
+use super::handover::{HandoverState, Opened};
+use super::memory_file::{memory_file, read_memory_file};
 use super::new::Inherited;
 use super::wire::poll_in;
-use super::{memory_file, read_memory_file};
 use crate::systemd::{self, Passed};
 use mqfq_blk::state::{StateReader, StateWriter, VERSIONS};
 use sd_notify::NotifyState::Custom;
@@ -31,46 +31,45 @@ use std::time::{Duration, Instant};
 /// The name of the file with the state.
 const STATE: &str = "mqfq-state";
 
-/// With its number, the name of a descriptor that the state is about.
+/// The name of another descriptor, before its number.
 const DESCRIPTOR: &str = "mqfq-";
 
 /// For systemd to take one descriptor: its queue holds ten or so. Clients wait meanwhile.
 const STORES_MAX: Duration = Duration::from_secs(2);
 
-/// For systemd to take the word that it need not keep one any longer. Nobody waits for it, but for as long as one
-/// attempt takes.
+/// For systemd to forget all descriptors that it need not keep. A caller waits for one attempt at most.
 const FORGETS_MAX: Duration = Duration::from_secs(60);
 const FORGETS_ATTEMPT: Duration = Duration::from_millis(200);
 
-/// For systemd to have taken everything.
+/// For systemd to take everything.
 const BARRIER_MAX: Duration = Duration::from_secs(10);
 
-/// What systemd need not keep any longer and was not told so, the next one last. Locked while it is told of one.
+/// Names that systemd need not keep any longer, the next one to tell it last. Locked while it is told of one.
 static UNNEEDED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Somebody waits for the rest of it to be told, and does it itself.
+/// A thread waits for the rest to be told, and tells it itself.
 static IS_URGENT: AtomicBool = AtomicBool::new(false);
 
-/// How many descriptors the store takes, if there is one.
+/// Room of the store, in descriptors, if there is one.
 fn room() -> Option<usize> {
     std::env::var_os("NOTIFY_SOCKET")?;
     std::env::var("FDSTORE").ok()?.parse().ok().filter(|room| *room > 0)
 }
 
-/// A server that ends is to leave what it has to the next one, which systemd starts.
+/// There is a store: a server that ends leaves its descriptors to the next one.
 pub fn is_there() -> bool {
     room().is_some()
 }
 
-/// Stores everything; how many descriptors.
+/// Stores everything; returns the number of descriptors.
 ///
 /// # Errors
 /// One sentence, and the engine is as it was.
-pub fn keep(opened: Opened, luggage: Luggage, version: u16) -> Result<usize, String> {
-    let failed = |error: io::Error| format!("systemd does not store the state: {}", crate::plain(&error));
+pub fn keep(opened: Opened, handover: HandoverState, version: u16) -> Result<usize, String> {
+    let failed = |error: io::Error| format!("systemd does not store the state: {}", mqfq_report::plain(&error));
     let (opened, mut descriptors) = opened.encode(version);
     let opened_count = descriptors.len();
-    let (bytes, more) = luggage.encode(version);
+    let (bytes, more) = handover.encode(version);
     descriptors.extend(more);
     let mut writer = StateWriter::new(version);
     writer.u16(version);
@@ -107,30 +106,31 @@ pub fn keep(opened: Opened, luggage: Luggage, version: u16) -> Result<usize, Str
     };
     let stored = store_all();
     if stored.is_err() {
-        // This server goes on with its clients, so nobody may go on with a part of it, or with all of it later.
-        let kept = Kept { names: names.into_iter().chain([STATE.to_owned()]).collect(), state: Some(state) };
-        kept.use_up().map_err(failed)?;
-        kept.forget(|_| ());
+        // This server goes on with its clients, so no process may go on with any of it later.
+        let stored =
+            StoredDescriptors { names: names.into_iter().chain([STATE.to_owned()]).collect(), state: Some(state) };
+        stored.use_up().map_err(failed)?;
+        stored.forget(|_| ());
     }
     stored
 }
 
-/// It is one of those under which [`keep`] stores.
+/// The name is one of [`keep`]'s.
 fn is_ours(name: &str) -> bool {
     let number = name.strip_prefix(DESCRIPTOR);
     name == STATE || number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// What is stored, by whatever process.
+/// Names of all that is stored, by whatever process.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct StoredDescriptors {
     /// The state last.
     names: Vec<String>,
     state: Option<File>,
 }
 
-impl Kept {
-    /// From now on nobody takes it over.
+impl StoredDescriptors {
+    /// Keeps other processes from taking it over.
     ///
     /// # Errors
     /// The file cannot be emptied.
@@ -145,7 +145,7 @@ impl Kept {
         unneeded().extend(self.names);
         let forget = move || {
             let mut until = Instant::now() + FORGETS_MAX;
-            // Relaxed: whoever sets it tells the rest, whether or not this thread sees it.
+            // Relaxed: the thread that sets it tells the rest, whether or not this one sees it.
             while !IS_URGENT.load(Ordering::Relaxed) {
                 match forget_one(FORGETS_ATTEMPT) {
                     Ok(true) => until = Instant::now() + FORGETS_MAX,
@@ -166,7 +166,7 @@ fn unneeded() -> MutexGuard<'static, Vec<String>> {
 }
 
 fn untold(error: &io::Error) -> String {
-    let error = crate::plain(error);
+    let error = mqfq_report::plain(error);
     format!("systemd keeps descriptors that nobody needs any more, and cannot be told so: {error}")
 }
 
@@ -200,23 +200,22 @@ pub fn forget_the_rest() -> Result<(), String> {
     result
 }
 
-/// What a process that has ended left there for this one, if it was not used yet, taken out of what was `passed`; and
-/// all that is stored.
+/// The handover of a process that has ended, if it was not used yet, taken out of `passed`; and all that is stored.
 ///
 /// # Errors
 /// One sentence: it makes no sense.
-pub fn kept(passed: &mut Vec<Passed>) -> Result<(Option<Inherited>, Kept), String> {
+pub fn stored(passed: &mut Vec<Passed>) -> Result<(Option<Inherited>, StoredDescriptors), String> {
     let failed = |why: String| format!("what the server before had left to systemd cannot be taken over: {why}");
     let mut named: BTreeMap<String, OwnedFd> = passed.extract_if(.., |(name, _)| is_ours(name)).collect();
     let Some(state) = named.remove(STATE) else {
-        return Ok((None, Kept { names: named.into_keys().collect(), state: None }));
+        return Ok((None, StoredDescriptors { names: named.into_keys().collect(), state: None }));
     };
     let names = named.keys().cloned().chain([STATE.to_owned()]).collect();
     let state = File::from(state);
     let bytes = state.try_clone().and_then(|mut state| read_memory_file(&mut state));
-    let bytes = bytes.map_err(|error| failed(crate::plain(&error)))?;
+    let bytes = bytes.map_err(|error| failed(mqfq_report::plain(&error)))?;
     let inherited = if bytes.is_empty() { None } else { Some(decode(&bytes, named).map_err(failed)?) };
-    Ok((inherited, Kept { names, state: Some(state) }))
+    Ok((inherited, StoredDescriptors { names, state: Some(state) }))
 }
 
 fn decode(bytes: &[u8], mut named: BTreeMap<String, OwnedFd>) -> Result<Inherited, String> {
@@ -228,7 +227,7 @@ fn decode(bytes: &[u8], mut named: BTreeMap<String, OwnedFd>) -> Result<Inherite
     let mut reader = StateReader::new(version, bytes);
     reader.u16()?;
     let (opened, opened_count) = (reader.bytes()?, reader.u32()? as usize);
-    let (count, luggage) = (reader.u32()? as usize, reader.bytes()?);
+    let (count, handover) = (reader.u32()? as usize, reader.bytes()?);
     reader.end()?;
     let mut descriptors = Vec::new();
     for number in 0..count {
@@ -240,6 +239,6 @@ fn decode(bytes: &[u8], mut named: BTreeMap<String, OwnedFd>) -> Result<Inherite
     }
     let more = descriptors.split_off(opened_count);
     let opened = Opened::decode(&mut StateReader::new(version, opened), &mut descriptors.into_iter())?;
-    let (luggage, version) = Luggage::decode(luggage, more)?;
-    Ok(Inherited::of_store(opened, luggage, version))
+    let (handover, version) = HandoverState::decode(handover, more)?;
+    Ok(Inherited::of_store(opened, handover, version))
 }

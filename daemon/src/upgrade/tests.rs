@@ -1,8 +1,9 @@
 //! Both sides of an upgrade against another process that misbehaves.
 //!
-//! The other process is [`Fake`]: what it says is in the socket before it is read, so no test waits for a thread.
+//! The other process is [`Fake`]: its messages are in the socket before they are read, so no test waits for a thread.
 
-use super::luggage::{Opened, Passenger};
+use super::handover::{HandedClient, Opened};
+use super::memory_file::memory_file;
 use super::new::Inherited;
 use super::old::{Outcome, hand_over_within, meet, packed, roll_back, send};
 use super::wire::{DESCRIPTORS_MAX, Hello, Kind, Link, Message};
@@ -13,6 +14,8 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{Engine, EngineOptions};
 use mqfq_blk::state::{VERSION, VERSIONS};
 use mqfq_testing::{Folder, user};
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -25,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Fake(Link);
 
 impl Fake {
-    /// It, and this process' end of the connection.
+    /// A fake, and this process' end of the connection.
     fn new() -> (Fake, Link) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Fake(Link::new(theirs).unwrap()), Link::new(ours).unwrap())
@@ -137,7 +140,7 @@ impl Old {
         hand_over_within(patience, (link, VERSION), &self.engine, &self.serving)
     }
 
-    /// It holds still: no client was told to go on.
+    /// The engine holds still: no client was told to go on.
     fn assert_still(&self) {
         // A worker does one thing that it is told after the other.
         self.engine.pack(VERSION, PATIENCE).unwrap();
@@ -180,7 +183,7 @@ fn a_process_that_takes_over_at_the_last_moment_serves_and_the_old_one_goes_on_w
     }
 }
 
-/// The new one takes over at any moment while the old one gives up: by its own send each of them knows who serves.
+/// The new one takes over at any moment while the old one gives up: its own send tells each of them which one serves.
 #[test]
 fn a_process_that_takes_over_while_the_old_one_gives_up_serves_exactly_if_its_word_was_sent() {
     let old = Old::new(false);
@@ -287,7 +290,7 @@ fn numbered(numbers: std::ops::Range<usize>) -> Vec<OwnedFd> {
     numbers.map(|number| memory_file(&(number as u64).to_be_bytes()).unwrap().into()).collect()
 }
 
-/// What a file of [`numbered`] holds.
+/// The number in a file of [`numbered`].
 fn number(descriptor: OwnedFd) -> usize {
     let mut bytes = [0; 8];
     File::from(descriptor).read_exact_at(&mut bytes, 0).unwrap();
@@ -310,14 +313,15 @@ fn each_of_many_descriptors_arrives_where_it_belongs() {
             Ok(Opened { pid: std::process::id(), sockets, ..Opened::default() })
         };
         let version = meet(&mut link, &opened, &|| Ok(())).unwrap();
-        let client = |descriptor| Passenger {
+        let client = |descriptor| HandedClient {
             address: "nbd unix:/a".to_owned(),
             is_listener: false,
             packed: Packed { state: Vec::new(), descriptors: vec![descriptor] },
         };
         let clients = numbered(COUNT..2 * COUNT).into_iter().map(client).collect();
         let (file, descriptors) =
-            packed(Luggage { since_ns: 0, ownership: Vec::new(), devices: Vec::new(), clients }, version).unwrap();
+            packed(HandoverState { since_ns: 0, ownership: Vec::new(), devices: Vec::new(), clients }, version)
+                .unwrap();
         send(&mut link, &file, descriptors).unwrap();
         link.expect(Kind::Taken, PATIENCE).map(drop)
     });
@@ -327,7 +331,7 @@ fn each_of_many_descriptors_arrives_where_it_belongs() {
         assert_eq!(number(socket), at);
     }
     let mut taking = inherited.take().unwrap();
-    let clients = std::mem::take(&mut taking.luggage).clients;
+    let clients = std::mem::take(&mut taking.handover).clients;
     let came: Vec<usize> = clients.into_iter().flat_map(|client| client.packed.descriptors).map(number).collect();
     assert_eq!(came, (COUNT..2 * COUNT).collect::<Vec<_>>());
     taking.commit().unwrap();
@@ -341,7 +345,7 @@ fn a_server_that_fails_in_the_middle_of_its_state_is_not_replaced() {
     let welcome =
         [&VERSION.to_be_bytes()[..], &0u32.to_be_bytes(), &Opened { pid: 7, ..Opened::default() }.encode(VERSION).0]
             .concat();
-    // What it says once the new one is ready.
+    // The old one's messages once the new one is ready.
     type Says<'a> = &'a [(Kind, &'a [u8], &'a [BorrowedFd<'a>])];
     let cases: &[(Says<'_>, &str)] = &[
         (&[], "cannot replace process 7: the other process has ended"),

@@ -22,23 +22,23 @@ pub const DESCRIPTORS_MAX: usize = 250;
 /// Longest body, bytes: a list of names. States go in a file of memory.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// Said of a process that has died.
+/// The error where a process has died.
 pub const ENDED_IN_THE_MIDDLE: &str = "the other process ended in the middle of a message";
 
 /// Room for the descriptors of one message.
 const CONTROL_BYTES: usize = 32 + 8 * DESCRIPTORS_MAX;
 
-/// A peer that does not take what is sent to it holds nobody up for longer.
+/// A peer that does not take a message holds this process up for no longer.
 const SEND_MAX: Duration = Duration::from_secs(5);
 
-/// What a message is.
+/// The kinds of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// New to old: which versions it knows.
+    /// New to old: the versions that it knows.
     Hello = 1,
-    /// Old to new: the version, and what can be opened only once: files of devices, sockets.
+    /// Old to new: the version, and descriptors that can be opened only once: files of devices, sockets.
     Welcome = 2,
-    /// Either way: why not. The one who says it goes on as before, or ends if it is the new one.
+    /// Either way: a refusal. Its sender goes on as before, or ends if it is the new one.
     No = 3,
     /// New to old: all that can fail without clients is done.
     Ready = 4,
@@ -57,11 +57,11 @@ impl Kind {
 /// A message.
 #[derive(Debug)]
 pub struct Message {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// As its kind says.
+    /// The kind's body.
     pub body: Vec<u8>,
-    /// Those that its kind passes along.
+    /// Descriptors passed along.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -113,7 +113,7 @@ impl Link {
         self.0.write_all(body)
     }
 
-    /// Says why not; that nobody hears it changes nothing.
+    /// Says why not; a failed send is ignored.
     pub fn say_no(&mut self, sentence: &str) {
         let _ = self.send(Kind::No, sentence.as_bytes(), &[]);
     }
@@ -121,7 +121,7 @@ impl Link {
     /// The next message, within `patience`. `None`: the other one is gone.
     ///
     /// # Errors
-    /// One sentence: it says nothing, or what no message is.
+    /// One sentence: it says nothing, or its bytes are not a message.
     pub fn receive(&mut self, patience: Duration) -> Result<Option<Message>, String> {
         let until = Instant::now() + patience;
         let late = || format!("the other process said nothing for {} s", patience.as_secs());
@@ -169,7 +169,7 @@ impl Link {
                 Ok(0) => return Err(ENDED_IN_THE_MIDDLE.to_owned()),
                 Ok(bytes) => body.extend_from_slice(&piece[..bytes]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("the other process cannot be heard: {}", crate::plain(&error))),
+                Err(error) => return Err(format!("the other process cannot be heard: {}", mqfq_report::plain(&error))),
             }
         }
         Ok(Some(Message { kind, body, descriptors }))
@@ -178,7 +178,7 @@ impl Link {
     /// The next message of one kind.
     ///
     /// # Errors
-    /// One sentence: as [`Link::receive`], the other one is gone, or what it says instead.
+    /// One sentence: as [`Link::receive`], the other one is gone, or it has sent another message.
     pub fn expect(&mut self, kind: Kind, patience: Duration) -> Result<Message, String> {
         match self.receive(patience)? {
             Some(message) if message.kind == kind => Ok(message),
@@ -188,8 +188,7 @@ impl Link {
         }
     }
 
-    /// From now on the other one's messages fail with a broken pipe; those that it has sent before are there to be
-    /// received.
+    /// Has the other one's messages fail with a broken pipe from now on; those that it has sent before can be received.
     pub fn hear_no_more(&self) {
         // An error says that it is gone.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
@@ -216,10 +215,10 @@ pub fn poll_in(descriptor: BorrowedFd<'_>, wait: Duration) -> bool {
     rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&wait)).is_ok_and(|ready| ready > 0)
 }
 
-/// What begins each Hello.
+/// First bytes of each Hello.
 const MAGIC: u64 = u64::from_be_bytes(*b"mqfq-new");
 
-/// What the new process says first.
+/// The first message of the new process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// The oldest version of the state that it knows, and the newest.
@@ -231,7 +230,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// As a body.
+    /// Encodes it as a body.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = StateWriter::new(0);
         writer.u64(MAGIC);
@@ -242,8 +241,7 @@ impl Hello {
         writer.into_bytes()
     }
 
-    /// From a body. One of an earlier version says nothing of changes; what a later version adds behind is not looked
-    /// at.
+    /// Decodes a body. One of an earlier version says nothing of changes; fields that a later version adds are ignored.
     ///
     /// # Errors
     /// One sentence.

@@ -1,4 +1,4 @@
-//! `mqfq calibrate`: its config is one that `check` takes, it only reads unless told otherwise, and it ends cleanly.
+//! `mqfq calibrate`: `check` takes its config, it only reads unless told otherwise, and it ends cleanly.
 
 use crate::server::{Folder, Server, arg, mqfq, pattern};
 use mqfq_testing::machine;
@@ -14,7 +14,7 @@ fn calibrate(folder: &Folder, args: &[&str]) -> Output {
     mqfq(&[&["calibrate", "--out", arg(folder.path())], args].concat())
 }
 
-/// The same, which must end well, as JSON.
+/// The JSON of [`calibrate`], which must end well.
 fn found(folder: &Folder, args: &[&str]) -> Value {
     let output = calibrate(folder, &[args, &["--json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -24,7 +24,7 @@ fn found(folder: &Folder, args: &[&str]) -> Value {
 /// Fails with this sentence.
 fn refuses(folder: &Folder, args: &[&str], sentence: &str) {
     let output = calibrate(folder, args);
-    // Before it may stand what is to be said of the drive below.
+    // Sentences about the drive below may come first.
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(stderr.lines().last(), Some(format!("mqfq: {sentence}").as_str()), "{args:?}");
     assert!(!output.status.success() && output.stdout.is_empty(), "{args:?}");
@@ -36,7 +36,7 @@ fn the_config_of_a_calibration_is_one_that_check_takes() {
     let folder = Folder::new();
     let found = found(&folder, &["--preset", "optane", "--quick", "--name", "d"]);
     let sections = found["config"].as_str().unwrap();
-    let device = "[device.d]\nkind = \"nvme\"\npreset = \"optane\"\nsize = \"1GiB\"\ntoken-unit = \"4KiB\"\n";
+    let device = "[device.d]\nkind = \"model\"\npreset = \"optane\"\nsize = \"1GiB\"\ntoken-unit = \"4KiB\"\n";
     let config = folder.join("config.toml");
     let text = format!("{device}\n{sections}\n{}", REST.replace('@', arg(folder.path())));
     std::fs::write(&config, &text).unwrap();
@@ -46,7 +46,7 @@ fn the_config_of_a_calibration_is_one_that_check_takes() {
     assert_eq!((&found["virtual_time"], &found["notes"]), (&Value::Bool(true), &Value::Array(Vec::new())));
     let picture = std::fs::read_to_string(found["svg_path"].as_str().unwrap()).unwrap();
     assert_eq!(picture.matches("requests in flight").count(), 4, "throughput and latency, of reads and of writes");
-    // The same device by its config, which is complete now.
+    // A calibration of the device by its config, which is complete now.
     let by_config = self::found(&folder, &["--config", arg(&config), "d", "--quick"]);
     assert_eq!(by_config["config"], found["config"]);
 }
@@ -77,7 +77,7 @@ fn a_scratch_file_is_gone_after_an_interrupt() {
     let folder = Folder::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
     command.args(["calibrate", "--scratch", arg(folder.path()), "--out", arg(folder.path())]);
-    // SAFETY: between fork and exec it calls what is allowed there: the signal waits until somebody asks for it.
+    // SAFETY: between fork and exec it calls what is allowed there: the signal stays pending until it is asked for.
     unsafe {
         command.pre_exec(|| {
             let mut stop = std::mem::zeroed();

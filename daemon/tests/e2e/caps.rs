@@ -1,12 +1,12 @@
 //! Caps of tenants and exports over real sockets. Ratios of counts of one run: whatever the machine's speed, tenants
 //! with caps have requests in proportion to them.
 
-use crate::change::reload;
 use crate::client::{CMD_READ, Client, Request};
 use crate::server::Server;
+use crate::server::reload;
 use mqfq_testing::machine;
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// `a` has caps of its own, `b` one of its exports and one of both together, `c` has none.
 const CONFIG: &str = "[server]
@@ -46,27 +46,31 @@ nbd = \"unix:@/c.sock\"
 
 const EXPORTS: [&str; 4] = ["a", "slow", "b", "c"];
 
-/// Requests in flight of one connection.
-const DEPTH: u32 = 8;
+/// Requests in flight of one connection: what its cap lets through while its thread waits for a processor.
+const DEPTH: u32 = 32;
 
-/// Two connections of each export read 4 KiB, until all but `c` have so many replies together. Replies by export.
+/// Two connections of each export read 4 KiB, until all but `c` have so many replies together. Replies by export, from
+/// when all connections have asked.
 fn counts(server: &Server, replies: u64) -> [u64; 4] {
     let counts = [const { AtomicU64::new(0) }; 4];
-    let (capped, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (asking, capped, is_over) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for (export, name) in EXPORTS.into_iter().enumerate().flat_map(|of| [of, of]) {
-            let (counts, capped, is_over) = (&counts, &capped, &is_over);
+            let (counts, asking, capped, is_over) = (&counts, &asking, &capped, &is_over);
             let mut client = Client::connect(&server.socket(name), name);
             scope.spawn(move || {
                 let request = Request { length_bytes: 4096, ..Request::of(CMD_READ) };
                 (0..DEPTH).for_each(|_| client.send(request, &[]).unwrap());
+                asking.fetch_add(1, Relaxed);
                 let mut data = [0; 4096];
                 while !is_over.load(Relaxed) {
                     assert_eq!(client.reply().expect("an answer").error, 0);
                     client.stream.read_exact(&mut data).unwrap();
-                    counts[export].fetch_add(1, Relaxed);
-                    if name != "c" && capped.fetch_add(1, Relaxed) + 1 >= replies {
-                        is_over.store(true, Relaxed);
+                    if asking.load(Relaxed) == 2 * EXPORTS.len() {
+                        counts[export].fetch_add(1, Relaxed);
+                        if name != "c" && capped.fetch_add(1, Relaxed) + 1 >= replies {
+                            is_over.store(true, Relaxed);
+                        }
                     }
                     client.send(request, &[]).unwrap();
                 }
@@ -76,7 +80,7 @@ fn counts(server: &Server, replies: u64) -> [u64; 4] {
     counts.map(AtomicU64::into_inner)
 }
 
-/// They are as 1 to so much, within a tenth and the few that each connection may have had at the start.
+/// The counts are as 1 to `ratio`, within a tenth and the few that each connection may have had at the start.
 fn assert_ratio(counts: [u64; 4], [one, other]: [usize; 2], ratio: f64) {
     let (one, other) = (counts[one] as f64, counts[other] as f64);
     assert!((other - one * ratio).abs() < one * ratio * 0.1 + 8.0, "1:{:.3}, not 1:{ratio}: {counts:?}", other / one);
@@ -99,7 +103,7 @@ fn capped_tenants_and_exports_have_what_their_caps_say_and_others_the_rest() {
     assert_eq!((&change["from"], &change["to"]), (&"200 requests/s".into(), &"400 requests/s".into()), "{said}");
     assert_ratio(counts(&server, 500), [1, 0], 4.0);
 
-    // Nobody waits for a cap that is gone, nor does the end of the server wait for one.
+    // No request waits for a removed cap, nor does the end of the server.
     reload(&mut server, |text| text.replace("max-iops = 400", "").replace("max-iops = 100", "max-iops = 1"));
     let free = counts(&server, 2000);
     assert!(free[0] > 20 * free[1], "{free:?}");

@@ -52,7 +52,7 @@ impl Handshake {
         Handshake::try_greeted(socket).expect("a greeting")
     }
 
-    /// The same; `None` if the server closes instead.
+    /// [`Handshake::greeted`]; `None` if the server closes instead.
     pub fn try_greeted(socket: &Path) -> Option<Handshake> {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(SILENCE_MAX)).unwrap();

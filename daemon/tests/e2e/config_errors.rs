@@ -50,7 +50,7 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
     let cases = [
         (
             good_with("weight = 200", "weigth = 200"),
-            "@/config.toml:6: tenant.alice.weigth: unknown key, allowed are weight, group, class, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?",
+            "@/config.toml:6: tenant.alice.weigth: unknown key, allowed are weight, group, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?",
         ),
         (
             good_with("weight = 200", "weight = 0"),
@@ -87,7 +87,7 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
         ),
         (
             good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"none\"\nform = \"exact\""),
-            "@/config.toml:4: device.fast.form: is no setting of policy none, allowed with mqfq and mqfq-serial",
+            "@/config.toml:4: device.fast.form: is no setting of policy none, allowed with mqfq",
         ),
         (
             good_with("device = \"fast\"", "device = \"slow\""),
@@ -95,7 +95,7 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
         ),
         (
             // The software controller has logical blocks of 512 bytes, which no export may cut.
-            good_with("kind = \"memory\"", "kind = \"nvme\"\npreset = \"flash-460k\"").replace("256KiB", "1000"),
+            good_with("kind = \"memory\"", "kind = \"model\"\npreset = \"flash-460k\"").replace("256KiB", "1000"),
             "@/config.toml:9: export.root: offset 0 and size 1000 do not fit device fast, allowed are multiples of its \
              block of 512 bytes",
         ),
@@ -152,7 +152,7 @@ fn check_refuses_what_the_machine_would_refuse_to_serve() {
                 .into(),
         ),
         (
-            // An address of documentation (RFC 5737), which is no machine's.
+            // An address of documentation (RFC 5737), which no machine has.
             control("tcp:192.0.2.1:80", "good"),
             "cannot listen on tcp:192.0.2.1:80: Cannot assign requested address".into(),
         ),

@@ -39,7 +39,7 @@ pub fn client(server: &Server) -> Client {
     Client { address: Address::Unix(server.join("control.sock")), token: None, trust: None, patience: None }
 }
 
-/// Asks, and holds the answer against the document: the status is one that the route has, and the body has its form.
+/// Asks, and checks the answer against the document: the route has its status, and the body has its form.
 pub fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> (u16, Value) {
     let mut request = Ask::new(method.parse().unwrap(), path);
     for (name, value) in headers {
@@ -86,7 +86,7 @@ pub fn refusal(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a JSON schema says of a value: the parts of JSON Schema that our document uses.
+/// Checks a value against a JSON schema: the parts of JSON Schema that our document uses.
 mod document {
     use super::*;
     use std::sync::LazyLock;
@@ -152,7 +152,7 @@ mod document {
         let operation = &DOCUMENT["paths"][&known][method.to_lowercase()];
         let response = match operation["responses"].get(status) {
             Some(response) => resolved(response),
-            // Of what is in no route the document cannot speak.
+            // The document does not speak of unknown paths.
             None if ["404", "405"].contains(&status) && operation.is_null() => {
                 &DOCUMENT["components"]["responses"]["404"]
             }
@@ -311,7 +311,7 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
     server.terminate();
 }
 
-/// A weight and caps go a short way where they can; everybody sees the same as after the long one.
+/// A weight and caps go a short way where they can; clients see the same as after the long one.
 #[test]
 fn a_change_of_one_tenant_says_and_does_the_same_by_either_way() {
     let [short, long] = [(); 2].map(|()| Server::start(CONFIG));
@@ -339,16 +339,16 @@ fn a_change_of_one_tenant_says_and_does_the_same_by_either_way() {
     let wrong = |server: &Server| refused(ask(server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\":0}")));
     assert_eq!(wrong(&short), wrong(&long));
     // The next change of everything finds all of it.
-    let class = "{\"class\":\"idle\"}";
-    let one = ask(&short, "PATCH", "/v1/tenants/db", &[], Some(class));
-    assert_eq!(one, ask(&long, "PATCH", "/v1/tenants/db", &[], Some(class)));
+    let memory = "{\"memory\":\"1MiB\"}";
+    let one = ask(&short, "PATCH", "/v1/tenants/db", &[], Some(memory));
+    assert_eq!(one, ask(&long, "PATCH", "/v1/tenants/db", &[], Some(memory)));
 }
 
 #[test]
 fn two_controllers_at_once_never_mix_and_the_slower_is_told() {
     let server = Server::start(CONFIG);
     const ROUNDS: u64 = 40;
-    // Each reads, adds one, and writes only what nobody has written since: no addition is lost.
+    // Each reads, adds one, and writes only if the revision is the same: no addition is lost.
     let controller = |_: usize| {
         let (mut done, mut stale) = (0, 0);
         while done < ROUNDS {
@@ -440,7 +440,7 @@ fn sighup_goes_the_way_of_all_changes() {
         std::fs::write(&path, text).unwrap();
     };
     assert_eq!(ask(&server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\": 400}")).0, 200);
-    // The file has what was changed, and something else.
+    // The file has this change, and another one.
     edit("weight = 300", "weight = 400");
     edit("[tenant.db]", "[tenant.db]\nweight = 7");
     server.signal(libc::SIGHUP);
@@ -501,7 +501,10 @@ fn a_server_that_drains_answers_and_takes_no_change() {
     while get(&server, "/v1/status")["draining"] != true {}
     let (status, said) = refused(ask(&server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\": 1}")));
     assert_eq!((status, said.as_str()), (409, "the server drains, and takes no change any more"));
-    assert_eq!(refused(ask(&server, "POST", "/v1/config/reload", &[], None)).0, 409);
+    for path in ["/v1/config/reload", "/v1/devices/d/reopen"] {
+        let (status, said) = refused(ask(&server, "POST", path, &[], None));
+        assert_eq!((status, said.as_str()), (409, "the server drains, and takes no change any more"), "{path}");
+    }
     server.note_with("draining: waits up to 30 s for clients to take their replies");
     tenant.stream.read_exact(&mut vec![0; 1 << 20]).unwrap();
     assert!(tenant.reply().is_none(), "it is closed");
@@ -522,7 +525,7 @@ fn ctl_changes_shows_and_saves_and_the_file_keeps_its_comments() {
     let shown = said(&ctl(&server, &["tenant", "show", "web"]));
     assert!(shown.lines().any(|line| line.starts_with("weight           400         400          ctl uid")), "{shown}");
     assert_eq!(
-        said(&ctl(&server, &["tenant", "add", "new", "--weight", "7", "--class", "idle"])).lines().last(),
+        said(&ctl(&server, &["tenant", "add", "new", "--weight", "7", "--memory", "1MiB"])).lines().last(),
         Some("revision 3")
     );
     let diff = ctl(&server, &["diff"]);
@@ -531,17 +534,17 @@ fn ctl_changes_shows_and_saves_and_the_file_keeps_its_comments() {
     let rows: Vec<Vec<&str>> = diff.lines().skip(2).map(|line| line.split_whitespace().take(3).collect()).collect();
     assert_eq!(
         rows,
-        [["tenant.new.class", "-", "idle"], ["tenant.new.weight", "-", "7"], ["tenant.web.weight", "300", "400"]]
+        [["tenant.new.memory", "-", "1MiB"], ["tenant.new.weight", "-", "7"], ["tenant.web.weight", "300", "400"]]
     );
     let file = path.display();
     assert_eq!(said(&ctl(&server, &["save"])), format!("{file}: 3 keys written, revision 3\n"));
     let wanted = before
         .replace("300 # three", "400 # three")
-        .replace("[tenant.db]\n", "[tenant.db]\n\n[tenant.new]\nclass = \"idle\"\nweight = 7\n");
+        .replace("[tenant.db]\n", "[tenant.db]\n\n[tenant.new]\nmemory = \"1MiB\"\nweight = 7\n");
     assert_eq!(text(), wanted);
     assert_eq!(said(&ctl(&server, &["diff"])), format!("{file} says what runs\n"));
 
-    // Somebody else edits the file: a comment harms nothing, a value must not be lost.
+    // Another process edits the file: a comment harms nothing, a value must not be lost.
     std::fs::write(&path, text().replace("# what we sell", "# sold")).unwrap();
     said(&ctl(&server, &["tenant", "rm", "new"]));
     said(&ctl(&server, &["save"]));
@@ -693,7 +696,7 @@ fn a_device_whose_file_was_cut_is_shown_and_comes_back_by_reopen_while_others_ar
     let shown = said(&ctl(&server, &["status"]));
     assert!(shown.lines().any(|line| line.split_whitespace().eq(["device", "f", "cut"])), "{shown}");
 
-    // A file that is not there is refused before anybody is disconnected.
+    // A file that is not there is refused before a client is disconnected.
     std::fs::rename(&path, server.join("aside")).unwrap();
     let (status, sentence) = reopen();
     assert_eq!((status, sentence.starts_with("device.f.path: cannot open ")), (409, true), "{sentence}");
@@ -705,7 +708,7 @@ fn a_device_whose_file_was_cut_is_shown_and_comes_back_by_reopen_while_others_ar
     let (status, sentence) = refused(ask(&server, "POST", "/v1/devices/d/reopen", &[], None));
     assert_eq!((status, sentence.starts_with("device d would lose the bytes")), (409, true), "{sentence}");
 
-    // Whole again: who relied on the lost bytes is disconnected, and only they are.
+    // The file is whole again: only clients that relied on the lost bytes are disconnected.
     resize(MIB);
     assert_eq!(client.flush(), Err(EIO), "it does not help before");
     assert_eq!(
@@ -720,7 +723,7 @@ fn a_device_whose_file_was_cut_is_shown_and_comes_back_by_reopen_while_others_ar
     assert_eq!(get(&server, "/v1/status")["troubled"], Value::Null);
     bystander.write(0, &pattern(4096, 7)).unwrap();
 
-    // Another file under the name is what is served then.
+    // Another file under the name is served then.
     std::fs::rename(other, &path).unwrap();
     assert_eq!(client.read(0, 4096).unwrap(), pattern(4096, 5));
     let (status, applied) = ask(&server, "POST", "/v1/devices/f/reopen", &[], None);
@@ -744,7 +747,7 @@ fn a_reopen_whose_second_step_fails_leaves_a_closed_device_that_the_next_one_ope
     let mut bystander = NbdClient::connect(&server.socket("web"), "web");
     let mut client = NbdClient::connect(&server.socket("e"), "e");
     client.write(0, &pattern(4096, 3)).unwrap();
-    // The file of that name is fit to look at, and somebody else's: it shows when it is opened.
+    // The file of that name looks right, but another process has its lock: it shows when it is opened.
     let lock = std::fs::File::open(&other).unwrap();
     lock.lock().unwrap();
     std::fs::rename(&other, &path).unwrap();

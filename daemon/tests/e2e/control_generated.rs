@@ -1,5 +1,5 @@
-//! Generated changes of tenants and exports, right and wrong: the short way of the server says and does what the long
-//! one does.
+//! Generated changes of tenants and exports, right and wrong: the server's short way says and does the same as the long
+//! one.
 
 use crate::client::Handshake;
 use crate::control::{CONFIG, ask, client, get};
@@ -24,7 +24,7 @@ fn enters(socket: &Path, name: &str, (uid, gid): (u32, u32)) -> Option<u64> {
     if user::is_root() { user::as_user(uid, gid, enter) } else { enter() }
 }
 
-/// What a key has, of one or of a list.
+/// The values of a key, one or a list.
 fn listed(keys: &Value, key: &str) -> Vec<Value> {
     match &keys[key] {
         Value::Null => Vec::new(),
@@ -65,7 +65,7 @@ fn try_doors(server: &Server) -> [usize; 2] {
     counts
 }
 
-/// A server that warns reads and checks everything at each change; one that does not reads the section that is changed.
+/// A server that warns reads and checks everything at each change; one that does not reads only the changed section.
 #[test]
 fn generated_changes_say_and_do_the_same_by_either_way() {
     const UNUSED: &str = "[device.unused]\nkind = \"memory\"\nsize = \"1MiB\"\n";
@@ -119,7 +119,7 @@ fn generated_changes_say_and_do_the_same_by_either_way() {
             json!({ "payload-max": "64KiB", "max-bytes-per-s": "1MiB" }),
             json!({ "weight": 7 }),
         ];
-        // Of ten exports one has a weight: with one all changes are the long ones.
+        // One of ten exports has a weight: with one, all changes are the long ones.
         let more = &more[random.of(&[0, 0, 1, 1, 2, 2, 3, 3, 4, 5])];
         let export = |server: &Server, nbd: &[&str]| {
             let nbd: Vec<String> = nbd.iter().map(|path| format!("unix:{}", server.join(path).display())).collect();
@@ -170,7 +170,7 @@ fn generated_changes_say_and_do_the_same_by_either_way() {
     }
     assert!(taken > 30 && refused > 30, "{taken} were taken, {refused} refused");
     assert!(entered > 30 && turned_away > 30, "{entered} got in, {turned_away} did not");
-    // Everybody is told the same of them.
+    // Both servers tell the same of them.
     let events = |server: &Server| {
         let last = get(server, "/v1/status")["revision"].clone();
         let mut told = Vec::new();

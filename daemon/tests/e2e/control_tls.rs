@@ -1,4 +1,4 @@
-//! The control plane's TCP address with TLS: curl and `mqfq ctl` over it, whom it refuses, and other files in force
+//! The control plane's TCP address with TLS: curl and `mqfq ctl` over it, refused clients, and other files in force
 //! without a restart.
 
 use crate::server::{Folder, Server, mqfq};
@@ -36,7 +36,7 @@ fn unix(server: &Server) -> String {
     format!("unix:{}", server.join("control.sock").display())
 }
 
-/// What `mqfq ctl` says over TLS, of both streams, and whether it succeeded.
+/// The output of `mqfq ctl` over TLS, both streams, and whether it succeeded.
 fn ctl(server: &Server, port: &str, ca: &Path, flags: &[&str], words: &[&str]) -> (bool, String) {
     let path = |name: &str| server.join(name).display().to_string();
     let files = flags.iter().map(|flag| match *flag {

@@ -7,16 +7,11 @@ use mqfq_testing::tools::{need, run_ok, uri};
 
 const MIB: u64 = 1 << 20;
 
-/// The devices that keep what is written.
-fn devices() -> [(&'static str, String); 4] {
+/// The devices that keep their bytes.
+fn devices() -> [(&'static str, String); 3] {
     [
         ("memory", "kind = \"memory\"\nsize = \"16MiB\"".into()),
-        ("nvme", "kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"16MiB\"".into()),
-        // One set of class queues for all workers.
-        (
-            "nvme, d2fq",
-            "kind = \"nvme\"\npreset = \"zssd\"\nsize = \"16MiB\"\npolicy = \"d2fq\"\nqueue-pairs = 3".into(),
-        ),
+        ("nvme", "kind = \"model\"\npreset = \"flash-460k\"\nsize = \"16MiB\"".into()),
         ("file", "kind = \"file\"\npath = \"@/disk\"".into()),
     ]
 }

@@ -154,7 +154,7 @@ fn ctl_shows_sizes_in_units_and_what_uses_a_thing() {
         ),
         (
             &["device", "set", "d", "--preset", "zssd"],
-            "device.d.preset: is for kind nvme only, and this device is of kind memory",
+            "device.d.preset: is for kind model only, and this device is of kind memory",
         ),
     ] {
         assert_eq!(refusal(&ctl(&server, words)), format!("mqfq: {wanted}\n"));

@@ -1,4 +1,4 @@
-//! The end: SIGTERM answers what was admitted, a second one does not wait, SIGUSR1 tells how it goes.
+//! The end: SIGTERM answers admitted requests, a second one does not wait, SIGUSR1 tells how it goes.
 
 use crate::client::{CMD_READ, CMD_WRITE, Client, Request};
 use crate::server::{Folder, Server, arg, mqfq};
@@ -33,7 +33,7 @@ fn write_until_closed(client: Client, first_block: u64, mut answered: impl FnMut
                 length_bytes: BLOCK_BYTES as u32,
                 ..Request::of(CMD_WRITE)
             };
-            // A closed socket: what was sent before may still have answers to read.
+            // A closed socket: requests sent before may still have answers to read.
             open = sender.send(request, &content(number)).is_ok();
             sent += u64::from(open);
             in_flight += u64::from(open);
@@ -50,8 +50,8 @@ fn content(number: u64) -> Vec<u8> {
     number.to_be_bytes().repeat(BLOCK_BYTES as usize / 8)
 }
 
-/// The server reads each socket in order, so what it admitted is a prefix of what was sent: if every admitted request
-/// was answered, the answered ones have no gap. On the file device the bytes tell the rest: written if and only if
+/// The server reads each socket in order, so admitted requests are a prefix of those sent: if each of them was
+/// answered, the answered ones have no gap. On the file device the bytes tell the rest: written if and only if
 /// answered.
 #[test]
 fn sigterm_answers_every_admitted_request_and_executes_no_other() {
@@ -108,7 +108,7 @@ fn sigterm_answers_every_admitted_request_and_executes_no_other() {
 #[test]
 fn a_removed_export_answers_no_request_with_an_error_and_other_exports_clients_stay() {
     let _machine = machine::shared();
-    let mut config = "[server]\nworkers = 2\n[control]\nlisten = \"unix:@/c.sock\"\n[device.d]\nkind = \"nvme\"\n\
+    let mut config = "[server]\nworkers = 2\n[control]\nlisten = \"unix:@/c.sock\"\n[device.d]\nkind = \"model\"\n\
                       preset = \"flash-60k\"\nslowed = 10\nsize = \"16MiB\"\n[tenant.t]\n"
         .to_owned();
     for (name, offset) in [("goes", 0), ("stays", 8)] {
@@ -170,7 +170,7 @@ fn a_second_sigterm_ends_at_once() {
     assert_eq!(status.signal(), Some(libc::SIGTERM));
 }
 
-/// The same client, and only one SIGTERM: the grace time ends it.
+/// With such a client and only one SIGTERM, the grace time ends the server.
 #[test]
 fn a_client_that_does_not_read_delays_the_end_by_no_more_than_the_grace_time() {
     let _machine = machine::shared();
@@ -189,7 +189,7 @@ fn a_client_that_does_not_read_delays_the_end_by_no_more_than_the_grace_time() {
     assert_eq!(stderr, "mqfq: some clients did not take their replies within 1 s and were disconnected\n");
 }
 
-/// Counters of hctxs are told apart by their place, so the place must not depend on who answers first.
+/// Counters of hctxs are told apart by their place, so the place must not depend on which worker answers first.
 #[test]
 fn counters_of_hctxs_stand_in_the_order_of_their_workers() {
     let _machine = machine::shared();

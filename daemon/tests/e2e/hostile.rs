@@ -1,4 +1,4 @@
-//! Clients that are wrong, greedy or dead: each gets what the protocol says, and its neighbour notices nothing.
+//! Clients that are wrong, greedy or dead: each gets the protocol's answer, and its neighbour notices nothing.
 
 use crate::client::{
     CMD_DISC, CMD_READ, CMD_WRITE, Client, EINVAL, ENOSPC, Handshake, OPT_GO, REP_ACK, Request, is_closed,
@@ -138,7 +138,7 @@ fn an_oversized_write_ends_the_connection() {
 fn a_request_unaligned_to_the_minimum_block_is_refused() {
     let _machine = machine::shared();
     // The software controller's logical block is 512 bytes.
-    let keys = "kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"8MiB\"";
+    let keys = "kind = \"model\"\npreset = \"flash-460k\"\nsize = \"8MiB\"";
     let server = Server::of_tenants(keys, &["bad", "good"], 4 * MIB);
     let mut client = Client::connect(&server.socket("bad"), "bad");
     assert_eq!(client.read(1, 512), Err(EINVAL));
@@ -150,8 +150,8 @@ fn a_request_unaligned_to_the_minimum_block_is_refused() {
     server.terminate();
 }
 
-/// Validate completely, then execute: of a write of one piece whose payload never came in full, no byte is written. Of
-/// a larger one the pieces that came in full may be, and no other.
+/// Validate completely, then execute: a write of one piece whose payload never came in full writes no byte. A larger
+/// one may write the pieces that came in full, and no other.
 #[test]
 fn a_client_that_dies_in_the_middle_of_a_write_has_written_nothing() {
     let _machine = machine::shared();
@@ -228,7 +228,7 @@ fn five_hundred_connections_at_once_are_all_served() {
 #[test]
 fn a_deep_connection_does_not_starve_another_of_its_own_tenant() {
     let _machine = machine::shared();
-    let config = "[server]\nworkers = 1\n[device.d]\nkind = \"nvme\"\npreset = \"flash-60k\"\nsize = \"4MiB\"\ndepth = 4\n\
+    let config = "[server]\nworkers = 1\n[device.d]\nkind = \"model\"\npreset = \"flash-60k\"\nsize = \"4MiB\"\ndepth = 4\n\
                   [tenant.t]\nstaged-requests = 8\n[export.t]\ndevice = \"d\"\ntenant = \"t\"\n\
                   nbd = \"unix:@/t.sock\"\n";
     let server = Server::start(config);
@@ -288,18 +288,18 @@ impl Steady {
     }
 }
 
-/// Runs the steady load on `good` beside `disturb`, which is called three times and returns what must stay alive while
-/// the neighbour is timed. Each time, the same number of reads is timed before and beside the disturbance. What the bad
-/// clients rightly asked of the drive is waited for in between: while it lasts they have a claim to half of it.
+/// Runs the steady load on `good` beside `disturb`, which is called three times and returns a value that is kept while
+/// the neighbour is timed. Each time, the same number of reads is timed before and beside the disturbance. Requests of
+/// the bad clients that reached the drive are waited for in between: until then they have a claim to half of it.
 ///
 /// The load is on flash-60k, where 8 reads in flight are paced by the drive (0.77 ms each, about 10,000 per second) and
-/// not by the CPU. What we look for is a worker that waits for the bad client, or depth and staging that it holds: that
-/// costs at least the share of a whole tenant (a half) and usually everything. 0.7 lies between that and what a busy
-/// machine does to a loop through sockets. Such noise hits one pair or another, harm hits all three, so the best of
+/// not by the CPU. The fault would be a worker that waits for the bad client, or depth and staging that it holds: that
+/// costs at least the share of a whole tenant (a half) and usually everything. 0.7 lies between that and the noise of a
+/// busy machine in a loop through sockets. Such noise hits one pair or another, harm hits all three, so the best of
 /// three pairs is judged.
 fn neighbour_is_unharmed<Held>(mut disturb: impl FnMut(&Path, u64) -> Held) {
     let _machine = machine::alone();
-    let keys = "kind = \"nvme\"\npreset = \"flash-60k\"\nsize = \"8MiB\"";
+    let keys = "kind = \"model\"\npreset = \"flash-60k\"\nsize = \"8MiB\"";
     let mut server = Server::of_tenants(keys, &["bad", "good"], 4 * MIB);
     let (good, bad): (PathBuf, PathBuf) = (server.socket("good"), server.socket("bad"));
     let steady = Steady { reads: AtomicU64::new(0), stop: AtomicBool::new(false) };
@@ -364,7 +364,7 @@ fn a_silent_client_is_closed_and_one_that_has_its_export_is_not() {
 fn a_client_that_stops_reading_does_not_slow_its_neighbour() {
     neighbour_is_unharmed(|bad, _| {
         let mut client = Client::connect(bad, "bad");
-        // 64 replies of 256 KiB fit no socket buffer; nobody will read them.
+        // 64 replies of 256 KiB fit no socket buffer, and are never read.
         for cookie in 0..64 {
             client.send(Request { cookie, length_bytes: 256 << 10, ..Request::of(CMD_READ) }, &[]).unwrap();
         }

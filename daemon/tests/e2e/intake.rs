@@ -12,10 +12,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// As many as a connection may have in flight.
+/// Most requests of a connection in flight.
 const DEPTH: usize = 256;
 
-/// Replies before anything is counted, and those that are.
+/// Replies before the count begins, and those that are counted.
 const WARM_UP: u64 = 10_000;
 const MEASURED: u64 = 12_000;
 
@@ -71,7 +71,7 @@ struct Reader {
     tenant: usize,
     request: Vec<u8>,
     reply_bytes: usize,
-    /// Of a reply that has come in part.
+    /// Bytes of a reply that has come in part.
     part_bytes: usize,
 }
 
@@ -86,7 +86,7 @@ impl Reader {
         self.stream.write_all(&self.request.repeat(count)).unwrap();
     }
 
-    /// Takes what has come and asks for as much again. How many replies those were.
+    /// Takes the replies that have come and asks for as many again; returns their number.
     fn answered(&mut self, buffer: &mut [u8]) -> usize {
         let bytes = self.stream.read(buffer).unwrap();
         assert!(bytes > 0, "the server closed a connection");
@@ -140,13 +140,13 @@ fn ratio(quota: &Quota, device: &str, connections: [usize; 2], lengths_bytes: [u
 /// Device, connections of both tenants, bytes of their reads, and the ratio that is allowed.
 type Case = (&'static str, [usize; 2], [u32; 2], std::ops::RangeInclusive<f64>);
 
-/// In a thread of its own, whose priority ends with it.
+/// Runs the cases in a thread of its own, whose priority ends with it.
 fn ratios(cases: &'static [Case]) {
     let _machine = machine::alone();
     let Some(quota) = Quota::new() else { return };
     let run = move || {
         for (device, connections, lengths_bytes, allowed) in cases {
-            // What a thread starts does not inherit it.
+            // Threads that it starts do not inherit it.
             if !run_at_once() {
                 return;
             }

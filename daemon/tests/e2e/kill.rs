@@ -1,9 +1,9 @@
-//! `kill -9` under write load on a file device: what was acknowledged before an acknowledged flush, or with FUA, is
+//! `kill -9` under write load on a file device: writes acknowledged before an acknowledged flush, or with FUA, are
 //! there.
 //!
-//! A kill of the process is not a power cut: bytes that reached the kernel survive it. What it can lose is what the
-//! daemon acknowledged before handing it to the kernel, and what it can break is a file half written by a queue of
-//! operations that ended anywhere.
+//! A kill of the process is not a power cut: bytes that reached the kernel survive it. It can lose writes that the
+//! daemon acknowledged before handing them to the kernel, and can leave a file half written by a queue of operations
+//! that ended anywhere.
 //!
 //! Each round writes to one daemon, kills it, starts the next on the same file, and reads everything back from that
 //! one, which then is the next round's victim.
@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 
 const BLOCK_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
-/// Blocks of one connection, which nobody else writes.
+/// Blocks of one connection, which no other writes.
 const BLOCKS: usize = 256;
 const CONNECTIONS: usize = 2;
 const IN_FLIGHT_MAX: usize = 32;
@@ -27,8 +27,8 @@ const IN_FLIGHT_MAX: usize = 32;
 const CONFIG: &str = "[server]\nworkers = 2\n[device.d]\nkind = \"file\"\npath = \"@/disk\"\n[tenant.t]\n[export.e]\n\
                       device = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/s.sock\"\n";
 
-/// What one block may hold: the version that must be there, and later ones that may have replaced it. Versions of a
-/// block are written one after another, never two at once.
+/// Possible contents of a block: the version that must be there, and later ones that may have replaced it. Versions of
+/// a block are written one after another, never two at once.
 #[derive(Clone, Default)]
 struct Block {
     /// Acknowledged before an acknowledged flush was sent, or with FUA. 0: zeroes, never written.
@@ -40,14 +40,14 @@ struct Block {
     in_flight: bool,
 }
 
-/// What a request in flight will mean once it is answered.
+/// The effect of a request in flight once it is answered.
 enum Pending {
     Write {
         block: usize,
         version: u64,
         fua: bool,
     },
-    /// By block, the newest acknowledged version when the flush was sent.
+    /// The newest acknowledged version of each block when the flush was sent.
     Flush {
         covers: Vec<u64>,
     },
@@ -137,7 +137,7 @@ impl Lane {
         (request, self.content(block, version).repeat(BLOCK_BYTES / 16), Pending::Write { block, version, fua })
     }
 
-    /// 16 bytes that say whose block it is and which version.
+    /// 16 bytes that name the block and the version.
     fn content(&self, block: usize, version: u64) -> Vec<u8> {
         if version == 0 {
             return vec![0; 16];
@@ -146,7 +146,7 @@ impl Lane {
     }
 
     /// Reads every block: each sector holds the durable version or one sent after it (a kill may cut a write between
-    /// sectors), all bytes of a sector alike. What was found is where the next round starts.
+    /// sectors), all bytes of a sector alike. The next round starts from the versions found.
     fn verify(&mut self, client: &mut Client, context: &str) {
         let length_bytes = (BLOCKS * BLOCK_BYTES) as u32;
         let bytes = client.read((self.first_block * BLOCK_BYTES) as u64, length_bytes).unwrap();
@@ -241,7 +241,7 @@ fn kill_nine_loses_nothing_that_was_flushed() {
     kill_rounds(200, 1);
 }
 
-/// More of the same: `MQFQ_KILL_ROUNDS` rounds (1,000 if unset) from `MQFQ_KILL_SEED`.
+/// `MQFQ_KILL_ROUNDS` more rounds (1,000 if unset) from `MQFQ_KILL_SEED`.
 #[test]
 #[ignore = "long; run by cargo xtask kill-test"]
 fn kill_nine_many_times() {
@@ -265,10 +265,10 @@ fn the_server_of_a_demo_ends_with_it_also_when_it_is_killed() {
     let pid = demo.id();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let server: libc::pid_t = children.trim().parse().expect("one child");
-    // SAFETY: no memory is involved. The demo has not waited for it, so the number is nobody else's.
+    // SAFETY: no memory is involved. The demo has not waited for it, so the number is still its own.
     let end = unsafe { libc::syscall(libc::SYS_pidfd_open, server, 0) } as libc::c_int;
     assert!(end >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and ours alone.
     let end = unsafe { OwnedFd::from_raw_fd(end) };
     demo.kill().unwrap();
     demo.wait().unwrap();

@@ -1,5 +1,5 @@
-//! What runs out: places for connections, descriptors, the length of a file. Each for whom it concerns, and for nobody
-//! else; and what a server leaves behind when it ends.
+//! Resources that run out: places for connections, descriptors, the length of a file. Only the clients concerned
+//! notice; and what a server leaves behind when it ends.
 
 use crate::client::{Client, ENOSPC, Handshake};
 use crate::server::{Folder, Server, pattern};
@@ -45,7 +45,7 @@ fn a_tenant_with_all_the_connections_that_it_can_get_does_not_keep_another_out()
         line.starts_with("mqfq: nbd: a client of export \"a\" was refused: its tenant has 6 connections here"),
         "{line}"
     );
-    // Who was refused one export may have another's; and clients that say nothing are in nobody's way.
+    // A client that was refused one export may have another; and silent clients are in no client's way.
     let mut first = handshake.go("b");
     let silent: Vec<Handshake> = (0..100).map(|_| Handshake::greeted(&socket)).collect();
     let mut second = Client::connect(&socket, "b");
@@ -63,7 +63,7 @@ fn a_tenant_with_all_the_connections_that_it_can_get_does_not_keep_another_out()
         (&report["connections_refused"], &report["broken_rules"]["too_many_connections"]),
         (&2.into(), &2.into())
     );
-    // 100 and the last one that was refused, of which 16 stay.
+    // 100 and the client refused last, of which 16 stay.
     assert!(report["broken_rules"]["handshake_crowded_out"].as_u64().unwrap() >= 84, "{report}");
     drop((held, first, second, silent));
     server.terminate();
@@ -177,7 +177,7 @@ fn a_file_that_is_replaced_under_the_server_is_told_and_served_on() {
     server.terminate();
 }
 
-/// A tmpfs, unmounted at the end whoever uses it.
+/// A tmpfs, unmounted at the end even if it is in use.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -190,7 +190,7 @@ impl Mount {
         (result == 0).then_some(Mount(path))
     }
 
-    /// As `umount` does it.
+    /// Unmounts as `umount` does.
     fn unmount(&self) -> std::io::Result<()> {
         // SAFETY: the string ends with NUL.
         match unsafe { libc::umount2(c_string(&self.0).as_ptr(), 0) } {

@@ -1,4 +1,4 @@
-//! End to end: the built binary, real sockets, and tools that nobody here wrote.
+//! End to end: the built binary, real sockets, and tools that are not ours.
 //!
 //! One test binary, so that the tests can agree on who may use the machine (`mqfq_testing::machine`). Tools that are
 //! missing skip their tests with a printed reason; with `CI=true` or `MQFQ_REQUIRE_TOOLS=1` a missing tool fails them.
@@ -6,6 +6,7 @@
 mod calibrate;
 mod caps;
 mod change;
+mod checksums;
 mod client;
 mod config_errors;
 mod control;
@@ -13,7 +14,6 @@ mod control_generated;
 mod control_tls;
 mod copies;
 mod ctl;
-mod d2fq;
 mod drain;
 mod fio;
 mod forms;

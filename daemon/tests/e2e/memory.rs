@@ -1,5 +1,5 @@
-//! Payload memory: clients that announce much and send nothing, or ask for much and read nothing, hold what the pages
-//! say.
+//! Payload memory: clients that announce much and send nothing, or ask for much and read nothing, hold as much as the
+//! pages say.
 
 use crate::client::{CMD_READ, CMD_WRITE, Client, Request};
 use crate::server::{Server, pattern};

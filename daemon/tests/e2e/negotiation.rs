@@ -107,7 +107,7 @@ fn an_export_on_tcp_is_the_export_on_unix() {
     need!("nbdinfo");
     let _machine = machine::shared();
     let server = server();
-    // Port 0 let the kernel choose; the ready line says what it chose.
+    // Port 0 let the kernel choose; the ready line names its choice.
     let listeners = server.ready["exports"][0]["nbd"].as_array().unwrap();
     let tcp = listeners.iter().filter_map(Value::as_str).find_map(|address| address.strip_prefix("tcp:")).unwrap();
     assert_eq!(run_ok("nbdinfo", &["--size", &format!("nbd://{tcp}/disk")]).trim(), "1048576");
@@ -337,7 +337,7 @@ assert b.pread(4096, 0) == b"m" * 4096
 fn export_name_is_answered_by_size_flags_and_zeroes_unless_refused() {
     let _machine = machine::shared();
     let server = server();
-    // Fixed newstyle with and without NO_ZEROES: 8 + 2 bytes, and 124 zeroes for who did not refuse them.
+    // Fixed newstyle with and without NO_ZEROES: 8 + 2 bytes, and 124 zeroes for a client that did not refuse them.
     for (client_flags, zeroes) in [(1_u32, 124), (3, 0)] {
         let mut handshake = Handshake::greeted(&server.join("s.sock"));
         handshake.stream.write_all(&client_flags.to_be_bytes()).unwrap();

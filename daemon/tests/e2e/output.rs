@@ -1,5 +1,5 @@
-//! Streams that cannot be written: tenants are served, signals are heeded and the process ends as ever, whatever stdout
-//! and stderr lead to.
+//! Streams that cannot be written: tenants are served, signals are heeded and the process ends, whatever stdout and
+//! stderr lead to.
 
 use crate::client::{CMD_READ, Client, Request};
 use crate::server::{Folder, Server, arg, command, ended, mqfq};
@@ -28,7 +28,7 @@ const UNUSED: &str = "[device.unused]\nkind = \"null\"\nsize = \"1MiB\"\n";
 /// A pipe full to the last byte.
 fn full_pipe() -> (PipeReader, Stdio) {
     let (reader, writer) = std::io::pipe().unwrap();
-    // The same pipe opened once more, so that only this end does not block.
+    // Opens the pipe once more, so that only this end does not block.
     let own = format!("/proc/self/fd/{}", writer.as_raw_fd());
     let mut filler = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(own).unwrap();
     while filler.write(&[b'.'; 4096]).is_ok() {}
@@ -54,7 +54,7 @@ fn a_device_that_times_out_while_stderr_cannot_be_written_takes_no_tenant_along(
     for (name, _keeps, stderr) in unwritable() {
         let config = CONFIG.replace(
             "kind = \"memory\"\nsize = \"1MiB\"",
-            "kind = \"nvme\"\npreset = \"flash-60k\"\nsize = \"32MiB\"\npolicy = \"none\"\ntimeout = \"1ms\"",
+            "kind = \"model\"\npreset = \"flash-60k\"\nsize = \"32MiB\"\npolicy = \"none\"\ntimeout = \"1ms\"",
         );
         let mut server = Server::start_with_stderr(&config, stderr);
         let socket = server.socket("a");
@@ -93,7 +93,7 @@ fn a_device_that_times_out_is_told_of_on_stderr() {
     let (reader, stderr) = std::io::pipe().unwrap();
     let config = CONFIG.replace(
         "kind = \"memory\"\nsize = \"1MiB\"",
-        "kind = \"nvme\"\npreset = \"flash-60k\"\nsize = \"32MiB\"\npolicy = \"none\"\ntimeout = \"1ms\"",
+        "kind = \"model\"\npreset = \"flash-60k\"\nsize = \"32MiB\"\npolicy = \"none\"\ntimeout = \"1ms\"",
     );
     let server = Server::start_with_stderr(&config, stderr.into());
     let mut client = Client::connect(&server.socket("a"), "a");
@@ -162,8 +162,7 @@ fn sigterm_ends_a_server_whose_streams_nobody_reads() {
         reader.read_line(&mut String::new()).unwrap();
         while filler.write(&[b'.'; 4096]).is_ok() {}
         while filler.write(b".").is_ok() {}
-        // Of those that are pending the kernel gives the lowest first, so the report and the reload come before the
-        // end.
+        // The kernel gives the lowest pending signal first, so the report and the reload come before the end.
         for signal in [libc::SIGUSR1, libc::SIGHUP, libc::SIGTERM] {
             // SAFETY: no memory is involved; the child is ours and not yet waited for.
             assert_eq!(unsafe { libc::kill(server.id() as libc::pid_t, signal) }, 0);
@@ -173,7 +172,7 @@ fn sigterm_ends_a_server_whose_streams_nobody_reads() {
     }
 }
 
-/// What a command prints that nobody takes: its status says so, and a sentence, and no backtrace.
+/// A command whose output cannot be written says so by its status and a sentence, without a backtrace.
 #[test]
 fn a_command_whose_stdout_cannot_be_written_fails_with_one_sentence() {
     let folder = Folder::new();

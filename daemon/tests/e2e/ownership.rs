@@ -1,18 +1,18 @@
 //! Bytes that change tenants, on the devices that there are, through changes, upgrades and kills.
 
-use crate::change::reload;
 use crate::client::{Client, Handshake};
 use crate::control::{self, ctl, get, said};
+use crate::server::reload;
 use crate::server::{Folder, Server, pattern};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 const SIZE_BYTES: usize = 1 << 20;
 
-/// By kind, the keys of a device of 8 MiB.
+/// Keys of a device of 8 MiB, of each kind.
 const DEVICES: [&str; 3] = [
     "kind = \"memory\"\nsize = \"8MiB\"",
-    "kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"8MiB\"",
+    "kind = \"model\"\npreset = \"flash-460k\"\nsize = \"8MiB\"",
     "kind = \"file\"\npath = \"@/disk\"",
 ];
 
@@ -45,7 +45,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// A server that wrote to export `a`, and what it wrote.
+/// A server that wrote to export `a`, and the bytes.
 fn written(device: &str) -> (Server, Vec<u8>) {
     let server = Server::start_in(folder(), &config(device, &a()));
     let bytes = pattern(SIZE_BYTES, 7);
@@ -85,7 +85,7 @@ fn bytes_of_an_export_that_is_gone_read_as_zero_to_the_next_tenant_on_each_kind_
         change(&mut server, &config(device, &a()));
         let read = await_export(&server.socket("s"), "a").read(0, SIZE_BYTES as u32).unwrap();
         assert!(read == bytes, "{device}: its tenant has them again");
-        // What a shrink cuts off and a growth brings is nobody's.
+        // Bytes that a shrink cuts off and a growth brings back are unowned.
         change(&mut server, &config(device, &export("a", "t", "0", "512KiB", "")));
         change(&mut server, &config(device, &a()));
         let mut client = await_export(&server.socket("s"), "a");
@@ -194,11 +194,11 @@ fn ctl_finds_room_lists_what_is_free_asks_before_bytes_are_lost_and_says_who_is_
     assert!(refused(&["export", "set", "web", "--size", "2MiB"]).contains("--yes does it"));
     said(&ctl(&server, &["export", "resize", "web", "2MiB", "--yes"]));
     let shown = said(&ctl(&server, &["device", "show", "d"]));
-    let free = "free: bytes 2097152 to 4194303 (2MiB)\nfree in all: 2MiB of 8MiB\n";
+    let free = "free: 2MiB at offset 2MiB\nfree in all: 2MiB of 8MiB\n";
     assert!(shown.ends_with(free), "{shown}");
     said(&ctl(&server, &add));
     let new = get(&server, "/v1/exports/new");
-    assert_eq!((&new["in_force"]["device"], &new["in_force"]["offset"]), (&"d".into(), &(2 << 20).into()));
+    assert_eq!((&new["in_force"]["device"], &new["configured"]["offset"]), (&"d".into(), &"2MiB".into()));
     let read = await_export(&server.socket("web"), "new").read(0, SIZE_BYTES as u32).unwrap();
     assert!(read.iter().all(|byte| *byte == 0), "web's bytes");
     assert_eq!(

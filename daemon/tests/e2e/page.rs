@@ -46,7 +46,7 @@ impl Drop for Demo {
 /// `mqfq page` of a server, without a browser; killed at the end.
 struct Page {
     child: Child,
-    /// With the key.
+    /// The address with its key.
     address: String,
 }
 
@@ -117,7 +117,7 @@ fn the_page_shows_figures_and_bars_live_in_light_and_dark_and_on_a_phone() {
     browser.wait("document.querySelectorAll('#latencies rect').length === 6");
     browser.wait("[...document.querySelectorAll('td.why')].every((why) => why.textContent.length > 10)");
 
-    // A change of somebody else comes by itself: the list, the mark in the chart, the weight in the table.
+    // Another client's change comes by itself: the list, the mark in the chart, the weight in the table.
     let ctl = |words: &[&str]| {
         let socket = format!("unix:{}", demo.socket);
         let done = mqfq(&[&["ctl", "--socket", &socket][..], words].concat());
@@ -178,7 +178,7 @@ fn the_page_shows_figures_and_bars_live_in_light_and_dark_and_on_a_phone() {
             format!("{origin}v1/live")
         ]
     );
-    // Opened anew, it has what the server has seen, not only what comes from then on; the mark of the change, too.
+    // Opened anew, it shows what the server has seen before as well; the mark of the change, too.
     browser.go(&origin);
     let is_live = "document.querySelector('#state')?.textContent === 'live'";
     browser.wait(&format!("{is_live} && history.length > taken + 3 && taken > 0"));
@@ -252,7 +252,7 @@ fn a_browser_is_opened_where_there_is_a_display_with_a_key_that_counts_once() {
     need!("curl");
     let server = Server::start(CONFIG);
     let opener = server.join("xdg-open");
-    // As a browser that somebody opened: it says which address it was given, by a FIFO, whose reader waits for it.
+    // In place of a browser: it says which address it was given, by a FIFO, whose reader waits for it.
     std::fs::write(&opener, "#!/bin/sh\necho \"$1\" > \"${0%/*}/opened\"\n").unwrap();
     std::fs::set_permissions(&opener, std::fs::Permissions::from_mode(0o755)).unwrap();
     assert!(run("mkfifo", &[server.join("opened").to_str().unwrap()]).status.success());

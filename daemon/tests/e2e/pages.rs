@@ -2,8 +2,8 @@
 //!
 //! A command is a line of a block `sh`, or of a block `console` behind `$ `, without its comment. It runs in a shell
 //! whose `mqfq` is the built binary. Paths in /tmp, /run, /etc and /usr/local are in the test's folder instead, where
-//! only exists what the page says: nothing for the README, the folders of the package for the other pages. The answer
-//! of `mqfq ctl` in a block `console` is compared with the page: numbers and the width of columns may differ.
+//! only the page's folders exist: none for the README, those of the package for the other pages. The answer of
+//! `mqfq ctl` in a block `console` is compared with the page: numbers and the width of columns may differ.
 
 use crate::server::Folder;
 use mqfq_testing::tools::need;
@@ -14,9 +14,9 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// How commands begin that no test can run as they are written, and the reason.
+/// Beginnings of commands that no test can run as they are written, and the reasons.
 const SKIPPED: &[(&str, &str)] = &[
-    ("cargo run --release -- demo", "half a minute; `cargo xtask ci` runs it"),
+    ("cargo run --release -p mqfq-demo", "half a minute; `cargo xtask ci` runs it"),
     ("cargo xtask ", "a chore of the repository, which runs this test or builds packages"),
     ("cargo install ", "compiles a tool from the network"),
     ("cargo lab ", "the laboratory, which has tests of its own"),
@@ -43,7 +43,7 @@ struct Line {
     number: usize,
     /// Without the comment.
     command: String,
-    /// What the page says that it answers.
+    /// The answer that the page shows.
     answer: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ fn moved(text: &str, folder: &Path) -> String {
 /// A shell on a machine that is a folder, and the server that was started in it.
 struct Session {
     folder: Folder,
-    /// Where commands run.
+    /// The folder where commands run.
     here: PathBuf,
     /// Lines `export` so far.
     exports: String,
@@ -147,7 +147,7 @@ impl Started {
         self.must_end();
     }
 
-    /// As Ctrl-C does where nobody catches it.
+    /// Interrupts as Ctrl-C does where it is not caught.
     fn interrupt(mut self) {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGINT) }, 0);
@@ -180,7 +180,7 @@ trait TakeWhileInclusive: Iterator<Item = String> + Sized {
 impl<I: Iterator<Item = String>> TakeWhileInclusive for I {}
 
 impl Session {
-    /// In `here` of the folder the config is `mqfq.toml`.
+    /// A shell in `here` of the folder, with `mqfq.toml`.
     fn new(here: &str, folders: &[&str], config: &str) -> Session {
         let folder = Folder::new();
         for name in ["bin", "tmp", here].iter().chain(folders) {
@@ -218,7 +218,7 @@ impl Session {
         Started { child, stdout }
     }
 
-    /// Runs a command of a page as what it is: a server, something for a terminal, or something that ends by itself.
+    /// Runs a command of a page by its kind: a server, a program for a terminal, or one that ends by itself.
     fn run(&mut self, line: &Line) {
         let command = line.command.trim_end_matches('&').trim();
         if command.starts_with("export ") {
@@ -250,7 +250,8 @@ impl Session {
         }
     }
 
-    /// Of a command that ends by itself. A verdict takes two readings, a second apart, which a reader waits for too.
+    /// Output of a command that ends by itself. A verdict takes two readings, a second apart, which a reader waits for
+    /// too.
     fn output(&self, command: &str) -> Output {
         loop {
             // A command that never ends fails the test, and does not hang it.
@@ -262,7 +263,7 @@ impl Session {
         }
     }
 
-    /// In a terminal of 80 columns: until it has drawn a second's figures, and what it records has a line; then `q`.
+    /// Runs it in a terminal of 80 columns, until it has drawn a second's figures and its record has a line; then `q`.
     fn run_top(&mut self, command: &str) {
         let record = command.split_once("--record ").map(|(_, file)| self.here.join(file));
         let mut top = self.start(&format!("script -qefc 'stty rows 24 cols 80; {command}' /dev/null"));

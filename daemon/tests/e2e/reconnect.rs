@@ -60,7 +60,7 @@ impl Bench {
         Bench { running, said }
     }
 
-    /// It has had [`REQUESTS`] answers from this server, and is not at its end.
+    /// The bench has had [`REQUESTS`] answers from this server, and is not at its end.
     fn goes_on(&mut self, server: &mut Server) {
         let served = |server: &mut Server| server.report()["devices"][0]["tenants"][0]["writes"].as_u64().unwrap();
         let before = served(server);

@@ -1,4 +1,4 @@
-//! A server in its sandbox does what a server does: serves, reports, traces, changes, is replaced, ends.
+//! A server in its sandbox does all that a server does: serves, reports, traces, changes, is replaced, ends.
 
 use crate::client::Client;
 use crate::control::{ask, refused};
@@ -96,10 +96,10 @@ fn a_strict_sandbox_refuses_a_reopen_that_would_close_a_socket_and_makes_one_tha
     server.terminate();
 }
 
-/// User and group nobody, and no others.
+/// Id of the user and group that own nothing.
 const NOBODY: u32 = 65_534;
 
-/// It is nobody: for all four ids of user and group, without other groups and capabilities.
+/// The server has this id for all four ids of user and group, without other groups and capabilities.
 fn assert_is_nobody(server: &Server) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
     let field = |name: &str| {
@@ -133,7 +133,7 @@ fn a_server_of_root_becomes_its_user_and_serves_changes_and_is_replaced_as_that(
     for path in [&folder.file("disk", 16 * MIB), &folder.file("other", MIB), &key] {
         only_root(path);
     }
-    // As /run/mqfq is the user's.
+    // The folder is the user's, as /run/mqfq is.
     std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     let tls = "[tls]\ncertificate = \"@/server-cert.pem\"\nkey = \"@/server-key.pem\"\n";
     let config = |more: &str| config("live", more).replace("[server]", &format!("{tls}[server]\nuser = \"nobody\""));
@@ -148,7 +148,7 @@ fn a_server_of_root_becomes_its_user_and_serves_changes_and_is_replaced_as_that(
     let sentence = said["error"].as_str().unwrap_or_default();
     assert!(sentence.contains("ermission denied") && sentence.contains("server-key.pem"), "{said}");
     assert_eq!(client.read(0, 1 << 20).unwrap(), bytes);
-    // One that the user may read takes its place.
+    // A key that the user may read takes its place.
     authority.sign(server.folder().path(), "server", "localhost");
     std::os::unix::fs::chown(&key, Some(NOBODY), None).unwrap();
     assert_eq!(reload(&mut server, &config(""))["reloaded"], true);
@@ -159,7 +159,7 @@ fn a_server_of_root_becomes_its_user_and_serves_changes_and_is_replaced_as_that(
                  nbd = \"unix:@/o.sock\"\n";
     let said = reload(&mut server, &config(&format!("{B}{other}")));
     assert!(said["error"].as_str().unwrap_or_default().contains("ermission denied"), "{said}");
-    // Root puts another in its place, which opens what is root's, and becomes the user as well.
+    // Root starts another server in its place, which opens root's files, and becomes the user as well.
     let server = server.replace(&config(&format!("{B}{other}")));
     assert_is_nobody(&server);
     assert_eq!(client.read(0, 1 << 20).unwrap(), bytes, "it did not notice");

@@ -8,9 +8,15 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
-/// `mqfq` with these arguments, to its end.
+/// The program under test: the one that ships, or the laboratory's.
+pub const BINARY: &str = match (option_env!("CARGO_BIN_EXE_mqfq"), option_env!("CARGO_BIN_EXE_mqfq-lab")) {
+    (Some(binary), _) | (None, Some(binary)) => binary,
+    (None, None) => panic!("cargo sets one of the two"),
+};
+
+/// The program with these arguments, to its end.
 pub fn mqfq(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mqfq")).args(args).output().expect("the binary is built")
+    Command::new(BINARY).args(args).output().expect("the binary is built")
 }
 
 /// A running server. Killed when dropped.
@@ -23,22 +29,22 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one from `config`, in which `@` stands for the server's folder, and waits until it is ready.
+    /// Starts a server from `config`, in which `@` stands for its folder, and waits until it is ready.
     pub fn start(config: &str) -> Server {
         Server::start_in(Folder::new(), config)
     }
 
-    /// As `start`, with its stderr somewhere else.
+    /// [`Server::start`] with its stderr somewhere else.
     pub fn start_with_stderr(config: &str, stderr: Stdio) -> Server {
         Server::start_with(Folder::new(), config, stderr, |_| {})
     }
 
-    /// As `start`, in a folder that has something already.
+    /// [`Server::start`] in a folder that has something already.
     pub fn start_in(folder: Folder, config: &str) -> Server {
         Server::start_with(folder, config, Stdio::piped(), |_| {})
     }
 
-    /// As `start_in`, with no more than `limit` of `resource`, a number of setrlimit(2).
+    /// [`Server::start_in`] with no more than `limit` of `resource`, a number of setrlimit(2).
     pub fn start_limited(folder: Folder, config: &str, resource: libc::__rlimit_resource_t, limit: u64) -> Server {
         Server::start_with(folder, config, Stdio::piped(), |command| {
             let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
@@ -52,12 +58,13 @@ impl Server {
         })
     }
 
-    /// Another server takes the place of this one, which must end well. Its `ready` says for how long nobody served.
+    /// Another server takes the place of this one, which must end well. Its `ready` says for how long no process
+    /// served.
     pub fn replace(self, config: &str) -> Server {
         self.replace_with(config, &["--replace"])
     }
 
-    /// As `replace`, with these arguments.
+    /// [`Server::replace`] with these arguments.
     pub fn replace_with(mut self, config: &str, arguments: &[&str]) -> Server {
         let folder = std::mem::replace(&mut self.folder, Folder::none());
         let replace = |command: &mut Command| {
@@ -77,7 +84,7 @@ impl Server {
         let mut command = command(&self.folder, config);
         command.arg("--replace").stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary is built");
-        // One that serves after all would never end.
+        // A server that serves after all would never end.
         let status = ended(&mut child);
         let mut stderr = String::new();
         child.stderr.take().expect("piped").read_to_string(&mut stderr).unwrap();
@@ -85,7 +92,7 @@ impl Server {
         stderr.trim_end().to_owned()
     }
 
-    /// As `start_in`, by a command that was made otherwise.
+    /// [`Server::start_in`] by a command that was made otherwise.
     pub fn start_by(folder: Folder, command: Command) -> Server {
         Server::started(folder, command, Stdio::piped())
     }
@@ -138,7 +145,7 @@ impl Server {
         self.folder.join(&format!("{name}.sock"))
     }
 
-    /// Of its process.
+    /// Id of its process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -184,7 +191,7 @@ impl Server {
         }
     }
 
-    /// Waits for the end; returns how it ended and what was on stderr, if it was not led elsewhere.
+    /// Waits for the end; returns its status and its stderr, if that was not led elsewhere.
     pub fn wait(&mut self) -> (ExitStatus, String) {
         let mut stderr = String::new();
         self.child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr).unwrap());
@@ -201,7 +208,7 @@ impl Server {
         stats
     }
 
-    /// The line that a server says last which leaves what it has to another one, and its folder.
+    /// The last line of a server that leaves its state to another one, and its folder.
     pub fn leaves(mut self) -> (Value, Folder) {
         let line = self.next_line();
         self.next_line();
@@ -234,11 +241,11 @@ impl Drop for Server {
     }
 }
 
-/// What starts a server in `folder`, where it writes `config` with the folder in place of each `@`.
+/// The command of a server in `folder`; writes `config` there with the folder in place of each `@`.
 pub fn command(folder: &Folder, config: &str) -> Command {
     let path = folder.join("config.toml");
     std::fs::write(&path, config.replace('@', arg(folder.path()))).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
+    let mut command = Command::new(BINARY);
     command.args(["serve", "--json", "--stats", "--trace"]).arg(folder.join("trace.json")).arg(path);
     command
 }
@@ -251,7 +258,7 @@ pub fn ended(child: &mut Child) -> ExitStatus {
     // SAFETY: no memory is involved; the child is ours and not yet waited for.
     let end = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) } as libc::c_int;
     assert!(end >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and ours alone.
     let end = unsafe { OwnedFd::from_raw_fd(end) };
     let mut readable = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd is there to be read and written.
@@ -262,4 +269,21 @@ pub fn ended(child: &mut Child) -> ExitStatus {
         panic!("it has not ended after {END_MAX_MS} ms");
     }
     child.wait().unwrap()
+}
+
+/// Changes the config by `change`, and returns the server's answer.
+pub fn reload(server: &mut Server, change: impl Fn(String) -> String) -> Value {
+    let path = server.join("config.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, change(text)).unwrap();
+    server.signal(libc::SIGHUP);
+    server.next_line()
+}
+
+/// A config with another policy.
+pub fn with_policy(text: String, policy: &str) -> String {
+    let lines = text
+        .lines()
+        .map(|line| if line.starts_with("policy") { format!("policy = \"{policy}\"") } else { line.into() });
+    lines.collect::<Vec<String>>().join("\n")
 }

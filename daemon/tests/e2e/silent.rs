@@ -69,7 +69,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_tenants_alone_and_another
     fuse.signal(libc::SIGSTOP);
     let mut waiting: Vec<Client> = (0..4).map(|_| Client::connect(&server.socket("slow"), "slow")).collect();
     let cores = std::thread::available_parallelism().unwrap().get() as u64;
-    // Of each of two workers more than the kernel makes threads for, and half of the device's 64 at most.
+    // For each of two workers more than the kernel makes threads for, and half of the device's 64 at most.
     let flushes = (2 * (4 * cores + 1)).min(60);
     for (number, client) in (0..64).zip((0..4).cycle()) {
         let read = Request { offset_bytes: number * MIB, length_bytes: 4096, ..Request::of(CMD_READ) };
@@ -84,7 +84,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_tenants_alone_and_another
     }
     server.signal(libc::SIGTERM);
     server.note_with("device slow has not ended 64 requests within twice 1 s");
-    // The kernel keeps the process, but not what it had besides.
+    // The kernel keeps the process, but not its other files.
     let next = Server::start_by(Folder::none(), command(server.folder(), &format!("[server]\nworkers = 1\n{good}")));
     let mut client = Client::connect(&server.socket("good"), "good");
     assert_eq!(client.read(3 * 4096, 4096).unwrap(), [3; 4096]);

@@ -35,7 +35,7 @@ fn make_fifo(path: &Path) {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
 }
 
-/// What the command said before it ended by itself.
+/// Status and stderr of a command that ends by itself.
 fn output(command: &mut Command) -> (Option<i32>, String) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     ended(&mut child);
@@ -76,7 +76,7 @@ fn a_fifo_stops_neither_a_start_nor_a_server() {
     server.signal(libc::SIGHUP);
     let reloaded = server.next_line();
     assert_eq!(reloaded["error"], is_fifo(&config)["mqfq: ".len()..].trim_end());
-    // Where its trace goes, too.
+    // The path of its trace is a FIFO, too.
     make_fifo(&server.join("trace.json"));
     server.signal(libc::SIGUSR2);
     assert_eq!(server.next_line()["tracing"], true);
@@ -123,12 +123,12 @@ fn a_signal_that_waits_ends_the_start_before_anything_is_touched() {
 fn a_signal_ends_a_start_that_waits_and_leaves_no_socket_behind() {
     let _machine = machine::shared();
     let folder = Folder::new();
-    // Somebody who says nothing: for a server that was killed, which the kernel has not closed yet, he looks the same.
+    // A listener that stays silent looks like the socket of a killed server that the kernel has not closed yet.
     let silent = UnixListener::bind(folder.join("b.sock")).unwrap();
     let config = CONFIG.replace("\"unix:@/a.sock\"", "[\"unix:@/a.sock\", \"unix:@/b.sock\"]");
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let mut command = command(&folder, &config);
-        // A shell starts what goes on in the background with SIGINT ignored, and what it starts inherits that.
+        // A shell starts background commands with SIGINT ignored, and their children inherit that.
         // SAFETY: the call is safe between fork and exec.
         unsafe {
             command.pre_exec(move || match libc::signal(signal, libc::SIG_DFL) {
@@ -137,7 +137,7 @@ fn a_signal_ends_a_start_that_waits_and_leaves_no_socket_behind() {
             });
         }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It waits for his greeting.
+        // It waits for the greeting.
         let _connection = silent.accept().unwrap();
         assert!(folder.join("a.sock").exists(), "the first address is its own already");
         // SAFETY: no memory is involved; the child is ours and not yet waited for.
@@ -200,8 +200,8 @@ impl Drop for Running {
     }
 }
 
-/// A program that runs cannot be opened to be written, by nobody: a file as on a mount that is read-only, without the
-/// privilege to mount.
+/// A running program's file cannot be opened for writing: like a file on a read-only mount, without the privilege to
+/// mount.
 #[test]
 fn a_file_that_cannot_be_written_is_served_to_readers() {
     let _machine = machine::shared();
@@ -223,7 +223,7 @@ fn a_file_that_cannot_be_written_is_served_to_readers() {
     let request = Request { length_bytes: 512, ..Request::of(CMD_WRITE) };
     assert_eq!(client.call(request, &pattern(512, 1)), Err(NBD_EPERM));
     client.flush().unwrap();
-    // It is locked like any other, and a second server hears by whom.
+    // It is locked like any other, and a second server is told the holder.
     let second = server.join("second.toml");
     let text = std::fs::read_to_string(server.join("config.toml")).unwrap();
     std::fs::write(&second, text.replace("a.sock", "b.sock")).unwrap();
@@ -288,7 +288,7 @@ fn the_work_of_reading_a_config_grows_with_its_length() {
     }
 }
 
-/// Time on a processor that a process has had, ticks; one that has ended and was not waited for has it still.
+/// CPU time of a process, ticks; one that has ended and was not waited for has it still.
 fn cpu_ticks(server: &Server) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.id())).unwrap();
     // Behind the name, which may have blanks: utime and stime are fields 14 and 15.

@@ -1,5 +1,5 @@
-//! What a server tells a service manager, and what it takes from one: a test in its place, with the sockets of
-//! sd_notify(3) and sd_listen_fds(3). And the forms of the log.
+//! Messages to a service manager and sockets from one: a test in its place, with the sockets of sd_notify(3) and
+//! sd_listen_fds(3). And the forms of the log.
 
 use crate::client::Client;
 use crate::server::{Folder, arg, command, ended};
@@ -64,7 +64,7 @@ impl Managed {
         assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, signal) }, 0);
     }
 
-    /// Its end, and what it said on stderr.
+    /// Ends it; returns its stderr.
     fn end(mut self) -> String {
         self.signal(libc::SIGTERM);
         assert!(self.told().0.starts_with("STOPPING=1"));

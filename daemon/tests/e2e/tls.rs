@@ -1,4 +1,4 @@
-//! TLS with clients that nobody here wrote: libnbd (GnuTLS), QEMU, fio; certificates, rotation, users of unix sockets.
+//! TLS with clients that are not ours: libnbd (GnuTLS), QEMU, fio; certificates, rotation, users of unix sockets.
 
 use crate::server::{Folder, Server, arg};
 use mqfq_testing::authority::Authority;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const TLS: &str =
     "[tls]\ncertificate = \"@/server-cert.pem\"\nkey = \"@/server-key.pem\"\nclient-ca = \"@/ca-cert.pem\"\n";
 
-/// Exports a and b of tenants who are the clients a.example and b.example, by TCP on loopback.
+/// Exports a and b of tenants with the clients a.example and b.example, by TCP on loopback.
 fn exports(more: &str) -> String {
     let mut config = format!("{TLS}{more}[device.d]\nkind = \"memory\"\nsize = \"16MiB\"\n");
     for (name, offset) in [("a", 0), ("b", 8)] {
@@ -40,7 +40,7 @@ fn nbds(server: &Server, export: &str, client: &Path) -> String {
     format!("nbds://localhost:{}/{export}?tls-certificates={}", port(server), client.display())
 }
 
-/// How often clients broke a rule, of all addresses.
+/// Number of times that clients broke a rule, at all addresses.
 fn broken(stats: &Value, rule: &str) -> u64 {
     let listeners = stats["listeners"].as_array().unwrap();
     listeners.iter().filter_map(|listener| listener["broken_rules"][rule].as_u64()).sum()
@@ -94,7 +94,7 @@ fn fio_finds_what_it_wrote_under_tls() {
     need!("fio", "setpriv");
     let _machine = machine::shared();
     let (server, _authority, a, _) = server();
-    // libnbd looks into the home of a user who is not root, and fio lets no address say otherwise.
+    // libnbd looks into the home of a user other than root, and fio lets no address say otherwise.
     let home = server.join("home/.pki/libnbd");
     fs::create_dir_all(&home).unwrap();
     for file in ["ca-cert.pem", "client-cert.pem", "client-key.pem"] {
@@ -207,7 +207,7 @@ fn a_reload_of_identities_reaches_the_door_under_tls() {
     let comes_in =
         |server: &Server, client: &Path| run("nbdinfo", &["--size", &nbds(server, "a", client)]).status.success();
     assert!(comes_in(&server, &a) && !comes_in(&server, &b));
-    // Of two the second, of the export's own beside its tenant's, and no more.
+    // In turn the second client comes in, both, neither, the first.
     for (keys, both) in [
         ("identity = [\"cn:x\", \"dns:b.example\"]", [false, true]),
         ("identity = [\"dns:a.example\", \"dns:b.example\"]", [true, true]),

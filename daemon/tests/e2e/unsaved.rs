@@ -69,7 +69,7 @@ fn a_server_with_changes_that_are_not_saved_is_replaced_only_if_they_may_be_lost
     let mut server = server.replace_with(&config, &["--replace", "--discard-unsaved"]);
     assert_eq!(weight(&server), 300);
     assert!(server.note_with("an earlier server had and never saved are lost: ").contains(CHANGE));
-    // What was saved stands in no way.
+    // Saved changes do not hold a replacement up.
     change(&server);
     said(&ctl(&server, &["save"]));
     let server = server.replace(&config.replace("300 #", "400 #"));
@@ -121,7 +121,7 @@ fn ctl_writes_a_change_to_the_file_with_save() {
     assert_eq!(get(&server, "/v1/status")["unsaved"], 0);
     let both = ctl(&server, &["tenant", "set", "web", "--weight", "1", "--save", "--dry-run"]);
     assert_eq!(both.status.code(), Some(2), "{both:?}");
-    // The change is in force, and a file that somebody has changed stays as it is.
+    // The change is in force, and a file that was edited meanwhile stays as it is.
     std::fs::write(server.join("config.toml"), text(&server).replace("weight = 500", "weight = 600")).unwrap();
     let refused = refusal(&ctl(&server, &["tenant", "set", "web", "--weight", "700", "--save"]));
     assert!(refused.contains("the change is in force and not saved: ") && refused.contains("has changed"), "{refused}");
@@ -158,7 +158,7 @@ fn a_server_that_saves_always_writes_each_change_to_its_file_in_every_sandbox() 
         files.sort();
         assert_eq!(files, [".config.toml.unsaved", "config.toml"], "{level}");
 
-        // A file that somebody has changed is not overwritten, and the client is told.
+        // A file that was edited meanwhile is not overwritten, and the client is told.
         std::fs::write(&path, text().replace("400 #", "600 #")).unwrap();
         let (status, applied) = ask(&server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\": 700}"));
         let warning = applied["warnings"][0].as_str().unwrap();

@@ -32,7 +32,7 @@ path = "@/disk"
 kind = "memory"
 size = "16MiB"
 [device.drive]
-kind = "nvme"
+kind = "model"
 preset = "flash-460k"
 size = "16MiB"
 [tenant.t]
@@ -74,7 +74,7 @@ fn works(client: &mut Client, place: u8) {
     assert!(client.read(u64::from(place) * 8192, 8192).unwrap() == bytes);
 }
 
-/// It has been written by [`works`].
+/// Checks that [`works`] has written this place.
 fn has(client: &mut Client, place: u8) {
     assert!(client.read(u64::from(place) * 8192, 8192).unwrap() == pattern(8192, place), "place {place}");
 }
@@ -111,7 +111,7 @@ fn fio_verifies_through_twenty_upgrades() {
         pauses_us.push(server.ready["replaced"]["pause_us"].as_u64().unwrap());
     }
     assert!(fio.try_wait().unwrap().is_none(), "fio ended before the last upgrade");
-    // SAFETY: the child is ours and not yet waited for, so its number is nobody else's.
+    // SAFETY: the child is ours and not yet waited for, so its number is still its own.
     unsafe { libc::kill(fio.id() as libc::pid_t, libc::SIGINT) };
     ended(&mut fio);
     let text = std::fs::read_to_string(aside.join("report")).unwrap();
@@ -211,7 +211,7 @@ fn a_server_that_does_not_come_up_changes_nothing_and_says_why() {
         works(&mut client, 1);
         let said = server.fail_to_replace(&config);
         assert!(said.contains(sentence), "{said}");
-        // Besides what a start says of the drive below the file.
+        // A start may also say something about the drive below the file.
         let sentences: Vec<&str> = said.lines().filter(|line| !line.contains("/sys/block/")).collect();
         assert_eq!(sentences.len(), 1, "{said}");
         has(&mut client, 1);
@@ -228,7 +228,7 @@ fn a_server_that_does_not_come_up_changes_nothing_and_says_why() {
     expect(larger, "device memory had 16777216 bytes there and has 17825792 here");
     // The server has said so too.
     server.note_with("not replaced: device memory had 16777216 bytes there and has 17825792 here");
-    // The file is locked as ever, and the sockets are there.
+    // The file is still locked, and the sockets are there.
     works(&mut connect(&server, "file"), 2);
     let mut server = server.replace(CONFIG);
     has(&mut client, 1);
@@ -305,7 +305,7 @@ fn a_process_of_another_user_neither_reaches_the_socket_for_upgrades_nor_is_hear
     let socket = server.join("upgrade.sock");
     let connect = || user::as_user(1000, 1000, || UnixStream::connect(&socket));
     assert_eq!(connect().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
-    // As if somebody had opened the way to it.
+    // As if the permissions had been opened.
     std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
     let (kind, sentence) = hear(&mut connect().unwrap()).unwrap();
     let refused = "user 1000 may not replace a server of user 0, allowed is that user, or root";
@@ -356,7 +356,7 @@ fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_s
     let _machine = machine::shared();
     let mut server = start();
     let mut client = connect(&server, "file");
-    // Of no version that is known here; the next version knows this one as well.
+    // A process of unknown versions is refused; the next version knows this one as well.
     let (kind, sentence) = hear(&mut meet(&server, 4, 5)).unwrap();
     let sentence = String::from_utf8(sentence).unwrap();
     let expected = "process 7 knows versions 4 to 5 of the state, the server that runs knows 1 to 3";
@@ -365,20 +365,20 @@ fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_s
     let (kind, welcome) = hear(&mut meet(&server, 3, 4)).unwrap();
     assert_eq!((kind, &welcome[..2]), (2, &[0, 3][..]));
     server.note_with("not replaced: process 7 gave up: the other process has ended");
-    // What is no message.
+    // Bytes that are not a message.
     UnixStream::connect(server.join("upgrade.sock")).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     server.note_with("not replaced: the other process does not speak as one of ours");
     // It dies when it has the state.
     works(&mut client, 1);
     let stream = take(&server);
-    // While it has it, the client waits; what it sends is answered by whoever serves then.
+    // While it has it, the client waits; its request is answered by the process that serves then.
     client.send(Request { cookie: 4, length_bytes: 8192, offset_bytes: 8192, ..Request::of(CMD_READ) }, &[]).unwrap();
     drop(stream);
     server.note_with("not replaced: the other process has ended");
     assert_eq!(client.reply().unwrap().cookie, 4);
     client.stream.read_exact(&mut [0; 8192]).unwrap();
     has(&mut client, 1);
-    // It has everything, and says in the end that it does not want it.
+    // It gets everything, and refuses it in the end.
     let mut stream = take(&server);
     say(&mut stream, 3, b"of this reason");
     server.note_with("not replaced: of this reason");
@@ -389,12 +389,12 @@ fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_s
     drop(server.terminate());
 }
 
-/// What a service manager keeps: by name.
+/// Descriptors that a service manager keeps, by name.
 fn stored(socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
     stored_beside(Vec::new(), socket)
 }
 
-/// The same of one that keeps something already, and does one thing that it is told after the other.
+/// [`stored`], where the manager keeps something already and does one thing that it is told after the other.
 fn stored_beside(mut all: Vec<(String, OwnedFd)>, socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
     loop {
         let mut text = [0; 4096];
@@ -447,7 +447,7 @@ fn with_manager() -> (Folder, UnixDatagram) {
     (folder, manager)
 }
 
-/// A server of `folder` as systemd starts it: with what it keeps, from descriptor 3 on.
+/// A server of `folder` as systemd starts it: with the stored descriptors, from number 3 on.
 fn by_manager(folder: Folder, config: &str, kept: Vec<(String, OwnedFd)>, room: &str) -> Server {
     let made = command(&folder, config);
     let mut shell = Command::new("/bin/sh");
@@ -493,12 +493,12 @@ fn a_restart_by_systemd_goes_through_its_descriptor_store() {
     assert_eq!((line["stored"].as_u64(), kept.len()), (Some(12), 12), "{line}");
     // In another order than they came.
     kept.reverse();
-    // Nobody serves; what a client asks now is answered by the next server.
+    // No process serves; a client's request is answered by the next server.
     clients[0]
         .send(Request { cookie: 4, length_bytes: 8192, offset_bytes: 8192, ..Request::of(CMD_READ) }, &[])
         .unwrap();
     let all = kept.len();
-    // The manager has other things to do: more is said than its queue holds, and nobody waits for it.
+    // The manager has other things to do: more is said than its queue holds, and the server does not wait for it.
     let mut server = by_manager(folder, CONFIG, kept, "64");
     let forgotten = removed(&manager, all);
     assert_eq!((forgotten[0].as_str(), forgotten.len()), ("mqfq-state", all));
@@ -508,7 +508,7 @@ fn a_restart_by_systemd_goes_through_its_descriptor_store() {
     clients.iter_mut().for_each(|client| works(client, 2));
     works(&mut connect(&server, "drive"), 3);
     is_held(&server);
-    // A server of the store can be replaced as any other, and its manager knows by whom.
+    // A server of the store can be replaced as any other, and its manager is told the new process.
     server = server.replace(CONFIG);
     let process = format!("MAINPID={}\n", server.id());
     let mut text = [0; 4096];
@@ -532,7 +532,7 @@ fn a_restart_while_systemd_has_not_forgotten_the_last_one_mixes_nothing_up() {
     let (_, folder) = server.leaves();
     let copy = |(name, descriptor): &(String, OwnedFd)| (name.clone(), descriptor.try_clone().unwrap());
     let copies = kept.iter().map(copy).collect();
-    // The manager does something else: in its queue is what it need not keep, and not all of that has room there.
+    // The manager is busy: its queue holds names to forget, and has no room for all of them.
     let server = by_manager(folder, CONFIG, kept, "512");
     clients.iter_mut().for_each(|client| works(client, 2));
     server.signal(libc::SIGTERM);

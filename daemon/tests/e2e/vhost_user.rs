@@ -1,9 +1,9 @@
-//! Disks of virtual machines: the built binary, and virtio-driver, which nobody here wrote, as the guest.
+//! Disks of virtual machines: the built binary, and virtio-driver, which is not ours, as the guest.
 
-use crate::server::{Server, mqfq};
-use std::io::{Read, Write};
+use crate::server::{Folder, Server, arg, ended, mqfq};
+use mqfq_testing::tools::need;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use virtio_driver::{VhostUser, VirtioBlkQueue, VirtioBlkTransport};
 
 const CONFIG: &str = "[device.d]\nkind = \"memory\"\nsize = \"2MiB\"\npolicy = \"mqfq\"\n[tenant.alice]\n\
@@ -13,7 +13,7 @@ const CONFIG: &str = "[device.d]\nkind = \"memory\"\nsize = \"2MiB\"\npolicy = \
 fn a_guest_writes_and_reads_its_disk() {
     let server = Server::start(CONFIG);
     let path = server.join("alice");
-    // All that is offered: it would begin packed rings, which an export must ask for, at base 0 instead of 0x8000.
+    // All that is offered.
     let features = u64::MAX;
     let mut transport: Box<VirtioBlkTransport> = Box::new(VhostUser::new(path.to_str().unwrap(), features).unwrap());
     let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -52,32 +52,30 @@ fn a_guest_writes_and_reads_its_disk() {
     server.terminate();
 }
 
-/// GET_FEATURES says that rings may be packed.
-fn offers_packed_rings(server: &Server) -> bool {
-    let mut socket = UnixStream::connect(server.join("alice")).unwrap();
-    let (get_features, version, payload_bytes) = (1_u32, 1_u32, 0_u32);
-    socket.write_all(&[get_features, version, payload_bytes].map(u32::to_ne_bytes).concat()).unwrap();
-    let (mut header, mut features) = ([0; 12], [0; 8]);
-    socket.read_exact(&mut header).unwrap();
-    socket.read_exact(&mut features).unwrap();
-    u64::from_ne_bytes(features) & 1 << 34 != 0
-}
-
+/// The boot sector ends QEMU with a status of its own.
 #[test]
-fn a_server_that_takes_over_offers_the_rings_of_its_own_config_at_the_same_socket() {
-    let config = |rings: &str| format!("[server]\nupgrade = \"unix:@/upgrade.sock\"\n{CONFIG}rings = \"{rings}\"\n");
-    let mut server = Server::start(&config("split"));
-    assert!(!offers_packed_rings(&server));
-    for rings in ["packed", "split"] {
-        server = server.replace(&config(rings));
-        assert_eq!(offers_packed_rings(&server), rings == "packed");
-    }
+fn seabios_boots_from_a_disk() {
+    need!("qemu-system-x86_64");
+    let folder = Folder::new();
+    // mov al, 0x15; out 0xf4, al; hlt
+    let mut sector = [&[0xb0, 0x15, 0xe6, 0xf4, 0xf4][..], &[0; 505], &[0x55, 0xaa]].concat();
+    sector.resize(1 << 20, 0);
+    std::fs::write(folder.join("disk"), sector).unwrap();
+    let config = CONFIG.replace("kind = \"memory\"\nsize = \"2MiB\"", "kind = \"file\"\npath = \"@/disk\"");
+    let server = Server::start_in(folder, &config);
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-accel", "tcg", "-m", "64M", "-machine", "q35,memory-backend=mem", "-nodefaults", "-display", "none"]);
+    qemu.args(["-object", "memory-backend-memfd,id=mem,size=64M,share=on", "-chardev"]);
+    qemu.arg(format!("socket,id=disk,path={}", arg(&server.join("alice"))));
+    qemu.args(["-device", "vhost-user-blk-pci,chardev=disk", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
+    let mut running = qemu.stdin(Stdio::null()).spawn().unwrap();
+    assert_eq!(ended(&mut running).code(), Some(0x15 << 1 | 1), "no firmware ends with this");
     server.terminate();
 }
 
 #[test]
 fn a_disks_socket_is_one_exports_and_no_tcp() {
-    let folder = mqfq_testing::Folder::new();
+    let folder = Folder::new();
     let check = |config: &str| {
         let path = folder.path().join("config.toml");
         std::fs::write(&path, config.replace('@', folder.path().to_str().unwrap())).unwrap();

@@ -1,4 +1,4 @@
-//! What `mqfq ctl why` says over real sockets, of loads of which the truth is known.
+//! Answers of `mqfq ctl why` over real sockets, about loads of which the truth is known.
 
 use crate::client::{CMD_READ, CMD_WRITE_ZEROES, Client, FLAG_NO_HOLE, Request};
 use crate::server::{Server, mqfq};
@@ -39,7 +39,7 @@ nbd = \"unix:@/spare.sock\"
 /// A verdict is of ten seconds at most, on a machine that may do something else meanwhile.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ends what runs beside a test, however the test ends.
+/// Ends the load beside a test, however the test ends.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -48,27 +48,36 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Keeps so many of these requests in flight.
-fn load(server: &Server, export: &str, depth: u32, request: Request, is_over: &AtomicBool) {
+/// Keeps so many of these requests in flight, and waits for `pause` before each.
+fn paced(server: &Server, export: &str, depth: u32, request: Request, pause: Duration, is_over: &AtomicBool) {
     let mut client = Client::connect(&server.socket(export), export);
     let mut data = vec![0; if request.command == CMD_READ { request.length_bytes as usize } else { 0 }];
     (0..depth).for_each(|_| client.send(request, &[]).unwrap());
     while !is_over.load(Relaxed) {
         assert_eq!(client.reply().expect("an answer").error, 0);
         client.stream.read_exact(&mut data).unwrap();
+        std::thread::park_timeout(pause);
         client.send(request, &[]).unwrap();
     }
+}
+
+/// Keeps so many of these requests in flight.
+fn load(server: &Server, export: &str, depth: u32, request: Request, is_over: &AtomicBool) {
+    paced(server, export, depth, request, Duration::ZERO, is_over);
+}
+
+/// Answer about a tenant or an export.
+fn said(server: &Server, name: &str) -> String {
+    let socket = format!("unix:{}", server.join("control.sock").display());
+    let done = mqfq(&["ctl", "--socket", &socket, "why", name]);
+    String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
 }
 
 #[test]
 fn why_takes_an_export_and_tells_a_cap_from_the_servers_cores_and_from_silence() {
     let server = Server::start(CONFIG);
     let is_over = AtomicBool::new(false);
-    let socket = format!("unix:{}", server.join("control.sock").display());
-    let said = |name: &str| {
-        let done = mqfq(&["ctl", "--socket", &socket, "why", name]);
-        String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
-    };
+    let said = |name: &str| said(&server, name);
     // The worker fills 4 MiB of memory, which is there already, for each 28 bytes that the client sends.
     let fill = Request { length_bytes: 4 << 20, flags: FLAG_NO_HOLE, ..Request::of(CMD_WRITE_ZEROES) };
     Client::connect(&server.socket("pages"), "pages").write(0, &vec![1; 4 << 20]).unwrap();
@@ -92,4 +101,69 @@ fn why_takes_an_export_and_tells_a_cap_from_the_servers_cores_and_from_silence()
     let tenants = [("busy", "pages"), ("capped", "root")];
     tenants.iter().for_each(|(tenant, export)| assert!(said(export).contains(tenant), "{}", said(export)));
     assert!(said("roo").contains("there is no tenant or export roo"), "{}", said("roo"));
+}
+
+/// Modelled drives, slowed so that the server's cores are never the limit.
+fn drives() -> String {
+    let mut config = String::from(
+        "[server]\nworkers = 1\n[control]\nlisten = \"unix:@/control.sock\"\n[group.gold]\n\
+         [tenant.deep]\n[tenant.shallow]\nweight = 300\n[tenant.calm]\n\
+         [tenant.single]\n[tenant.pausing]\n\
+         [tenant.first]\ngroup = \"gold\"\n[tenant.second]\ngroup = \"gold\"\n",
+    );
+    for (device, tenants) in
+        [("a", &["deep", "shallow"][..]), ("b", &["calm", "single", "pausing"]), ("c", &["first", "second"])]
+    {
+        config += &format!(
+            "[device.{device}]\nkind = \"model\"\npreset = \"flash-60k\"\nslowed = 20\nsize = \"16MiB\"\ndepth = 64\n"
+        );
+        for (number, tenant) in tenants.iter().enumerate() {
+            config += &format!(
+                "[export.{tenant}]\ndevice = \"{device}\"\ntenant = \"{tenant}\"\noffset = \"{}MiB\"\nsize = \"4MiB\"\n\
+                 nbd = \"unix:@/{tenant}.sock\"\n",
+                4 * number
+            );
+        }
+    }
+    config
+}
+
+#[test]
+fn why_tells_a_full_drive_a_short_depth_a_group_no_wait_one_request_in_flight_and_a_pause_apart() {
+    let server = Server::start(&drives());
+    let (is_over, is_shallow_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let read = Request { length_bytes: 4096, ..Request::of(CMD_READ) };
+    let all = [
+        "its share while shallow uses its own",
+        "has the device to itself",
+        "client keeps 2.0 requests of 4 KiB in flight, which bring",
+        "its group gold has one share, which",
+        "is served as it asks",
+        "client keeps one request in flight",
+        "client asks for no more: nothing of it is under way",
+    ];
+    std::thread::scope(|scope| {
+        let _over = (Over(&is_over), Over(&is_shallow_over));
+        for (export, depth) in [("deep", 256), ("calm", 2), ("first", 256), ("second", 256)] {
+            let (server, is_over) = (&server, &is_over);
+            scope.spawn(move || load(server, export, depth, read, is_over));
+        }
+        scope.spawn(|| load(&server, "shallow", 2, read, &is_shallow_over));
+        scope.spawn(|| load(&server, "single", 1, read, &is_over));
+        scope.spawn(|| paced(&server, "pausing", 1, read, Duration::from_millis(50), &is_over));
+        let begun = Instant::now();
+        let reaches = |export: &str, words: &str| loop {
+            let verdict = said(&server, export);
+            if verdict.contains(words) {
+                let others = all.iter().filter(|other| **other != words && verdict.contains(**other)).count();
+                assert_eq!(others, 0, "{export}: {verdict}");
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{export}: {verdict}");
+        };
+        let of = [("deep", 0), ("shallow", 2), ("first", 3), ("second", 3), ("calm", 4), ("single", 5), ("pausing", 6)];
+        of.iter().for_each(|&(export, number)| reaches(export, all[number]));
+        is_shallow_over.store(true, Relaxed);
+        reaches("deep", all[1]);
+    });
 }

@@ -46,7 +46,7 @@ const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 /// The alternative names and common names of a certificate, in its order, at most 64 of them.
 pub fn names(certificate: &[u8]) -> Vec<Identity> {
     let mut names = Vec::new();
-    // What was found until something was not understood is what there is.
+    // Names found before the first unreadable field count.
     let _ = collect(certificate, &mut names);
     names.truncate(NAMES_MAX);
     names
@@ -76,7 +76,7 @@ fn collect(certificate: &[u8], names: &mut Vec<Identity>) -> Option<()> {
     (0..4).try_for_each(|_| fields.next().map(drop))?;
     let subject = fields.next_of(tag::SEQUENCE)?;
     common_names(subject, names);
-    // The key, and identifiers that nobody uses.
+    // The key, and identifiers that are unused.
     while let Some((found, value)) = fields.next() {
         if found == tag::EXTENSIONS {
             return extensions(value, names);
@@ -149,7 +149,7 @@ impl<'a> Der<'a> {
         is_simple.then_some((found, value))
     }
 
-    /// The same if it has this tag.
+    /// The next value, if it has this tag.
     fn next_of(&mut self, wanted: u8) -> Option<&'a [u8]> {
         self.next().filter(|(found, _)| *found == wanted).map(|(_, value)| value)
     }

@@ -7,7 +7,7 @@
 //! ```
 //! No I/O: rustls' unbuffered interface, in which the caller owns the buffers. A socket is received from when every
 //! whole record was decrypted, and a record is decrypted when every whole request was taken, so back-pressure goes
-//! through: what a client sends and nobody takes stays in the kernel.
+//! through: bytes of a client that are not taken stay in the kernel.
 //!
 //! # Bounds
 //! | what | bytes | when |
@@ -27,7 +27,7 @@
 //!
 //! # Truncation
 //! A client that leaves without close_notify leaves between two requests or in one; half a request is never executed,
-//! so an end that somebody else made costs what any cut of the connection does. fio and libnbd leave so.
+//! so a forged end does no more harm than a cut of the connection. fio and libnbd leave so.
 
 use super::inbox::Inbox;
 use crate::identity::{Identity, names};
@@ -35,7 +35,7 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Part;
 use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, ReadTraffic, UnbufferedStatus, WriteTraffic};
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const WIRE_BYTES: usize = 32 << 10;
 /// First receive, bytes: a ClientHello.
 const HELLO_BYTES: usize = 4 << 10;
 
-/// What a record carries, bytes: with header, nonce, kind and tag of any cipher it fits a buffer of 16 KiB.
+/// Payload of a record, bytes: with header, nonce, kind and tag of any cipher it fits a buffer of 16 KiB.
 const RECORD_PLAIN_BYTES: usize = RECORD_BYTES - 64;
 
 /// Buffer of a record on its way out, bytes.
@@ -76,7 +76,7 @@ pub fn may_step(turn: u64) -> bool {
     LAST_STEP.replace(Some(turn)) != Some(turn)
 }
 
-/// What came of the bytes so far.
+/// Result of the bytes so far.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Step {
     /// Something was done: perhaps there is plaintext.
@@ -98,13 +98,13 @@ pub struct Channel {
     /// Bytes of an unfinished handshake message are kept in `wire`, in front of what comes.
     is_gathering: bool,
     is_established: bool,
-    /// What the next steps bring, found while something was encrypted: at most what `wire` held.
+    /// Plaintext for the next steps, found during an encryption: at most the bytes of `wire`.
     early: Vec<u8>,
     ended: bool,
     failed: Option<String>,
     /// Its session has failed, and is not called any more.
     is_broken: bool,
-    /// To be sent before anything else.
+    /// Bytes to be sent before all others.
     out: Vec<u8>,
     has_said_goodbye: bool,
 }
@@ -159,7 +159,7 @@ impl Channel {
         self.is_fresh && (self.begins_with_record() || self.is_gathering || self.wire.is_full())
     }
 
-    /// What lies in `wire` begins with a whole record (type, version, length, and so many bytes), or is none.
+    /// `wire` begins with a whole record (type, version, length, and so many bytes), or with no record.
     fn begins_with_record(&self) -> bool {
         match self.wire.unread() {
             [kind, ..] if !RECORD_TYPES.contains(kind) => true,
@@ -186,55 +186,15 @@ impl Channel {
 
     /// Takes at most one record with plaintext, which goes to `plain`.
     pub fn advance(&mut self, plain: &mut Inbox) -> Step {
-        if !self.early.is_empty() {
-            plain.append(&self.early);
-            self.early.clear();
-            return Step::Moved;
-        }
-        if let Some(failed) = self.failed.take() {
-            return Step::Broken(failed);
-        }
-        if self.is_broken {
-            return Step::Broken("it has failed before".to_owned());
-        }
-        if std::mem::take(&mut self.ended) {
-            return Step::Ended;
+        if let Some(step) = self.take_earlier(plain) {
+            return step;
         }
         let step = loop {
-            let UnbufferedStatus { mut discard, state } = self.session.process_tls_records(self.wire.unread_mut());
-            let step = match state {
-                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                    let mut step = Step::Moved;
-                    while let Some(record) = traffic.next_record() {
-                        match record {
-                            Ok(record) => {
-                                discard += record.discard;
-                                plain.append(record.payload);
-                            }
-                            Err(error) => step = Step::Broken(error.to_string()),
-                        }
-                    }
-                    Some(step)
-                }
-                Ok(state) => self.out.take(state).map(|rest| match rest {
-                    Rest::Nothing => {
-                        self.is_fresh = false;
-                        Step::Moved
-                    }
-                    Rest::Ended => Step::Ended,
-                    Rest::Strange => Step::Broken("early data came, which were not offered".to_owned()),
-                }),
-                Err(error) => Some(Step::Broken(error.to_string())),
-            };
-            self.wire.consume(discard);
-            if let Some(step) = step {
+            if let Some(step) = self.process(plain) {
                 break step;
             }
         };
-        self.is_gathering = !self.is_fresh && self.begins_with_record();
-        let step = if self.is_gathering && !self.session.is_handshaking() {
-            // rustls keeps places in `wire`, which is lent to the next receive while replies are encrypted: it panics
-            // at bytes that are not there.
+        let step = if self.gathers_after_handshake() {
             Step::Broken("a message of TLS came in pieces after the handshake".to_owned())
         } else {
             step
@@ -252,6 +212,53 @@ impl Channel {
         step
     }
 
+    /// Next result of earlier steps: bytes found during an encryption, a failure, an end, in this order.
+    fn take_earlier(&mut self, plain: &mut Inbox) -> Option<Step> {
+        if !self.early.is_empty() {
+            plain.append(&self.early);
+            self.early.clear();
+            return Some(Step::Moved);
+        }
+        if let Some(failed) = self.failed.take() {
+            return Some(Step::Broken(failed));
+        }
+        if self.is_broken {
+            return Some(Step::Broken("it has failed before".to_owned()));
+        }
+        std::mem::take(&mut self.ended).then_some(Step::Ended)
+    }
+
+    /// Has the session look at the bytes that came. `None`: it has to look again.
+    fn process(&mut self, plain: &mut Inbox) -> Option<Step> {
+        let UnbufferedStatus { mut discard, state } = self.session.process_tls_records(self.wire.unread_mut());
+        let step = match state {
+            Ok(ConnectionState::ReadTraffic(traffic)) => {
+                match read_records(traffic, &mut discard, |payload| plain.append(payload)) {
+                    Ok(()) => Some(Step::Moved),
+                    Err(error) => Some(Step::Broken(error.to_string())),
+                }
+            }
+            Ok(state) => self.out.take(state).map(|rest| match rest {
+                Rest::Nothing => {
+                    self.is_fresh = false;
+                    Step::Moved
+                }
+                Rest::Ended => Step::Ended,
+                Rest::Strange => Step::Broken("early data came, which were not offered".to_owned()),
+            }),
+            Err(error) => Some(Step::Broken(error.to_string())),
+        };
+        self.wire.consume(discard);
+        step
+    }
+
+    /// Notes whether `wire` keeps a part of a message. After the handshake that is refused: rustls keeps places in
+    /// `wire`, which is lent to the next receive while replies are encrypted, and panics at bytes that are not there.
+    fn gathers_after_handshake(&mut self) -> bool {
+        self.is_gathering = !self.is_fresh && self.begins_with_record();
+        self.is_gathering && !self.session.is_handshaking()
+    }
+
     /// Why nothing more can be encrypted, if that was found by [`Channel::seal`], once.
     pub fn take_failed(&mut self) -> Option<String> {
         self.failed.take()
@@ -266,8 +273,8 @@ impl Channel {
         }
     }
 
-    /// What is sent for `plain`: messages of TLS that wait, and before the handshake is over `plain` in the clear
-    /// before them, after it encrypted behind them.
+    /// Parts to send for `plain`: waiting TLS messages, with `plain` in the clear before them during the handshake,
+    /// encrypted behind them later.
     pub fn seal(&mut self, plain: &[Part]) -> Vec<Part> {
         let mut sealed = Vec::new();
         if !self.is_established || plain.is_empty() {
@@ -275,40 +282,14 @@ impl Channel {
             self.flush(&mut sealed);
             return sealed;
         }
-        let mut gathered = Buffer::new(RECORD_BYTES);
-        let mut gathered_bytes = 0;
         let mut records = Vec::with_capacity(plain.len());
-        self.with_traffic(|traffic| {
-            for part in plain {
-                let mut bytes = part.as_slice();
-                while !bytes.is_empty() {
-                    if gathered_bytes == 0 && bytes.len() >= RECORD_PLAIN_BYTES {
-                        let (now, rest) = bytes.split_at(RECORD_PLAIN_BYTES);
-                        records.push(record(traffic, now)?);
-                        bytes = rest;
-                        continue;
-                    }
-                    let (now, rest) = bytes.split_at(bytes.len().min(RECORD_PLAIN_BYTES - gathered_bytes));
-                    gathered.as_mut_slice()[gathered_bytes..gathered_bytes + now.len()].copy_from_slice(now);
-                    gathered_bytes += now.len();
-                    bytes = rest;
-                    if gathered_bytes == RECORD_PLAIN_BYTES {
-                        records.push(record(traffic, &gathered.as_slice()[..gathered_bytes])?);
-                        gathered_bytes = 0;
-                    }
-                }
-            }
-            if gathered_bytes > 0 {
-                records.push(record(traffic, &gathered.as_slice()[..gathered_bytes])?);
-            }
-            Ok(())
-        });
+        self.with_traffic(|traffic| encrypt(traffic, plain, &mut records));
         self.flush(&mut sealed);
         sealed.append(&mut records);
         sealed
     }
 
-    /// The session's last message, once. False: it was said before, or there is nobody to say it to.
+    /// Queues the session's last message, once. False: it was said before, or no session is established.
     pub fn say_goodbye(&mut self) -> bool {
         if !self.is_established || std::mem::replace(&mut self.has_said_goodbye, true) {
             return false;
@@ -331,55 +312,94 @@ impl Channel {
 
     /// Calls `write` in the state in which something can be encrypted. What lies in front of it is kept for the next
     /// steps.
-    fn with_traffic(
-        &mut self,
-        mut write: impl FnMut(&mut WriteTraffic<'_, rustls::server::ServerConnectionData>) -> Result<(), String>,
-    ) {
+    fn with_traffic(&mut self, mut write: impl FnMut(&mut Traffic<'_>) -> Result<(), String>) {
         if self.is_broken {
             return;
         }
-        loop {
-            // It must see what it keeps the places of, so it looks at whole records, too.
-            let UnbufferedStatus { mut discard, state } = self.session.process_tls_records(self.wire.unread_mut());
-            let mut failed = None;
-            let is_over = match state {
-                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                    failed = write(&mut traffic).err();
-                    true
-                }
-                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                    while let Some(Ok(record)) = traffic.next_record() {
-                        discard += record.discard;
-                        self.early.extend_from_slice(record.payload);
-                    }
-                    false
-                }
-                Ok(state) => match self.out.take(state) {
-                    None => false,
-                    Some(Rest::Ended) => {
-                        self.ended = true;
-                        false
-                    }
-                    Some(Rest::Nothing | Rest::Strange) => {
-                        failed = Some("the session is not one to write to".to_owned());
-                        true
-                    }
-                },
-                Err(error) => {
-                    failed = Some(error.to_string());
-                    true
-                }
-            };
-            self.wire.consume(discard);
-            if let Some(why) = failed {
-                self.failed = Some(why);
-                self.gather_alert();
+        let written = loop {
+            if let Some(written) = self.try_write(&mut write) {
+                break written;
             }
-            if is_over {
-                return;
+        };
+        if let Err(why) = written {
+            self.failed = Some(why);
+            self.gather_alert();
+        }
+    }
+
+    /// Calls `write` if the session is to be written to now. `None`: it is not yet.
+    fn try_write(
+        &mut self,
+        write: &mut impl FnMut(&mut Traffic<'_>) -> Result<(), String>,
+    ) -> Option<Result<(), String>> {
+        // It must see what it keeps the places of, so it looks at whole records, too.
+        let UnbufferedStatus { mut discard, state } = self.session.process_tls_records(self.wire.unread_mut());
+        let written = match state {
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => Some(write(&mut traffic)),
+            Ok(ConnectionState::ReadTraffic(traffic)) => {
+                // An error comes again with the next look.
+                let _ = read_records(traffic, &mut discard, |payload| self.early.extend_from_slice(payload));
+                None
+            }
+            Ok(state) => match self.out.take(state) {
+                None => None,
+                Some(Rest::Ended) => {
+                    self.ended = true;
+                    None
+                }
+                Some(Rest::Nothing | Rest::Strange) => Some(Err("the session is not one to write to".to_owned())),
+            },
+            Err(error) => Some(Err(error.to_string())),
+        };
+        self.wire.consume(discard);
+        written
+    }
+}
+
+/// A session that can be written to.
+type Traffic<'a> = WriteTraffic<'a, rustls::server::ServerConnectionData>;
+
+/// Hands the plaintext of each record to `take`, and counts its bytes as used.
+fn read_records<Data>(
+    mut traffic: ReadTraffic<'_, '_, Data>,
+    discard: &mut usize,
+    mut take: impl FnMut(&[u8]),
+) -> Result<(), rustls::Error> {
+    while let Some(record) = traffic.next_record() {
+        let record = record?;
+        *discard += record.discard;
+        take(record.payload);
+    }
+    Ok(())
+}
+
+/// Encrypts `plain` to `records` of full length, but for the last. Parts of a whole record's length are not copied.
+fn encrypt(traffic: &mut Traffic<'_>, plain: &[Part], records: &mut Vec<Part>) -> Result<(), String> {
+    let mut gathered = Buffer::new(RECORD_BYTES);
+    let mut gathered_bytes = 0;
+    for part in plain {
+        let mut bytes = part.as_slice();
+        while !bytes.is_empty() {
+            if gathered_bytes == 0 && bytes.len() >= RECORD_PLAIN_BYTES {
+                let (now, rest) = bytes.split_at(RECORD_PLAIN_BYTES);
+                records.push(record(traffic, now)?);
+                bytes = rest;
+                continue;
+            }
+            let (now, rest) = bytes.split_at(bytes.len().min(RECORD_PLAIN_BYTES - gathered_bytes));
+            gathered.as_mut_slice()[gathered_bytes..gathered_bytes + now.len()].copy_from_slice(now);
+            gathered_bytes += now.len();
+            bytes = rest;
+            if gathered_bytes == RECORD_PLAIN_BYTES {
+                records.push(record(traffic, &gathered.as_slice()[..gathered_bytes])?);
+                gathered_bytes = 0;
             }
         }
     }
+    if gathered_bytes > 0 {
+        records.push(record(traffic, &gathered.as_slice()[..gathered_bytes])?);
+    }
+    Ok(())
 }
 
 /// `plain` as one record.
@@ -398,7 +418,7 @@ fn record<Data>(traffic: &mut WriteTraffic<'_, Data>, plain: &[u8]) -> Result<Pa
     }
 }
 
-/// What a state says that brings neither plaintext nor anything to send.
+/// Meaning of a state that brings neither plaintext nor bytes to send.
 enum Rest {
     /// More bytes are needed, or something can be sent.
     Nothing,

@@ -27,31 +27,31 @@
 //! | `Open` | client left, disconnected, broke a rule, or would be received from while draining | to `Ending` |
 //! | `Ending` | every request is answered and every reply has left | to `Closed`: the socket is shut down |
 //! | any | the socket is broken, or the time to drain is over | to `Closed` at once; completions are dropped |
-//! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
+//! | any, in the handshake | its time is over | to `Closed` at once: a client that does not speak may not read either |
 //! | any, after it | the client takes nothing, or stops in the middle of a request (`connection/stall.rs`) | the same |
 //!
-//! How it holds still and goes on in another process: `connection/travel.rs`. How it speaks under TLS:
+//! How it holds still and goes on in another process: `connection/handover.rs`. How it speaks under TLS:
 //! `connection/secure.rs`.
 
 mod finish;
+mod handover;
 mod secure;
 mod stall;
-mod travel;
 mod under_way;
 
 use super::channel::{Channel, STANDING_BYTES};
 use super::inbox::Inbox;
 use super::large::{Large, PIECES_EACH, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
+use super::options::{HANDSHAKE_RECEIVE_BYTES, NAMES, NbdOptions};
 use super::reply::Replies;
 use super::rule::{Rule, errno_of_status};
 use super::transmit::{Piece, Request, Taken, Transmission};
 use super::wire::Command;
-use super::{HANDSHAKE_RECEIVE_BYTES, NAMES, NbdOptions};
+use crate::connection_slots::ConnectionSlot;
 use crate::export::{Export, ExportTable};
 use crate::front_end::{LogLine, next_client};
 use crate::memory::Short;
-use crate::places::Place;
 use crate::stats::Counted;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, Event, Label, PackedClient, Refused};
@@ -61,7 +61,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use under_way::{Asked, UnderWay};
+use under_way::{PendingRequest, UnderWay};
 
 /// First receive buffer after the handshake, bytes: three writes of 4 KiB, or several hundred reads.
 const QUIET_RECEIVE_BYTES: usize = 16 << 10;
@@ -96,14 +96,14 @@ mod user {
 /// One client's connection.
 pub struct Connection {
     options: Arc<NbdOptions>,
-    /// Of its label.
+    /// Number in its label.
     number: u64,
-    /// With the socket.
-    place: Place,
-    phase: Phase,
+    /// Its place, which holds the socket.
+    place: ConnectionSlot,
+    phase: ProtocolPhase,
     life: Life,
     inbox: Inbox,
-    /// From STARTTLS on.
+    /// TLS channel, from STARTTLS on.
     channel: Option<Box<Channel>>,
     /// Its TLS handshake waits for another turn.
     awaits_turn: bool,
@@ -139,7 +139,7 @@ pub struct Connection {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ProtocolPhase {
     Negotiating(Negotiation),
     Transmitting(Transmission),
 }
@@ -153,12 +153,12 @@ enum Life {
 
 impl Connection {
     /// A connection on the socket of `place`, at the beginning of its handshake.
-    pub fn new(place: Place, exports: Arc<ExportTable>, options: Arc<NbdOptions>) -> Connection {
+    pub fn new(place: ConnectionSlot, exports: Arc<ExportTable>, options: Arc<NbdOptions>) -> Connection {
         let negotiation = Negotiation::new(exports).with(secure::offered(&options), place.peer());
         Connection {
             number: next_client(),
             place,
-            phase: Phase::Negotiating(negotiation),
+            phase: ProtocolPhase::Negotiating(negotiation),
             life: Life::Open,
             inbox: Inbox::new(options.receive_bytes_max()),
             channel: None,
@@ -204,15 +204,15 @@ impl Connection {
                 return;
             }
             match &mut self.phase {
-                Phase::Negotiating(_) if self.replies.handshake_backs_up() => return,
-                Phase::Negotiating(negotiation) => {
+                ProtocolPhase::Negotiating(_) if self.replies.handshake_backs_up() => return,
+                ProtocolPhase::Negotiating(negotiation) => {
                     let unread = self.inbox.unread();
                     let admit = &mut |export: &Export| self.place.choose(export);
                     let (used, progress) = self.replies.append(|out| negotiation.advance(unread, out, admit));
                     self.inbox.consume(used);
                     self.negotiated(context, progress);
                 }
-                Phase::Transmitting(transmission) => {
+                ProtocolPhase::Transmitting(transmission) => {
                     let (used, taken) = transmission.advance(self.inbox.unread());
                     self.inbox.consume(used);
                     self.taken(context, taken);
@@ -240,7 +240,7 @@ impl Connection {
                 if self.channel.is_some() {
                     transmission.account().stand(STANDING_BYTES);
                 }
-                self.phase = Phase::Transmitting(transmission);
+                self.phase = ProtocolPhase::Transmitting(transmission);
             }
             Progress::Close { broken } => {
                 broken.into_iter().for_each(|rule| self.broke(rule));
@@ -294,8 +294,8 @@ impl Connection {
             return self.read_no_more();
         }
         let wanted_bytes = match &mut self.phase {
-            Phase::Negotiating(_) => HANDSHAKE_RECEIVE_BYTES,
-            Phase::Transmitting(transmission) => {
+            ProtocolPhase::Negotiating(_) => HANDSHAKE_RECEIVE_BYTES,
+            ProtocolPhase::Transmitting(transmission) => {
                 if transmission.payload_missing_bytes() >= DIRECT_BYTES
                     && let Some((buffer, from, to)) = transmission.take_payload()
                 {
@@ -314,7 +314,9 @@ impl Connection {
         self.receiving = false;
         let received_bytes = result.unwrap_or(0);
         match (&mut self.phase, from) {
-            (Phase::Transmitting(transmission), user::PAYLOAD) => transmission.put_payload(buffer, received_bytes),
+            (ProtocolPhase::Transmitting(transmission), user::PAYLOAD) => {
+                transmission.put_payload(buffer, received_bytes)
+            }
             (_, user::WIRE) => self.channel.as_mut().expect("it has lent it").put_back(buffer, received_bytes),
             _ => self.inbox.put_back(buffer, received_bytes),
         }
@@ -332,8 +334,10 @@ impl Connection {
         let is_whole = self.channel.as_ref().is_none_or(|channel| channel.is_between_records());
         let between = is_whole
             && match &self.phase {
-                Phase::Negotiating(negotiation) => negotiation.between_messages(),
-                Phase::Transmitting(transmission) => transmission.between_requests() && self.inbox.unread().is_empty(),
+                ProtocolPhase::Negotiating(negotiation) => negotiation.between_messages(),
+                ProtocolPhase::Transmitting(transmission) => {
+                    transmission.between_requests() && self.inbox.unread().is_empty()
+                }
             };
         if !between {
             self.place.stats().count_broken(Rule::Truncated);
@@ -358,13 +362,13 @@ impl Connection {
         self.broke_because(rule, "");
     }
 
-    /// The same, with the rest of the sentence for the log.
+    /// [`Connection::broke`] with the rest of the sentence for the log.
     fn broke_because(&mut self, rule: Rule, why: &str) {
         self.place.stats().count_broken(rule);
         if let Some(log) = &self.options.listen.log {
             let export = match &self.phase {
-                Phase::Negotiating(_) => None,
-                Phase::Transmitting(transmission) => Some(transmission.session().export.name.as_str()),
+                ProtocolPhase::Negotiating(_) => None,
+                ProtocolPhase::Transmitting(transmission) => Some(transmission.session().export.name.as_str()),
             };
             let whose = export.map_or("in its handshake".to_owned(), |export| format!("of export {export:?}"));
             let text = format!("nbd: closing a connection {whose}: {}: {}{why}", rule.name(), rule.sentence());
@@ -373,7 +377,9 @@ impl Connection {
     }
 
     fn submit(&mut self, context: &mut dyn Context, request: Request) {
-        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("requests come after the handshake") };
+        let ProtocolPhase::Transmitting(transmission) = &self.phase else {
+            unreachable!("requests come after the handshake")
+        };
         let piece_bytes = match request.op {
             Op::Read => transmission.piece_bytes(),
             Op::Discard | Op::WriteZeroes { .. } => RANGE_PIECE_BYTES,
@@ -389,7 +395,7 @@ impl Connection {
     }
 
     fn submit_whole(&mut self, context: &mut dyn Context, request: Request) {
-        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
+        let ProtocolPhase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
         let export = &transmission.session().export;
         let Request { cookie, op, fua, offset_bytes, length_bytes, buffer } = request;
         let buffer = if op == Op::Read { Some(Buffer::new(length_bytes as usize)) } else { buffer };
@@ -400,20 +406,20 @@ impl Connection {
             length_bytes,
             fua,
             buffer,
-            cookie: u64::from(self.under_way.insert(Asked::Whole { cookie, offset_bytes, fua })),
+            cookie: u64::from(self.under_way.insert(PendingRequest::Whole { cookie, offset_bytes, fua })),
         };
         self.hand_over(context, submission);
     }
 
     fn begin_large(&mut self, request: Request) -> u32 {
-        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
+        let ProtocolPhase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
         let Request { cookie, op, fua, offset_bytes, length_bytes, .. } = request;
         let piece_bytes = match op {
             Op::Read | Op::Write => transmission.piece_bytes(),
             _ => RANGE_PIECE_BYTES,
         };
         let large = Box::new(Large::new(op, fua, offset_bytes, length_bytes, piece_bytes));
-        self.under_way.insert(Asked::Large { cookie, large })
+        self.under_way.insert(PendingRequest::Large { cookie, large })
     }
 
     /// Hands over pieces of large requests, as far as there is memory for what they read.
@@ -439,7 +445,7 @@ impl Connection {
                 index += 1;
                 continue;
             };
-            let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
+            let ProtocolPhase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
             let buffer = match large.op {
                 Op::Read => match transmission.account().take(Buffer::memory_bytes(piece.length_bytes)) {
                     Ok(()) => Some(Buffer::new(piece.length_bytes as usize)),
@@ -453,12 +459,12 @@ impl Connection {
     }
 
     fn is_simple(&self) -> bool {
-        matches!(&self.phase, Phase::Transmitting(transmission) if !transmission.session().structured)
+        matches!(&self.phase, ProtocolPhase::Transmitting(transmission) if !transmission.session().structured)
     }
 
     /// Hands over the next piece of a large request.
     fn issue_piece(&mut self, context: &mut dyn Context, place: u32, buffer: Option<Buffer>) {
-        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
+        let ProtocolPhase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
         let export = &transmission.session().export;
         let large = self.under_way.large(place);
         let piece = large.next().expect("the caller has looked");
@@ -497,7 +503,7 @@ impl Connection {
 
     /// The payload memory of `length_bytes` is free.
     fn give(&mut self, length_bytes: u32) {
-        let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
+        let ProtocolPhase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
         transmission.account().give(Buffer::memory_bytes(length_bytes));
     }
 
@@ -507,7 +513,9 @@ impl Connection {
         let piece = (piece >> 32) as u32;
         self.pieces_out -= 1;
         let is_simple = self.is_simple();
-        let Some(Asked::Large { cookie, large }) = self.under_way.get(place) else { unreachable!("the caller looked") };
+        let Some(PendingRequest::Large { cookie, large }) = self.under_way.get(place) else {
+            unreachable!("the caller looked")
+        };
         let offset_bytes = large.ended(piece);
         match (op, status, buffer) {
             (Op::Read, Status::Ok, Some(buffer)) if large.failed().is_none() => {
@@ -540,7 +548,7 @@ impl Connection {
     }
 
     fn hand_over(&mut self, context: &mut dyn Context, submission: Submission) {
-        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
+        let ProtocolPhase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
         let export = &transmission.session().export;
         let Submission { op, offset_bytes, length_bytes, .. } = submission;
         if let Some(status) = export.refusal(op, offset_bytes, length_bytes) {
@@ -554,7 +562,9 @@ impl Connection {
     }
 
     fn refuse(&mut self, cookie: u64, command: Option<Command>, rule: Rule) {
-        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("requests come after the handshake") };
+        let ProtocolPhase::Transmitting(transmission) = &self.phase else {
+            unreachable!("requests come after the handshake")
+        };
         self.place.stats().count_broken(rule);
         self.replies.error(cookie, rule.errno(command, transmission.session().structured), rule.sentence());
     }
@@ -583,7 +593,7 @@ impl Client for Connection {
             Event::Received { user, buffer, result, .. } => self.received(context, user, buffer, result),
             Event::Sent { parts, result, .. } => {
                 let sent = self.replies.end_send(parts);
-                if let Phase::Transmitting(transmission) = &mut self.phase {
+                if let ProtocolPhase::Transmitting(transmission) = &mut self.phase {
                     transmission.replied(sent.replies);
                     transmission.account().give(sent.data_bytes);
                 }
@@ -626,11 +636,11 @@ impl Client for Connection {
             return;
         }
         let place = completion.cookie as u32;
-        if let Some(Asked::Large { .. }) = self.under_way.get(place) {
+        if let Some(PendingRequest::Large { .. }) = self.under_way.get(place) {
             self.piece_ended(context, place, completion);
             return self.pump(context);
         }
-        let Asked::Whole { cookie, offset_bytes, fua } = self.under_way.remove(place) else {
+        let PendingRequest::Whole { cookie, offset_bytes, fua } = self.under_way.remove(place) else {
             unreachable!("asked above")
         };
         let Completion { op, status, length_bytes, buffer, .. } = completion;
@@ -641,7 +651,7 @@ impl Client for Connection {
             }
             (_, Status::Recalled, buffer) => {
                 self.recalled.push_back(Request { cookie, op, fua, offset_bytes, length_bytes, buffer });
-                // Nobody came, and what was on its way back arrives after the end of the pause.
+                // No process took over, and a recalled request arrives after the end of the pause.
                 self.hand_over_recalled(context);
             }
             (op, status, _) => {
@@ -701,7 +711,7 @@ impl Client for Connection {
         self.draining = true;
         // An option that comes later would have to be refused; there is nothing to lose by not waiting for it. A
         // request that comes with the receive in flight is one that was never read.
-        let reads_now = self.receiving || matches!(self.phase, Phase::Negotiating(_));
+        let reads_now = self.receiving || matches!(self.phase, ProtocolPhase::Negotiating(_));
         if self.life == Life::Open && reads_now {
             self.read_no_more();
         }
@@ -740,8 +750,8 @@ impl Client for Connection {
 
     fn label(&self) -> Label {
         let export = match &self.phase {
-            Phase::Negotiating(_) => None,
-            Phase::Transmitting(transmission) => Some(transmission.session().export.id.number()),
+            ProtocolPhase::Negotiating(_) => None,
+            ProtocolPhase::Transmitting(transmission) => Some(transmission.session().export.id.number()),
         };
         Label { client: Some(self.number), export }
     }

@@ -21,7 +21,7 @@ fn long_connection() -> Connection {
 fn connection_to(export: Export, options: NbdOptions) -> Connection {
     let (socket, _) = UnixStream::pair().unwrap();
     let table = Arc::new(ExportTable::new([export]).unwrap());
-    let place = Places::new(&table, &options.listen, Stats::new(&NAMES)).enter(socket.into());
+    let place = ConnectionSlots::new(&table, &options.listen, Stats::new(&NAMES)).enter(socket.into());
     Connection::new(place, table, Arc::new(options))
 }
 

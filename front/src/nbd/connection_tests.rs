@@ -1,11 +1,11 @@
 use super::super::rule::Rule;
 use super::super::wire::{Reader, RequestHeader, option, request};
 use super::*;
+use crate::connection_slots::ConnectionSlots;
 use crate::export::BlockSizes;
 use crate::fake::Peer;
 use crate::front_end::ListenOptions;
 use crate::memory::TenantMemory;
-use crate::places::Places;
 use crate::stats::Stats;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
@@ -15,14 +15,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
+#[path = "connection_handover_tests.rs"]
+mod handover;
 #[path = "connection_handshake_tests.rs"]
 mod handshake;
 #[path = "connection_large_tests.rs"]
 mod large;
 #[path = "connection_tls_tests.rs"]
 pub(super) mod tls;
-#[path = "connection_travel_tests.rs"]
-mod travel;
 
 /// The device is twice as long as the export, which begins in its middle.
 const SIZE: usize = 4 << 20;
@@ -35,7 +35,7 @@ fn table() -> Arc<ExportTable> {
         flow: FlowId(3),
         id: crate::export::ExportId(mqfq_blk::slots::Slot::first(0)),
         tenant: crate::export::TenantId(mqfq_blk::slots::Slot::first(0)),
-        door: crate::export::Door::default(),
+        state: crate::export::ExportState::default(),
         offset_bytes: SIZE as u64,
         size_bytes: SIZE as u64,
         read_only: false,
@@ -53,7 +53,7 @@ fn listen(listen: ListenOptions) -> NbdOptions {
 fn connect_to(exports: Arc<ExportTable>, options: NbdOptions, stats: &Arc<Stats>) -> Peer<Connection> {
     // The socket is only a number here: the fake moves the bytes.
     let (socket, _) = UnixStream::pair().unwrap();
-    let place = Places::new(&exports, &options.listen, stats.clone()).enter(socket.into());
+    let place = ConnectionSlots::new(&exports, &options.listen, stats.clone()).enter(socket.into());
     let connection = Connection::new(place, exports, Arc::new(options));
     Peer::new(connection, 2 * SIZE)
 }
@@ -308,7 +308,7 @@ fn bytes_in_flight_are_bounded() {
 
 #[test]
 fn bytes_of_failed_requests_are_given_back() {
-    // 1 MiB at once. 4 MiB of reads fail, then as many of writes; neither keeps anything from whoever comes next.
+    // 1 MiB at once. 4 MiB of reads fail, then as many of writes; neither keeps memory from later requests.
     let options = listen(ListenOptions { bytes_in_flight_max: 1 << 20, ..ListenOptions::default() });
     let mut peer = structured_with(options, &Stats::new(&NAMES));
     peer.status = Status::Io;
@@ -609,7 +609,7 @@ fn who_stops_in_the_middle_of_a_request_or_takes_no_reply_is_closed_when_its_tim
     // Skipped: beyond the end.
     let half_refused = write(1, SIZE as u64, &[7; 4096])[..4000].to_vec();
     let unread = read(1, 0, 4096);
-    // As long as its replies do not leave, whoever says goodbye is here.
+    // A client that says goodbye stays until its replies leave.
     let unread_end = [read(1, 0, 4096), header(Command::Disconnect, 0, 2, 0, 0)].concat();
     for (said, reads) in [
         (half_header, true),
@@ -649,7 +649,7 @@ fn a_byte_in_time_is_enough_and_who_waits_for_us_or_is_idle_is_left_alone() {
     peer.pass_ns(3600 * SECOND_NS);
     peer.executes = true;
     peer.run();
-    // A tenant that is full: half a request lies in the inbox, and nobody receives.
+    // A tenant that is full: half a request lies in the inbox, and the connection does not receive.
     (peer.fake.staged_max, peer.executes) = (1, false);
     peer.say(&[read(3, 0, 512), read(4, 0, 512), read(5, 0, 512)[..9].to_vec()].concat());
     peer.pass_ns(3600 * SECOND_NS);
@@ -765,7 +765,7 @@ proptest! {
 #[test]
 fn i11_requests_that_came_before_an_export_shrank_end_before_its_new_end() {
     let exports = table();
-    let door = exports.all()[0].door.clone();
+    let state = exports.all()[0].state.clone();
     let mut peer = connect_to(exports, NbdOptions::default(), &Stats::new(&NAMES));
     peer.ask(&structured_handshake());
     // A write whose header is valid, and of whose payload one byte has not come.
@@ -773,7 +773,7 @@ fn i11_requests_that_came_before_an_export_shrank_end_before_its_new_end() {
     let whole = write(1, end - 4096, &[7; 4096]);
     let (most, last) = whole.split_at(whole.len() - 1);
     assert!(peer.ask(most).is_empty());
-    door.resize(end - 4096);
+    state.resize(end - 4096);
     let told = chunks(&peer.ask(last));
     assert_eq!((told[0].0, told[0].2[3]), (1, 28), "ENOSPC, as of a request that came now: {told:?}");
     assert!(peer.fake.store.iter().all(|byte| *byte == 0), "nothing was written");
@@ -781,13 +781,13 @@ fn i11_requests_that_came_before_an_export_shrank_end_before_its_new_end() {
     assert_eq!((told[0].0, told[0].2[3]), (2, 28));
     let told = chunks(&peer.ask(&read(3, end - 4096 - 512, 512)));
     assert_eq!((told[0].0, &told[0].2[8..]), (3, &[0; 512][..]), "inside as ever");
-    door.resize(end);
+    state.resize(end);
     let told = chunks(&peer.ask(&read(4, end - 512, 512)));
     assert_eq!((told[0].0, told[0].2.len()), (4, 8 + 512), "it grew, and the client may use it without asking");
     // A large read of which pieces are left to hand over when the export shrinks.
     peer.executes = false;
     peer.say(&read(5, 0, SIZE as u32));
-    door.resize(512 << 10);
+    state.resize(512 << 10);
     peer.executes = true;
     peer.run();
     assert_eq!(errors(&peer.read), [(5, 22)], "its first pieces came, then an error");

@@ -36,7 +36,7 @@ impl Authority {
         self.sign_as(name, year, None)
     }
 
-    /// The same, with this serial number if there is one.
+    /// Signs with this serial number if there is one.
     fn sign_as(&self, name: &str, year: i32, serial: Option<u64>) -> (String, String) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(year, 12, 31);
@@ -68,7 +68,7 @@ impl Authority {
 static OURS: LazyLock<Authority> = LazyLock::new(Authority::new);
 static OTHERS: LazyLock<Authority> = LazyLock::new(Authority::new);
 
-/// What the server has.
+/// Keys of the server.
 pub(super) static KEYS: LazyLock<Arc<Keys>> = LazyLock::new(|| Keys::new(&material(true)));
 
 fn material(asks: bool) -> Material {
@@ -102,10 +102,10 @@ fn client_config(
 pub struct Tls {
     peer: Peer<Connection>,
     client: ClientConnection,
-    /// What the client's session said at last, if not that all is well.
+    /// Error of the client's session, if it failed.
     error: Option<String>,
     ended: bool,
-    /// What it has decrypted.
+    /// Bytes that it has decrypted.
     plain: Vec<u8>,
 }
 
@@ -125,7 +125,7 @@ impl Tls {
         tls
     }
 
-    /// Bytes go both ways until nobody has any.
+    /// Moves bytes both ways until neither side has any.
     fn exchange(&mut self) {
         loop {
             let mut sent = Vec::new();
@@ -339,10 +339,10 @@ fn a_certificate_that_was_revoked_is_a_strangers_from_the_next_connection_on() {
 #[test]
 fn an_export_of_others_is_not_there_for_any_option() {
     let exports = table();
-    let door = exports.all()[0].door.clone();
+    let state = exports.all()[0].state.clone();
     let answers = |allowed: Option<&str>, name: &[u8]| {
         let identities = allowed.map(|name| Identity::parse(name).unwrap()).into_iter().collect();
-        door.admit(Arc::new(Access { identities, ..Access::default() }));
+        state.admit(Arc::new(Access { identities, ..Access::default() }));
         let peer = connect_to(exports.clone(), tls_options(&KEYS, true), &Stats::new(&NAMES));
         let mut tls = Tls::begin(peer, client_config(Some(&alice()), &[&rustls::version::TLS13]));
         let counted = [&(name.len() as u32).to_be_bytes()[..], name].concat();
@@ -519,7 +519,7 @@ fn each_session_begins_with_a_whole_handshake() {
 #[test]
 fn a_user_of_a_unix_socket_is_still_known_under_tls() {
     let tls = connect_tls(client_config(Some(&alice()), &[&rustls::version::TLS13]));
-    let Phase::Negotiating(negotiation) = &tls.peer.client.phase else { panic!("no export was chosen") };
+    let ProtocolPhase::Negotiating(negotiation) = &tls.peer.client.phase else { panic!("no export was chosen") };
     let peer = negotiation.peer();
     assert!(peer.credentials.is_some() && peer.credentials == tls.peer.client.place.peer().credentials);
     assert!(!peer.names.is_empty(), "and by the names of its certificate");

@@ -1,8 +1,9 @@
 //! NBD as the rest of the product sees it: which addresses it understands, and what listens there.
 
-use super::{Connection, NAMES, NbdOptions};
+use super::connection::Connection;
+use super::options::{NAMES, NbdOptions};
 use crate::export::ExportTable;
-use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, Travelled};
+use crate::front_end::{Address, AddressFault, FrontEnd, HandedOver, ListenOptions, Listener};
 use crate::listener::{MakeConnection, MakeTravelled, SocketListener};
 use crate::socket::{self, SocketAddress};
 use crate::takeover;
@@ -71,13 +72,13 @@ impl Address for NbdAddress {
 
     fn adopt(
         &self,
-        travelled: Travelled,
+        handed_over: HandedOver,
         exports: Arc<ExportTable>,
         options: &ListenOptions,
     ) -> Result<Box<dyn Listener>, String> {
         let options = NbdOptions { listen: options.clone(), ..NbdOptions::default() };
-        let Makers { connection, travelled: make_travelled } = makers(&exports, &options);
-        let listener = SocketListener::adopt(&self.0, travelled, &exports, options.listen, &NAMES, connection)?;
+        let Makers { connection, handed_over: make_travelled } = makers(&exports, &options);
+        let listener = SocketListener::adopt(&self.0, handed_over, &exports, options.listen, &NAMES, connection)?;
         Ok(Box::new(listener.with_travelled(make_travelled)))
     }
 }
@@ -85,7 +86,7 @@ impl Address for NbdAddress {
 /// The two ways to a connection.
 struct Makers {
     connection: MakeConnection,
-    travelled: MakeTravelled,
+    handed_over: MakeTravelled,
 }
 
 fn makers(exports: &Arc<ExportTable>, options: &NbdOptions) -> Makers {
@@ -93,7 +94,7 @@ fn makers(exports: &Arc<ExportTable>, options: &NbdOptions) -> Makers {
     let (of_travelled, with) = (exports.clone(), options.clone());
     Makers {
         connection: Box::new(move |place| Box::new(Connection::new(place, exports.clone(), options.clone()))),
-        travelled: Box::new(move |place, reader| {
+        handed_over: Box::new(move |place, reader| {
             Ok(Box::new(Connection::unpack(place, of_travelled.clone(), with.clone(), reader)?))
         }),
     }
@@ -108,9 +109,9 @@ pub fn listen(
     exports: Arc<ExportTable>,
     options: NbdOptions,
 ) -> Result<SocketListener, String> {
-    let Makers { connection, travelled } = makers(&exports, &options);
+    let Makers { connection, handed_over } = makers(&exports, &options);
     let listener = SocketListener::bind(address, &exports, options.listen, &NAMES, connection)?;
-    Ok(listener.with_travelled(travelled))
+    Ok(listener.with_travelled(handed_over))
 }
 
 #[cfg(test)]

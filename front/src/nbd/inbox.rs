@@ -23,7 +23,7 @@ impl Inbox {
         Inbox { buffer: None, start: 0, end: 0, largest_bytes, overflowing: false }
     }
 
-    /// The same with `unread` bytes, which another process received.
+    /// An inbox with `unread` bytes, which another process received.
     pub fn with(unread: &[u8], largest_bytes: usize) -> Inbox {
         // One more than there are, so that there is room for the next receive.
         let mut buffer = Buffer::new(unread.len() + 1);
@@ -36,7 +36,7 @@ impl Inbox {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer.as_slice()[self.start..self.end])
     }
 
-    /// The same, to be decrypted where they lie.
+    /// Unread bytes, to be decrypted in place.
     pub fn unread_mut(&mut self) -> &mut [u8] {
         self.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer.as_mut_slice()[self.start..self.end])
     }

@@ -16,9 +16,9 @@
 //! A request that fails may have been carried out in part, as with any drive (NBD protocol, "error values", says
 //! nothing of what a failed write left). A flush or FUA covers what was acknowledged, and a failed request is not.
 
-mod travel;
+mod handover;
 
-pub use travel::OPS;
+pub use handover::OPS;
 
 use super::transmit::piece_length;
 use mqfq_blk::buffer::Buffer;
@@ -31,9 +31,9 @@ pub const PIECES_EACH: usize = 2;
 pub const PIECES_ALL_MAX: usize = 64;
 
 /// Pieces of one request that are under way, or ended and not yet taken by its reply, if its connection has no others.
-/// Four of 128 KiB keep a drive of 3 GB/s busy whose reads take 170 us. More would help nobody and wait on the drive
-/// before the next small request of another tenant: on the modelled flash-460k its p99 is 114 us alone, 308 us beside
-/// four and 477 us beside eight, which get 2.5 and 2.7 GB/s.
+/// Four of 128 KiB keep a drive of 3 GB/s busy whose reads take 170 us. More would only wait on the drive before the
+/// next small request of another tenant: on the modelled flash-460k its p99 is 114 us alone, 308 us beside four and
+/// 477 us beside eight, which get 2.5 and 2.7 GB/s.
 pub const PIECES_OUT_MAX: usize = 4;
 
 /// Largest piece of a request without payload (discard, write zeroes), bytes: zeroing so much memory takes a core about
@@ -52,7 +52,7 @@ pub struct NextPiece {
 }
 
 #[derive(Debug, Default)]
-enum Place {
+enum PieceState {
     #[default]
     Free,
     Out {
@@ -80,7 +80,7 @@ pub struct Large {
     piece_bytes: u32,
     /// Bytes of pieces that were handed over.
     issued_bytes: u32,
-    places: [Place; PIECES_OUT_MAX],
+    places: [PieceState; PIECES_OUT_MAX],
     failed: Option<Status>,
     cut: bool,
     /// Bytes that have gone into the stream, if the reply is one.
@@ -101,14 +101,14 @@ impl Large {
         if left_bytes == 0 || self.failed.is_some() || self.cut {
             return None;
         }
-        let place = self.places.iter().position(|place| matches!(place, Place::Free))? as u32;
+        let place = self.places.iter().position(|place| matches!(place, PieceState::Free))? as u32;
         let offset_bytes = self.offset_bytes + u64::from(self.issued_bytes);
         Some(NextPiece { place, offset_bytes, length_bytes: piece_length(offset_bytes, left_bytes, self.piece_bytes) })
     }
 
     /// Pieces of it that were handed over and have not been taken by its reply.
     pub fn pieces_out(&self) -> usize {
-        self.places.iter().filter(|place| !matches!(place, Place::Free)).count()
+        self.places.iter().filter(|place| !matches!(place, PieceState::Free)).count()
     }
 
     /// It may have one more under way, where its connection has `all`.
@@ -118,7 +118,7 @@ impl Large {
 
     /// `piece` was handed over.
     pub fn issued(&mut self, piece: NextPiece) {
-        self.places[piece.place as usize] = Place::Out { offset_bytes: piece.offset_bytes };
+        self.places[piece.place as usize] = PieceState::Out { offset_bytes: piece.offset_bytes };
         self.issued_bytes += piece.length_bytes;
     }
 
@@ -133,7 +133,7 @@ impl Large {
     /// If the place is not under way: a piece would have ended twice.
     pub fn ended(&mut self, place: u32) -> u64 {
         match std::mem::take(&mut self.places[place as usize]) {
-            Place::Out { offset_bytes } => offset_bytes,
+            PieceState::Out { offset_bytes } => offset_bytes,
             other => panic!("piece {place} ended, and was {other:?}"),
         }
     }
@@ -164,12 +164,12 @@ impl Large {
         // A write that failed is answered when all of it has come, or the client would not listen.
         let all_issued = self.issued_bytes == self.length_bytes || self.cut;
         let no_more = all_issued || (self.failed.is_some() && self.op != Op::Write);
-        no_more && !self.places.iter().any(|place| matches!(place, Place::Out { .. }))
+        no_more && !self.places.iter().any(|place| matches!(place, PieceState::Out { .. }))
     }
 
     /// Keeps what was read until its turn in the stream.
     pub fn keep(&mut self, place: u32, offset_bytes: u64, length_bytes: u32, buffer: Buffer) {
-        self.places[place as usize] = Place::Ready { offset_bytes, length_bytes, buffer };
+        self.places[place as usize] = PieceState::Ready { offset_bytes, length_bytes, buffer };
     }
 
     /// The stream has begun.
@@ -177,12 +177,15 @@ impl Large {
         self.streamed_bytes > 0
     }
 
-    /// What is next in the stream, if it was read; and whether it is the last.
+    /// Next piece of the stream, if it was read; and whether it is the last.
     pub fn next_in_stream(&mut self) -> Option<(u32, Buffer, bool)> {
         let next_bytes = self.offset_bytes + u64::from(self.streamed_bytes);
-        let is_next =
-            |place: &&mut Place| matches!(place, Place::Ready { offset_bytes, .. } if *offset_bytes == next_bytes);
-        let Place::Ready { length_bytes, buffer, .. } = std::mem::take(self.places.iter_mut().find(is_next)?) else {
+        let is_next = |piece: &&mut PieceState| match piece {
+            PieceState::Ready { offset_bytes, .. } => *offset_bytes == next_bytes,
+            _ => false,
+        };
+        let PieceState::Ready { length_bytes, buffer, .. } = std::mem::take(self.places.iter_mut().find(is_next)?)
+        else {
             unreachable!("found as such")
         };
         self.streamed_bytes += length_bytes;
@@ -192,7 +195,7 @@ impl Large {
     /// Takes what was read and will not be sent.
     pub fn take_ready(&mut self) -> impl Iterator<Item = Buffer> + '_ {
         self.places.iter_mut().filter_map(|place| match std::mem::take(place) {
-            Place::Ready { buffer, .. } => Some(buffer),
+            PieceState::Ready { buffer, .. } => Some(buffer),
             other => {
                 *place = other;
                 None

@@ -1,4 +1,4 @@
-//! NBD: network block devices, for fio, QEMU, nbdcopy, the kernel and everybody else who speaks it.
+//! NBD: network block devices, for fio, QEMU, nbdcopy, the kernel and other clients.
 //!
 //! `docs/use/nbd.md` says what is spoken and what is refused. The parts, from the socket inwards:
 //!
@@ -12,18 +12,23 @@
 //! | `large` | how does a long request go in pieces? |
 //! | [`validate`] | is this request one that we execute? |
 //! | [`reply`] | how do answers become one send? |
+//! | `options` | which limits has a connection, and how are its counters called? |
 //! | [`rule`], [`wire`] | names of all rules; numbers of the protocol |
 //!
-//! Who may stay and who has to go ([`crate::places`]), memory ([`crate::memory`]) and counters ([`crate::stats`]) are
-//! as for every front end. Everything between `negotiate` and `wire` is free of I/O and of time: tests and fuzzers
-//! drive it with bytes.
+//! Places ([`crate::connection_slots`]), memory ([`crate::memory`]) and counters ([`crate::stats`]) are as for every
+//! front end.
+//! Everything between `negotiate` and `wire` is free of I/O and of time: tests and fuzzers drive it with bytes.
 
+#[cfg(feature = "tls")]
 pub mod channel;
+#[cfg(not(feature = "tls"))]
+pub use crate::tls as channel;
 pub mod connection;
 mod front_end;
 pub mod inbox;
 mod large;
 pub mod negotiate;
+mod options;
 pub mod reply;
 pub mod rule;
 pub mod transmit;
@@ -32,78 +37,4 @@ pub mod wire;
 
 pub use connection::Connection;
 pub use front_end::{Nbd, listen};
-
-use crate::export::Export;
-use crate::front_end::ListenOptions;
-use crate::memory::PIECE_BYTES_MAX;
-use crate::places::HANDSHAKES_MAX;
-use crate::stats::{Names, names_of};
-use mqfq_blk::buffer::ALIGNMENT_BYTES;
-use rule::Rule;
-use transmit::Limits;
-use wire::Command;
-
-/// What its counters are called: requests by command (unknown commands together), rules by [`Rule`].
-pub static NAMES: Names = Names {
-    front_end: "nbd",
-    requests: &{
-        let mut names = ["unknown"; Command::ALL.len() + 1];
-        let mut place = 0;
-        while place < Command::ALL.len() {
-            names[place] = Command::ALL[place].name();
-            place += 1;
-        }
-        names
-    },
-    rules: names_of!(Rule),
-    crowded_out: Rule::HandshakeCrowdedOut as usize,
-    handshakes_max: HANDSHAKES_MAX,
-    own: &[],
-};
-
-/// Limits and habits of one listener.
-#[derive(Clone, Debug)]
-pub struct NbdOptions {
-    /// As for every front end.
-    pub listen: ListenOptions,
-    /// Requests of one connection whose replies have not left, at least 1. Default 256.
-    pub requests_in_flight_max: usize,
-    /// Largest piece in which a payload is received, executed and answered, bytes: a power of two, at least 4096.
-    /// Default [`PIECE_BYTES_MAX`].
-    pub piece_bytes: u32,
-    /// Largest receive buffer of a connection, bytes, at least 4096. A connection has 4 KiB during the handshake,
-    /// 16 KiB then, and this much once it fills those. Default 128 KiB.
-    pub receive_buffer_bytes: usize,
-}
-
-/// Receive buffer of the handshake, bytes.
-const HANDSHAKE_RECEIVE_BYTES: usize = ALIGNMENT_BYTES;
-
-impl NbdOptions {
-    /// What one connection of `export` may have under way.
-    fn limits(&self, export: &Export) -> Limits {
-        let block = export.block;
-        let payload_bytes_max = 1 << block.payload_bytes_max.ilog2();
-        Limits {
-            requests_max: self.requests_in_flight_max.max(1),
-            bytes_max: self.listen.bytes_in_flight_max_now(),
-            piece_bytes: self.piece_bytes.min(payload_bytes_max).max(block.min_bytes),
-        }
-    }
-
-    /// Largest receive buffer, bytes, in the handshake and after it.
-    fn receive_bytes_max(&self) -> usize {
-        self.receive_buffer_bytes.max(HANDSHAKE_RECEIVE_BYTES)
-    }
-}
-
-impl Default for NbdOptions {
-    fn default() -> Self {
-        NbdOptions {
-            listen: ListenOptions::default(),
-            requests_in_flight_max: 256,
-            piece_bytes: PIECE_BYTES_MAX,
-            receive_buffer_bytes: 128 << 10,
-        }
-    }
-}
+pub use options::{NAMES, NbdOptions};

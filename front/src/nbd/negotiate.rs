@@ -25,7 +25,7 @@
 //! An export that the client may not have ([`crate::identity`]) is not there for it: no option answers otherwise than
 //! for a name that no export has.
 
-mod travel;
+mod handover;
 
 use super::rule::Rule;
 use super::validate::Session;
@@ -45,18 +45,18 @@ pub const HANDSHAKE_BYTES_MAX: usize = 1 << 20;
 /// Options of one handshake. More are closed.
 pub const OPTIONS_MAX: u32 = 1024;
 
-/// Whether a client may have this export now. Asked when it has chosen one that there is, and if the answer is true,
-/// that is its last option.
+/// Whether a client may have this export now. Asked when it has chosen an existing one; if true, that was its last
+/// option.
 pub type Admit<'a> = &'a mut dyn FnMut(&Export) -> bool;
 
-/// What came of the bytes so far.
+/// Result of the bytes so far.
 #[derive(Debug)]
 pub enum Progress {
     /// Every byte was used; the message is not whole.
     More,
     /// One message was taken, and answered if it was an option. Call again.
     Answered {
-        /// The rule for whose sake it was refused.
+        /// Rule that refused the option, if any did.
         refused: Option<Rule>,
     },
     /// TLS follows: the answer leaves in the clear, and nothing after it.
@@ -70,7 +70,7 @@ pub enum Progress {
     },
 }
 
-/// How a connection stands to TLS.
+/// TLS of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tls {
     /// The address has none (NOTLS).
@@ -79,7 +79,7 @@ pub enum Tls {
     Offered,
     /// The client must begin it (FORCEDTLS).
     Required,
-    /// It is there.
+    /// The connection is under TLS.
     On,
 }
 
@@ -95,7 +95,7 @@ pub struct Negotiation {
     fixed_newstyle: bool,
     no_zeroes: bool,
     structured: bool,
-    /// For which export base:allocation was chosen.
+    /// Export for which base:allocation was chosen.
     block_status_of: Option<Arc<Export>>,
     options: u32,
     bytes_left: usize,
@@ -134,7 +134,7 @@ impl Negotiation {
         }
     }
 
-    /// The same with `peer`, at an address of this kind.
+    /// Returns this negotiation with `peer`, at an address of this kind.
     #[must_use]
     pub fn with(self, tls: Tls, peer: Peer) -> Negotiation {
         Negotiation { tls, peer, ..self }
@@ -146,7 +146,7 @@ impl Negotiation {
         (self.structured, self.block_status_of) = (false, None);
     }
 
-    /// Who the client is.
+    /// The client's identity.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -333,7 +333,7 @@ impl Negotiation {
 
     /// Answers LIST with the next export that is there for the client, or ends the list.
     fn list_next(&mut self, out: &mut Vec<u8>) {
-        let is_there = |export: &Arc<Export>| !export.door.is_closed() && export.door.admits(&self.peer);
+        let is_there = |export: &Arc<Export>| !export.state.is_closed() && export.state.admits(&self.peer);
         let mut left = self.listing.iter_mut().flat_map(|listing| std::iter::from_fn(|| listing.pop_front()));
         match left.find(is_there) {
             Some(export) => {
@@ -429,14 +429,14 @@ impl Negotiation {
             return Err(bad);
         }
         let export = self.exports.lookup(name).ok_or((option_reply::ERR_UNKNOWN, Rule::UnknownExport))?;
-        if !export.door.admits(&self.peer) {
+        if !export.state.admits(&self.peer) {
             return Err((option_reply::ERR_UNKNOWN, Rule::ForbiddenExport));
         }
         Ok(export)
     }
 
     fn session(&self, export: Arc<Export>) -> Session {
-        // Of another list of exports, if it was replaced in between, it is another piece of memory.
+        // Not compared by pointer: if the list of exports was replaced, the same export has another address.
         let is_chosen = |chosen: &Arc<Export>| (chosen.id, &chosen.name) == (export.id, &export.name);
         let block_status = self.block_status_of.as_ref().is_some_and(is_chosen);
         Session { export, structured: self.structured, block_status }
@@ -456,7 +456,7 @@ fn refuse(option: u32, (kind, rule): Refusal, out: &mut Vec<u8>) -> Progress {
     Progress::Answered { refused: Some(rule) }
 }
 
-/// What the export can do, for a client that agreed on this session.
+/// Flags of the export's abilities, for a client that agreed on this session.
 ///
 /// CAN_MULTI_CONN is true of every export: a flush is a flush of the device, so it covers what was answered on any
 /// connection, and a FUA write is stable for all of them.

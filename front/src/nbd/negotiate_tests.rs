@@ -20,7 +20,7 @@ fn export(name: &str, size_bytes: u64) -> Export {
         flow: FlowId(0),
         id: crate::export::ExportId(Slot::first(u32::from(name == "b"))),
         tenant: crate::export::TenantId(Slot::first(u32::from(name == "b"))),
-        door: crate::export::Door::default(),
+        state: crate::export::ExportState::default(),
         offset_bytes: 0,
         size_bytes,
         read_only: false,
@@ -37,7 +37,7 @@ fn table() -> Arc<ExportTable> {
     let first = Export { description: "first".to_owned(), ..export("a", MIB) };
     let second = Export { read_only: true, block, ..export("b", 2 * MIB) };
     let gone = export("gone", MIB);
-    gone.door.close();
+    gone.state.close();
     Arc::new(ExportTable::new([first, second, gone]).unwrap())
 }
 
@@ -101,7 +101,7 @@ fn run_cut(input: &[u8], cuts: &[usize]) -> Outcome {
     run_admitting(input, cuts, &mut |_| true)
 }
 
-/// The same, where `admit` says which exports may be had.
+/// [`run_cut`], where `admit` says which exports may be had.
 fn run_admitting(input: &[u8], cuts: &[usize], admit: Admit<'_>) -> Outcome {
     let mut negotiation = Negotiation::new(table());
     let mut outcome = Outcome { answers: Vec::new(), refused: Vec::new(), left: Vec::new(), end: End::Waiting };
@@ -512,7 +512,7 @@ proptest! {
 
 #[test]
 fn an_export_that_may_not_be_had_is_refused_and_the_next_one_is_not() {
-    // Of "a", nobody may have one more connection. To ask about it is no choice.
+    // "a" may have no more connections. An INFO about it is not a choice.
     let mut asked = Vec::new();
     let mut admit = |export: &Export| {
         asked.push(export.name.clone());

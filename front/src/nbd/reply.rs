@@ -20,7 +20,7 @@
 //! gathered: [ header ][ piece 0 ][ piece 1 ] …            behind: [ header header ][ data ] …
 //! ```
 
-mod travel;
+mod handover;
 
 use super::wire::{self, Errno, chunk, put_chunk, put_last_chunk, put_simple_reply};
 use mqfq_blk::buffer::Buffer;
@@ -35,7 +35,7 @@ const SEND_BYTES_MAX: usize = CLIENT_BYTES as usize;
 /// Vectors kept for headers; more come only from a burst of reads longer than any queue in the field.
 const SPARE_MAX: usize = 256;
 
-/// Largest vector kept for headers, bytes: the headers of several hundred replies. A long list of exports is let go.
+/// Largest vector kept for headers, bytes: the headers of several hundred replies. A long list of exports is freed.
 const SPARE_BYTES_MAX: usize = 16 << 10;
 
 /// Answers of the handshake that may wait before no more options are read, bytes. As many again may be in a send.
@@ -45,7 +45,7 @@ const HANDSHAKE_UNSENT_BYTES_MAX: usize = 16 << 10;
 /// that we know: devices do not tell which of their bytes are holes.
 const ALLOCATED_DATA: u32 = 0;
 
-/// What a send carried.
+/// Content of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sent {
     /// Replies to requests.
@@ -66,17 +66,17 @@ impl Sent {
 pub struct Replies {
     structured: bool,
     gathered: Gathered,
-    /// A simple reply is being streamed: what is not of it waits in `behind`.
+    /// A simple reply is being streamed: other replies wait in `behind`.
     streaming: bool,
     behind: Gathered,
-    /// What the send in flight carries.
+    /// Content of the send in flight.
     sending: Option<Sent>,
     spare_bytes: Vec<Vec<u8>>,
     spare_parts: Vec<Part>,
 }
 
 impl Replies {
-    /// Nothing gathered, simple replies.
+    /// Empty, for simple replies.
     pub fn new() -> Replies {
         Replies::default()
     }
@@ -99,7 +99,7 @@ impl Replies {
         result
     }
 
-    /// Where the next reply goes.
+    /// Buffers that the next reply goes to.
     fn target(&mut self) -> (&mut Gathered, &mut Vec<Vec<u8>>) {
         match self.streaming {
             false => (&mut self.gathered, &mut self.spare_bytes),
@@ -192,7 +192,7 @@ impl Replies {
         self.target().0.ends_reply();
     }
 
-    /// What to send now, unless a send is in flight or nothing is gathered: everything, or as many parts as have
+    /// Parts to send now, unless a send is in flight or nothing is gathered: all of them, or as many as have
     /// `SEND_BYTES_MAX`, and one at least.
     pub fn begin_send(&mut self) -> Option<Vec<Part>> {
         if self.sending.is_some() || self.gathered.is_empty() {
@@ -203,7 +203,7 @@ impl Replies {
         Some(parts)
     }
 
-    /// The same for a connection under TLS: `seal` makes of what would be sent what is sent, also of nothing.
+    /// [`Replies::begin_send`] under TLS: `seal` turns the plain parts into the parts to send, also if there are none.
     pub fn begin_sealed_send(&mut self, seal: impl FnOnce(&[Part]) -> Vec<Part>) -> Option<Vec<Part>> {
         if self.sending.is_some() {
             return None;

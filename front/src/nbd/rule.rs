@@ -166,7 +166,7 @@ impl Rule {
         }
     }
 
-    /// For the client's user.
+    /// Sentence for the client's user.
     pub const fn sentence(self) -> &'static str {
         match self {
             Rule::UnknownClientFlags => "the client set handshake flags that were not offered",
@@ -183,7 +183,7 @@ impl Rule {
             Rule::OptionMalformed => "the option's data do not have the form that the protocol gives them",
             Rule::OptionTakesNoData => "the option takes no data",
             Rule::BadExportName => "an export name is UTF-8 without NUL, of at most 4096 bytes",
-            // One sentence for both: who may not have an export does not learn that there is one.
+            // One sentence for both: a client that may not have an export does not learn that there is one.
             Rule::UnknownExport | Rule::ForbiddenExport => "there is no export of that name here",
             Rule::TlsRequired => "this address needs TLS first",
             Rule::TlsAlready => "the connection is under TLS already",
@@ -208,9 +208,9 @@ impl Rule {
         }
     }
 
-    /// What a request that broke this rule is answered with. Source: NBD protocol, "error values": a write past the
-    /// end is ENOSPC and any other range EINVAL; a change of a read-only export is EPERM; a read too long may be
-    /// EOVERFLOW, but only where the don't-fragment flag exists, that is with structured replies.
+    /// Error answered to a request that broke this rule. Source: NBD protocol, "error values": a write past the end is
+    /// ENOSPC and any other range EINVAL; a change of a read-only export is EPERM; a read too long may be EOVERFLOW,
+    /// but only where the don't-fragment flag exists, that is with structured replies.
     pub fn errno(self, command: Option<Command>, structured: bool) -> Errno {
         match (self, command) {
             (Rule::ReadOnly, _) => Errno::Perm,
@@ -222,12 +222,12 @@ impl Rule {
     }
 }
 
-/// What a request is answered with that the device could not do; `None` for success. The protocol has no number for an
+/// Error answered to a request that the device could not do; `None` for success. The protocol has no number for an
 /// operation that a device lacks: ENOTSUP is kept for zeroing that would be slow.
 pub fn errno_of_status(status: Status) -> Option<Errno> {
     match status {
         Status::Ok => None,
-        // A client that takes nothing back is given nothing back.
+        // A request is never recalled to a client that takes none back.
         Status::Io | Status::TimedOut | Status::Recalled => Some(Errno::Io),
         Status::NoSpace => Some(Errno::NoSpc),
         Status::Invalid | Status::Unsupported => Some(Errno::Inval),

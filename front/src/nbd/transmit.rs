@@ -25,7 +25,7 @@
 //! memory of its payload until the caller gives it back to the [`Account`]. Past the limits nothing is taken, so a
 //! client that does not read its replies stops only itself. One request or piece always fits.
 
-mod travel;
+mod handover;
 
 use super::rule::Rule;
 use super::validate::{Action, Session, validate};
@@ -38,7 +38,7 @@ use mqfq_blk::request::Op;
 /// client may send unasked, because libnbd and fio go up to 64 MiB.
 pub const SKIPPED_BYTES_MAX: u32 = 64 << 20;
 
-/// What one connection may have under way.
+/// Limits of the requests that one connection has under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Requests without a sent reply, at least 1.
@@ -60,7 +60,7 @@ pub fn piece_length(offset_bytes: u64, left_bytes: u32, piece_bytes: u32) -> u32
 pub struct Request {
     /// The client's name for it.
     pub cookie: u64,
-    /// What to do.
+    /// Operation.
     pub op: Op,
     /// Stable before the reply.
     pub fua: bool,
@@ -85,7 +85,7 @@ pub struct Piece {
     pub is_last: bool,
 }
 
-/// What came of the bytes.
+/// Result of the bytes.
 #[derive(Debug)]
 pub enum Taken {
     /// More bytes are needed than those given.
@@ -112,9 +112,9 @@ pub enum Taken {
     Refused {
         /// The client's name for it.
         cookie: u64,
-        /// If known.
+        /// Command, if known.
         command: Option<Command>,
-        /// What it broke.
+        /// Rule that it broke.
         rule: Rule,
     },
     /// The client is done: answer what is under way, then close.
@@ -158,7 +158,7 @@ struct Payload {
     offset_bytes: u64,
     length_bytes: u32,
     filled_bytes: usize,
-    /// Of a large write: bytes that follow this piece. `None`: a write that is one piece.
+    /// Bytes of a large write that follow this piece. `None`: a write of one piece.
     after_bytes: Option<u32>,
     memory: Memory,
 }
@@ -166,7 +166,7 @@ struct Payload {
 /// Where the buffer of a payload is.
 #[derive(Debug)]
 enum Memory {
-    /// None was taken yet.
+    /// No buffer was taken yet.
     None,
     Here(Buffer),
     /// The caller has it.
@@ -187,7 +187,7 @@ impl Transmission {
         Transmission { session, limits, stage: Stage::Header, requests: 0, account }
     }
 
-    /// What was agreed on.
+    /// Session agreed on.
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -271,7 +271,7 @@ impl Transmission {
             self.stage = Stage::Over;
             return Some(Taken::Disconnect);
         }
-        // What is refused counts as well: its reply waits for the client like any other.
+        // A refused request counts as well: its reply waits for the client like any other.
         if self.requests >= self.limits.requests_max {
             return Some(Taken::Full);
         }

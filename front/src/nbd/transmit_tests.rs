@@ -24,7 +24,7 @@ fn session() -> Session {
         flow: FlowId(0),
         id: crate::export::ExportId(mqfq_blk::slots::Slot::first(0)),
         tenant: crate::export::TenantId(mqfq_blk::slots::Slot::first(0)),
-        door: crate::export::Door::default(),
+        state: crate::export::ExportState::default(),
         offset_bytes: 0,
         size_bytes: 128 * MIB,
         read_only: false,
@@ -46,7 +46,7 @@ fn write(cookie: u64, offset_bytes: u64, payload: &[u8]) -> Vec<u8> {
     [header(Command::Write, cookie, offset_bytes, payload.len() as u32), payload.to_vec()].concat()
 }
 
-/// What was taken, in words that can be compared.
+/// `taken` in words that can be compared.
 fn told(taken: &Taken) -> String {
     match taken {
         Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer }) => {
@@ -216,7 +216,7 @@ fn a_large_request_takes_no_memory_when_it_is_announced() {
     assert!(matches!(transmission.advance(&header(Command::Write, 9, 0, 32 << 20)), (28, Taken::LargeWrite(_))));
     assert_eq!(transmission.under_way(), (10, 0));
     assert!(transmission.take_payload().is_none(), "there is no buffer to receive into");
-    // The first piece has a buffer once somebody asks for more, and then no other has one until it has come.
+    // The first piece gets a buffer at the next call, and no other gets one until it has come.
     assert!(matches!(transmission.advance(&[]), (0, Taken::More)));
     assert_eq!(transmission.under_way(), (10, 128 << 10));
     assert!(matches!(transmission.advance(&[7; 1000]), (1000, Taken::More)));

@@ -10,7 +10,7 @@ use crate::export::Export;
 use mqfq_blk::request::Op;
 use std::sync::Arc;
 
-/// What the handshake agreed on.
+/// Agreement of the handshake.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// The export chosen.
@@ -21,12 +21,12 @@ pub struct Session {
     pub block_status: bool,
 }
 
-/// What a valid request wants done.
+/// Action that a valid request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A request for the device.
     Execute {
-        /// What to do.
+        /// Operation.
         op: Op,
         /// Stable before the reply. Set only on operations that change data: elsewhere the flag is allowed and means
         /// nothing.
@@ -116,7 +116,7 @@ mod tests {
             flow: FlowId(0),
             id: crate::export::ExportId(mqfq_blk::slots::Slot::first(0)),
             tenant: crate::export::TenantId(mqfq_blk::slots::Slot::first(0)),
-            door: crate::export::Door::default(),
+            state: crate::export::ExportState::default(),
             offset_bytes: 0,
             size_bytes: MIB,
             read_only: false,

@@ -7,13 +7,13 @@
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Then, and before each option: "IHAVEOPT".
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Before each reply to an option.
+/// Magic before each reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Before each request.
+/// Magic before each request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Before each simple reply.
+/// Magic before each simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Before each structured reply chunk.
+/// Magic before each structured reply chunk.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// Bytes of the client's flags.
@@ -97,7 +97,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// Flags of an export's abilities.
 pub mod transmission {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -145,7 +145,7 @@ pub mod chunk {
 
 /// The one metadata context we know.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// Our number for it.
+/// Our number for base:allocation.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
 /// Commands that the protocol defines.
@@ -188,7 +188,7 @@ impl Command {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// For logs and metrics.
+    /// Name in logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Command::Read => "read",
@@ -358,7 +358,8 @@ mod tests {
 
     #[test]
     fn another_magic_is_not_a_request() {
-        // The magic of extended requests, which nobody negotiated.
+        // The magic of extended requests, which were not negotiated.
+
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&0x21e4_1c71_u32.to_be_bytes());
         assert_eq!(RequestHeader::decode(&bytes), None);

@@ -73,8 +73,8 @@ fn about(file: impl AsFd) -> Option<(u64, u64)> {
     rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Who has locked it, where the kernel tells: a process of another namespace is not there, and some file systems have
-/// other numbers there. Source: `lock_get_status` of Linux, `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+/// Process that has locked it, where the kernel tells: processes of other namespaces are missing, and some file systems
+/// have other numbers. Source: `lock_get_status` of Linux, `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
 fn holder(file: &File) -> Option<u32> {
     let (device, inode) = about(file)?;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -40,23 +40,23 @@ const PAGE_BYTES: u32 = 4096;
 /// Between two looks at a device that another process still serves.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// So many looks at a device that is deleted and not gone, before it is said who is waited for: a second's.
+/// Looks at a device that is deleted and not gone before its users are logged: a second's.
 const LOOKS_IN_SILENCE: u32 = 20;
 
-/// Between two looks whether the address has another export.
+/// Time between two looks for another export of the address.
 const LOOK_AT_TABLE: Duration = Duration::from_millis(200);
 
 /// Between two looks at the export's size.
 const LOOK_AT_SIZE: Duration = Duration::from_secs(1);
 
-/// What a server that is gone leaves behind.
+/// State that a server leaves behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recovery {
     /// The block device goes with its server.
     None,
-    /// It stays, and what the server had goes to the next one.
+    /// It stays, and the server's requests go to the next one.
     Reissue,
-    /// It stays, and what the server had fails, and what comes before the next one is there.
+    /// It stays, and requests fail: those that the server had, and those that come before the next server.
     Fail,
 }
 
@@ -86,7 +86,7 @@ impl Recovery {
     }
 }
 
-/// What the thread is told.
+/// Order to the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// The table has its export: begin.
@@ -111,17 +111,17 @@ enum Outcome {
     Vacant,
 }
 
-/// What all clients of a device know of it.
+/// State of a device that all its clients share.
 pub struct About {
-    /// What it shows.
+    /// Export that it shows.
     pub export: Arc<Export>,
     /// Counters of the address.
     pub stats: Arc<Stats>,
-    /// Of the listener and all its clients.
+    /// Number of the listener and all its clients.
     pub number: u64,
     recovery: Recovery,
     ending: Ending,
-    /// Of the device's queues, see [`Attached`].
+    /// Generation of the device's queues, see [`Attached`].
     generation: u64,
     orders: mpsc::Sender<Order>,
 }
@@ -163,7 +163,7 @@ impl About {
     }
 }
 
-/// Where the thread leaves what the keeper takes.
+/// Place where the thread leaves queues for the recovery holder.
 pub struct Meeting {
     state: Mutex<State>,
     /// Rung after each change.
@@ -210,13 +210,13 @@ fn eventfd() -> Option<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()
 }
 
-/// What the thread begins with.
+/// Initial state of the thread.
 pub struct Device {
     /// The driver.
     pub control: Control,
     /// The number asked for, or [`ANY_NUMBER`].
     pub number: u32,
-    /// What is left when this server is gone.
+    /// State that is left when this server is gone.
     pub recovery: Recovery,
     /// Payloads are to stay in the kernel, if they can.
     pub zero_copy: bool,
@@ -224,23 +224,23 @@ pub struct Device {
     pub exports: Arc<ExportTable>,
     /// Queues, as many as the kernel has CPUs for.
     pub queues: u16,
-    /// For rooms, of each queue.
+    /// Memory for rooms of each queue, bytes.
     pub bytes_max: u64,
     /// See [`crate::front_end::ListenOptions::replaces`].
     pub replaces: bool,
     /// See [`crate::front_end::ListenOptions::ending`].
     pub ending: Ending,
-    /// For lines about it.
+    /// Log for lines about it.
     pub log: Option<Log>,
     /// Its counters.
     pub stats: Arc<Stats>,
-    /// Of its clients.
+    /// Number of its clients.
     pub client: u64,
-    /// Where the keeper is met.
+    /// Meeting place with the recovery holder.
     pub meeting: Arc<Meeting>,
-    /// What it is told, and by whom queues tell it.
+    /// Its orders, and the sender that queues use.
     pub orders: (mpsc::Sender<Order>, mpsc::Receiver<Order>),
-    /// Of the queues that were made last; 0 before the first.
+    /// Generation of the latest queues; 0 before the first.
     pub generation: u64,
 }
 
@@ -259,7 +259,7 @@ struct Served {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Attached {
     generation: u64,
-    /// How many are left.
+    /// Queues that are left.
     left: u16,
 }
 
@@ -272,33 +272,36 @@ impl Attached {
     }
 }
 
-/// How far a device has come whose queues are attached.
+/// State of a device whose queues are attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Begun {
+enum DeviceState {
     /// It is served.
-    Served,
-    /// It could not be started: queues and device go.
-    Undone,
+    Served {
+        /// Size of the block device, if it is known to be there.
+        size_bytes: u64,
+    },
     /// It could not be taken over: it stays as it is until its export goes, or the server, and its queues with it.
     Stranded,
+    /// The driver was told to stop it: queues and device go.
+    Stopped,
 }
 
 /// Why the last queue of a device is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
-    /// The server ends, and has not told the thread yet: queues are on other workers than who tells it. The device is
+    /// The server ends, and has not told the thread yet: the queues are not on the worker that tells it. The device is
     /// for the next server.
     Ending,
     /// It was stopped by us.
     Stopped,
-    /// Somebody has taken it from this server.
+    /// Another process has taken it from this server.
     Quiesced,
-    /// Somebody has stopped or deleted it.
+    /// Another process has stopped or deleted it.
     Removed,
 }
 
-fn why_queues_are_gone(is_leaving: bool, stays: bool, is_quiesced: impl FnOnce() -> bool) -> Why {
-    match (is_leaving, stays) {
+fn why_queues_are_gone(is_stopped: bool, stays: bool, is_quiesced: impl FnOnce() -> bool) -> Why {
+    match (is_stopped, stays) {
         (true, _) => Why::Stopped,
         (false, true) => Why::Ending,
         (false, false) if is_quiesced() => Why::Quiesced,
@@ -314,7 +317,7 @@ impl Device {
         while goes_on {
             // One export after another: a proposal may give the number to another one.
             let next = self.exports.all().into_iter().next();
-            goes_on = match next.filter(|next| !next.door.is_closed() && Some(next.id) != served) {
+            goes_on = match next.filter(|next| !next.state.is_closed() && Some(next.id) != served) {
                 Some(export) => {
                     served = Some(export.id);
                     self.serve(export) == Outcome::Vacant
@@ -358,9 +361,9 @@ impl Device {
         };
         let begun = if served.is_recovered { self.control.end_recovery(number) } else { self.control.start(number) };
         if let Err(error) = begun {
-            let begun = if served.is_recovered { Begun::Stranded } else { Begun::Undone };
             self.say(Some(&name), &format!("/dev/ublkb{number} cannot be served: {error}"));
-            return self.watch(number, attached, begun, &export, 0);
+            let state = if served.is_recovered { DeviceState::Stranded } else { self.stop(number, &export) };
+            return self.watch(number, attached, state, &export);
         }
         let how = match (served.is_recovered, served.pages.is_some()) {
             (true, _) => "is there again, with its requests",
@@ -373,7 +376,8 @@ impl Device {
         self.say(Some(&name), &format!("/dev/ublkb{number} {how}{}", copies.unwrap_or_default()));
         self.stats.count_opened();
         let had_bytes = if served.is_recovered { kernel_bytes(number) } else { None };
-        let outcome = self.watch(number, attached, Begun::Served, &export, had_bytes.unwrap_or(export.size_bytes));
+        let state = DeviceState::Served { size_bytes: had_bytes.unwrap_or(export.size_bytes) };
+        let outcome = self.watch(number, attached, state, &export);
         self.stats.count_closed();
         outcome
     }
@@ -399,28 +403,34 @@ impl Device {
                     }
                 }
                 Plan::Recover => {
-                    let failed = |error| format!("ublk {number} cannot be taken over: {error}");
-                    let had_pages = found.filter(DevInfo::has_pages);
-                    let pages = had_pages.map(|info| self.pages_again(export, &info)).transpose().map_err(failed)?;
-                    match self.control.start_recovery(number) {
-                        Ok(()) => {
-                            let info = self.control.info(number).map_err(|error| failed(error.to_string()))?;
-                            self.stats.add_own(Own::Recoveries as usize, 1);
-                            return Ok(Some(Served { info, is_recovered: true, pages, copies: None }));
-                        }
-                        // The other process's end is under way.
-                        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
-                        Err(error) => return Err(failed(error.to_string())),
+                    if let Some(served) = self.recover(export, found)? {
+                        return Ok(Some(served));
                     }
                 }
                 Plan::Wait => {}
-                Plan::Refuse(whose) => return Err(format!("ublk {number} is not served: {}", whose.why())),
+                Plan::Refuse(owner) => return Err(format!("ublk {number} is not served: {}", owner.why())),
             }
             match self.orders.1.recv_timeout(LOOK_AGAIN) {
                 Ok(Order::Leave { .. }) | Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
                 Ok(Order::Go | Order::Vacate | Order::QueueGone(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    /// Takes over the device that another process has left. `None`: that process's end is under way.
+    fn recover(&mut self, export: &Export, found: Option<DevInfo>) -> Result<Option<Served>, String> {
+        let number = self.number;
+        let failed = |error| format!("ublk {number} cannot be taken over: {error}");
+        let had_pages = found.filter(DevInfo::has_pages);
+        let pages = had_pages.map(|info| self.pages_again(export, &info)).transpose().map_err(failed)?;
+        match self.control.start_recovery(number) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Ok(None),
+            Err(error) => return Err(failed(error.to_string())),
+        }
+        let info = self.control.info(number).map_err(|error| failed(error.to_string()))?;
+        self.stats.add_own(Own::Recoveries as usize, 1);
+        Ok(Some(Served { info, is_recovered: true, pages, copies: None }))
     }
 
     /// Places for the requests of a device of this export whose payloads are to stay in the kernel.
@@ -494,7 +504,7 @@ impl Device {
         format!("{} is not served: {what} cannot be added by this user, it needs CAP_SYS_ADMIN", self.called())
     }
 
-    /// As its address is written.
+    /// Address as the config writes it.
     fn called(&self) -> String {
         if self.number == ANY_NUMBER { "ublk auto".to_owned() } else { format!("ublk {}", self.number) }
     }
@@ -520,63 +530,60 @@ impl Device {
         Ok(attached)
     }
 
-    /// Waits for the end, and follows the export's size. The block device has `size_bytes`, if it is there.
-    fn watch(
-        &mut self,
-        number: u32,
-        mut attached: Attached,
-        begun: Begun,
-        export: &Export,
-        mut size_bytes: u64,
-    ) -> Outcome {
-        let (mut is_leaving, mut outcome) = (false, Outcome::Vacant);
-        let mut order = None;
-        loop {
-            // A server that ends drains queues whose export stays: that is for whoever tells the thread to leave.
-            let is_vacated = order == Some(Order::Vacate) && export.door.is_closed();
-            if (begun == Begun::Undone || outcome == Outcome::Left || is_vacated)
-                && !std::mem::replace(&mut is_leaving, true)
-            {
-                // Queues that are there serve the block device's last writes meanwhile.
-                if let Err(error) = self.control.stop(number) {
-                    self.say(Some(&export.name), &format!("/dev/ublkb{number} cannot be stopped: {error}"));
-                }
-            }
-            if attached.left == 0 {
-                let stays = self.recovery.outlives(&self.ending);
-                let why = why_queues_are_gone(is_leaving, stays, || self.is_quiesced(number));
-                let by_somebody_else = match why {
-                    Why::Ending => return Outcome::Left,
-                    Why::Stopped => None,
-                    Why::Quiesced => Some("quiesced by somebody else, and waits for another server"),
-                    Why::Removed => Some("removed by somebody else"),
-                };
-                if let Some(what) = by_somebody_else {
-                    self.say(Some(&export.name), &format!("/dev/ublkb{number} was {what}"));
-                }
-                if why != Why::Quiesced {
-                    self.delete(number);
-                }
-                return outcome;
-            }
+    /// Waits for the end, and follows the export's size.
+    fn watch(&mut self, number: u32, mut attached: Attached, mut state: DeviceState, export: &Export) -> Outcome {
+        let mut outcome = Outcome::Vacant;
+        while attached.left > 0 {
             let now_bytes = export.size_now_bytes();
-            if now_bytes != size_bytes && begun == Begun::Served && !is_leaving {
-                size_bytes = now_bytes;
+            if matches!(state, DeviceState::Served { size_bytes } if size_bytes != now_bytes) {
+                state = DeviceState::Served { size_bytes: now_bytes };
                 self.resize(number, export, now_bytes);
             }
-            let next = self.orders.1.recv_timeout(LOOK_AT_SIZE);
-            match next {
-                Ok(Order::QueueGone(generation)) => attached.lose(generation),
+            // A server that ends drains queues whose export stays: then [`Order::Leave`] follows.
+            let is_to_stop = match self.orders.1.recv_timeout(LOOK_AT_SIZE) {
                 Ok(Order::Leave { stays: true }) | Err(mpsc::RecvTimeoutError::Disconnected) => return Outcome::Left,
-                Ok(Order::Leave { stays: false }) => outcome = Outcome::Left,
-                Ok(Order::Vacate | Order::Go) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Ok(Order::Leave { stays: false }) => {
+                    outcome = Outcome::Left;
+                    true
+                }
+                Ok(Order::Vacate) => export.state.is_closed(),
+                Ok(Order::QueueGone(generation)) => {
+                    attached.lose(generation);
+                    false
+                }
+                Ok(Order::Go) | Err(mpsc::RecvTimeoutError::Timeout) => false,
+            };
+            if is_to_stop && state != DeviceState::Stopped {
+                state = self.stop(number, export);
             }
-            order = next.ok();
         }
+        let stays = self.recovery.outlives(&self.ending);
+        let why = why_queues_are_gone(state == DeviceState::Stopped, stays, || self.is_quiesced(number));
+        let by_somebody_else = match why {
+            Why::Ending => return Outcome::Left,
+            Why::Stopped => None,
+            Why::Quiesced => Some("quiesced by somebody else, and waits for another server"),
+            Why::Removed => Some("removed by somebody else"),
+        };
+        if let Some(what) = by_somebody_else {
+            self.say(Some(&export.name), &format!("/dev/ublkb{number} was {what}"));
+        }
+        if why != Why::Quiesced {
+            self.delete(number);
+        }
+        outcome
     }
 
-    /// A device whose queues have lost all their tags is not gone: somebody told the driver to take it from this server
-    /// (UBLK_U_CMD_QUIESCE_DEV). The driver calls it live until the last file of it is closed.
+    /// Tells the driver to stop the device. Queues that are there serve the block device's last writes meanwhile.
+    fn stop(&mut self, number: u32, export: &Export) -> DeviceState {
+        if let Err(error) = self.control.stop(number) {
+            self.say(Some(&export.name), &format!("/dev/ublkb{number} cannot be stopped: {error}"));
+        }
+        DeviceState::Stopped
+    }
+
+    /// A device whose queues have lost all their tags is not gone: a process told the driver to take it from this
+    /// server (UBLK_U_CMD_QUIESCE_DEV). The driver calls it live until its last file is closed.
     fn is_quiesced(&mut self, number: u32) -> bool {
         self.control.info(number).is_ok_and(|info| {
             info.flags & feature::QUIESCE != 0 && matches!(info.state, state::LIVE | state::QUIESCED | state::FAIL_IO)
@@ -618,11 +625,10 @@ fn pages(export: &Export, places: u64) -> Result<Arc<Pages>, String> {
     taken.ok_or_else(|| format!("the workers' rings have no {places} places left"))
 }
 
-/// What a user without CAP_SYS_ADMIN goes without, who wants a device with this recovery, and its payloads in the
-/// kernel.
+/// Features that a user without CAP_SYS_ADMIN lacks for a device with this recovery, and with payloads in the kernel.
 ///
 /// # Errors
-/// What they cannot have at all.
+/// The recovery is refused to them.
 fn without_privileges(recovery: Recovery, wants_pages: bool) -> Result<Option<&'static str>, &'static str> {
     match recovery {
         Recovery::None => Ok(wants_pages.then_some("zero copy needs CAP_SYS_ADMIN")),
@@ -641,8 +647,8 @@ fn kernel_bytes(number: u32) -> Option<u64> {
     sectors.trim().parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)
 }
 
-/// What the block device of an export is like; `with_pages`: if payloads stay in the kernel. Its requests and their
-/// memory are then aligned as the device below wants them.
+/// Parameters of an export's block device; `with_pages`: payloads stay in the kernel. Its requests and their memory are
+/// then aligned as the device below wants them.
 ///
 /// # Errors
 /// One sentence: the kernel has no block device of this form.

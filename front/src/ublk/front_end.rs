@@ -5,8 +5,8 @@
 
 use super::NAMES;
 use super::device::{self, Device, Meeting, Recovery};
-use super::keeper::Keeper;
 use super::plan::{self, Plan};
+use super::recovery_holder::RecoveryHolder;
 use crate::export::ExportTable;
 use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, LogLine, Manner, next_client};
 use crate::stats::Stats;
@@ -16,7 +16,7 @@ use mqfq_ublk::control::Control;
 use std::fmt;
 use std::sync::{Arc, mpsc};
 
-/// What the key takes.
+/// Values that the key takes.
 const ADDRESSES: &str = "a number from 0 to 1048575 (of /dev/ublkbN), \"auto\"";
 
 /// Values of the key `zero-copy`.
@@ -144,8 +144,8 @@ impl Address for UblkAddress {
         }
         if let Some(info) = self.number.and_then(|number| control.info(number).ok()) {
             let export = all.first().map(|export| export.name.as_str());
-            if let Plan::Refuse(whose) = plan::plan(&info, export, plan::is_alive(info.pid), options.replaces) {
-                return Err(refused(whose.why()));
+            if let Plan::Refuse(owner) = plan::plan(&info, export, plan::is_alive(info.pid), options.replaces) {
+                return Err(refused(owner.why()));
             }
         }
         let no_descriptor = || refused("no descriptor is left".to_owned());
@@ -171,9 +171,9 @@ impl Address for UblkAddress {
         };
         let (ending, outlives) = (options.ending.clone(), self.recovery != Recovery::None);
         let stays = Box::new(move || outlives && ending.has_begun());
-        let keeper = Keeper::new(meeting, orders, stays, client);
+        let recovery_holder = RecoveryHolder::new(meeting, orders, stays, client);
         let address = self.to_string();
-        Ok(Box::new(UblkListener { address, stats, client, keeper, device }))
+        Ok(Box::new(UblkListener { address, stats, client, recovery_holder, device }))
     }
 }
 
@@ -182,7 +182,7 @@ struct UblkListener {
     address: String,
     stats: Arc<Stats>,
     client: u64,
-    keeper: Keeper,
+    recovery_holder: RecoveryHolder,
     /// Its thread is started with its clients: one from before the sandbox would not be in it.
     device: Device,
 }
@@ -201,14 +201,14 @@ impl Listener for UblkListener {
     }
 
     fn into_clients(self: Box<Self>) -> Vec<MakeClient> {
-        let UblkListener { address, keeper, device, .. } = *self;
+        let UblkListener { address, recovery_holder, device, .. } = *self;
         let log = device.log.clone();
         if let Err(error) = mqfq_ublk::control::start_thread(move || device.run()) {
             let text = &format!("{address} is not served: no thread could be started: {error}");
             log.iter().for_each(|log| log(LogLine { text, export: None }));
             return Vec::new();
         }
-        vec![Box::new(move || Box::new(keeper) as Box<dyn Client>)]
+        vec![Box::new(move || Box::new(recovery_holder) as Box<dyn Client>)]
     }
 }
 

@@ -8,26 +8,26 @@
 //! | `front_end` | which addresses, and what is refused before the server is ready? |
 //! | [`plan`] | whose is the device that is there, and what is to be done about it? |
 //! | [`device`] | in which order is the driver told, on a thread that may wait? |
-//! | [`keeper`] | how do that thread and the workers meet? |
+//! | [`recovery_holder`] | how do that thread and the workers meet? |
 //! | [`queue`] | what does one queue do with its tags and the block layer? |
 //! | [`request`] | what does a descriptor ask for, and is it one that we execute? |
 //!
 //! ```text
-//!   keeper (a client) ── Go, Leave ──▶ device (a thread) ── commands ──▶ /dev/ublk-control
+//!   recovery holder (a client) ── Go, Leave ──▶ device (a thread) ── commands ──▶ /dev/ublk-control
 //!          ◀── queues, the end ───────      ▲
 //!   attaches each queue (a client) ─────────┘ gone
 //!          └─ fetches, and commits what has ended ────────────────────▶ /dev/ublkcN
 //! ```
 //!
 //! # Who is trusted with what
-//! The kernel is trusted with this process anyway. What is not taken from a descriptor unseen: its operation, range and
-//! flags are those of whoever uses the block device, and are checked against the export as it is now.
+//! The kernel is trusted with this process anyway. A descriptor's operation, range and flags come from a user of the
+//! block device, and are checked against the export as it is now.
 
 pub mod device;
 mod front_end;
-pub mod keeper;
 pub mod plan;
 pub mod queue;
+pub mod recovery_holder;
 pub mod request;
 
 pub use front_end::Ublk;
@@ -35,12 +35,12 @@ pub use front_end::Ublk;
 use crate::stats::{Names, names_of};
 use request::Rule;
 
-/// What its counters are called.
+/// Names of its counters.
 pub static NAMES: Names = Names {
     front_end: "ublk",
     requests: request::REQUESTS,
     rules: names_of!(Rule),
-    // Nobody connects, so nobody is crowded out.
+    // There are no connections, so none is crowded out.
     crowded_out: 0,
     handshakes_max: 0,
     own: &["held", "recoveries"],

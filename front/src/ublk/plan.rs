@@ -1,8 +1,8 @@
-//! Whose is the ublk device of a number, and what is to be done about it?
+//! Owner of the ublk device of a number, and the plan for it.
 //!
 //! A device outlives a server that was killed: with recovery it waits for the next one, without it remains as a number
-//! without a block device. Which server a device is of stands in its stamp, which the driver keeps: a word of ours
-//! and a hash of the export's name. So nobody's data is ever shown by a device that somebody else had mounted.
+//! without a block device. The device's server stands in its stamp, which the driver keeps: a word of ours and a hash
+//! of the export's name. So a mounted device never shows another export's data.
 //!
 //! | there is | stamp | state | who | what is done |
 //! |---|---|---|---|---|
@@ -10,7 +10,7 @@
 //! | a device | another's | any | any | refused |
 //! | | ours | live | alive | refused, or waited for if this process takes that one's place |
 //! | | ours | live | gone | waited for: the kernel has not noticed yet |
-//! | | ours | nobody serves it | | taken over |
+//! | | ours | not served | | taken over |
 //! | | ours | dead, no recovery | alive | refused: it is being added there |
 //! | | ours | dead, no recovery | gone | deleted, and added |
 
@@ -19,7 +19,7 @@ use mqfq_ublk::abi::{DevInfo, feature, state};
 /// The upper half of a stamp: "mqfq".
 const STAMP: u64 = 0x6d71_6671;
 
-/// What is to be done.
+/// Plan for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plan {
     /// Add it.
@@ -30,51 +30,51 @@ pub enum Plan {
     Replace,
     /// Look again soon.
     Wait,
-    /// It is somebody else's.
-    Refuse(Whose),
+    /// It belongs to another owner.
+    Refuse(DeviceOwner),
 }
 
-/// Who has a device.
+/// Owner of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
+pub enum DeviceOwner {
     /// Another ublk server, or another export.
     Others,
     /// Another process of ours.
     Process(i32),
 }
 
-impl Whose {
+impl DeviceOwner {
     /// Why it is not ours to serve: the rest of a sentence about the device.
     pub fn why(self) -> String {
         match self {
-            Whose::Others => "it is there already, and of another ublk server or of another export".to_owned(),
-            Whose::Process(pid) => format!("it is served by process {pid}"),
+            DeviceOwner::Others => "it is there already, and of another ublk server or of another export".to_owned(),
+            DeviceOwner::Process(pid) => format!("it is served by process {pid}"),
         }
     }
 }
 
-/// What stands in the stamp of the device of an export.
+/// Stamp of an export's device.
 pub fn stamp(export: &str) -> u64 {
     // FNV-1a of 32 bits: names of one config are few, and a collision costs what no stamp would.
     let hash = export.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     STAMP << 32 | u64::from(hash)
 }
 
-/// What is to be done about a device that is there. `export`: whose it is to be, `None` where that is not known yet;
-/// `is_alive`: the process of its [`DevInfo::pid`] runs; `replaces`: this process takes the place of that one.
+/// Plan for a device that is there. `export`: its intended export, `None` if not known yet; `is_alive`: the process of
+/// its [`DevInfo::pid`] runs; `replaces`: this process takes the place of that one.
 pub fn plan(info: &DevInfo, export: Option<&str>, is_alive: bool, replaces: bool) -> Plan {
     let is_ours = match export {
         Some(export) => info.stamp == stamp(export),
         None => info.stamp >> 32 == STAMP,
     };
     if !is_ours {
-        return Plan::Refuse(Whose::Others);
+        return Plan::Refuse(DeviceOwner::Others);
     }
     match info.state {
-        state::LIVE if is_alive && !replaces => Plan::Refuse(Whose::Process(info.pid)),
+        state::LIVE if is_alive && !replaces => Plan::Refuse(DeviceOwner::Process(info.pid)),
         state::LIVE => Plan::Wait,
         state::QUIESCED | state::FAIL_IO if info.flags & feature::USER_RECOVERY != 0 => Plan::Recover,
-        _ if is_alive => Plan::Refuse(Whose::Process(info.pid)),
+        _ if is_alive => Plan::Refuse(DeviceOwner::Process(info.pid)),
         _ => Plan::Replace,
     }
 }
@@ -99,18 +99,18 @@ mod tests {
         assert_eq!(of(state::QUIESCED, recovery, false), Plan::Recover);
         assert_eq!(of(state::FAIL_IO, recovery, false), Plan::Recover);
         assert_eq!(of(state::LIVE, recovery, false), Plan::Wait);
-        assert_eq!(of(state::LIVE, recovery, true), Plan::Refuse(Whose::Process(7)));
+        assert_eq!(of(state::LIVE, recovery, true), Plan::Refuse(DeviceOwner::Process(7)));
         for state in [state::DEAD, state::QUIESCED, state::FAIL_IO] {
             assert_eq!(of(state, 0, false), Plan::Replace, "without recovery nobody can take it over");
-            assert_eq!(of(state, 0, true), Plan::Refuse(Whose::Process(7)));
+            assert_eq!(of(state, 0, true), Plan::Refuse(DeviceOwner::Process(7)));
         }
         let live = info(state::LIVE, recovery);
         assert_eq!(plan(&live, Some("data"), true, true), Plan::Wait, "it takes that one's place");
         for replaces in [false, true] {
-            assert_eq!(plan(&live, Some("other"), false, replaces), Plan::Refuse(Whose::Others));
+            assert_eq!(plan(&live, Some("other"), false, replaces), Plan::Refuse(DeviceOwner::Others));
             let foreign = DevInfo { stamp: 0, ..live };
-            assert_eq!(plan(&foreign, Some("data"), false, replaces), Plan::Refuse(Whose::Others));
-            assert_eq!(plan(&foreign, None, false, replaces), Plan::Refuse(Whose::Others));
+            assert_eq!(plan(&foreign, Some("data"), false, replaces), Plan::Refuse(DeviceOwner::Others));
+            assert_eq!(plan(&foreign, None, false, replaces), Plan::Refuse(DeviceOwner::Others));
         }
         assert_eq!(plan(&info(state::QUIESCED, recovery), None, false, false), Plan::Recover);
     }

@@ -1,4 +1,4 @@
-//! What does one queue do with its tags and the block layer?
+//! One queue: its tags, and its requests to the block layer.
 //!
 //! A queue has so many tags. Each is either the driver's, which keeps its command until there is a request, or ours,
 //! from the command's end until the request is committed; the commit is the tag's next command.
@@ -18,9 +18,9 @@
 //! executed |
 //! | stays for the next server | executes what is under way, and holds what comes: the driver gives that to the next
 //! one |
-//! | may stay (a pause) | the same; what was held is begun if nobody takes its place |
+//! | may stay (a pause) | as above; held requests are begun if no server takes its place |
 //! | goes with its export, and the grace time is over | ends what it has not begun, and all that still comes, with an
-//! error: the driver's thread and whoever uses the block device wait for that, and the bytes may be another export's |
+//! error: the driver's thread and the block device's users wait for that, and the bytes may be another export's |
 //!
 //! Exactly once (I10): a request that was committed is never given out again, one that was not is given to the next
 //! server, and nothing of a request that was held has been executed.
@@ -28,7 +28,7 @@
 //! Invariant: as many commands are with the driver as tags are not ours, and each tag's room belongs to one of the two.
 
 use super::device::About;
-use super::request::{self, Asked, REFUSED, Rule};
+use super::request::{self, Operation, REFUSED, Rule};
 use super::{NAMES, Own};
 use crate::stats::Counted;
 use mqfq_blk::client::{Client, Context, Event, Label, Refused};
@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// What the driver says of a tag's request.
+/// Source of the driver's descriptors.
 pub trait Describe: Send {
     /// A copy of the descriptor of `tag`, which the driver wrote before it ended the tag's command.
     fn describe(&self, tag: u16) -> Descriptor;
@@ -55,19 +55,19 @@ impl Describe for Descriptors {
 /// The `user` of the wait for the bell; those below it are tags.
 const BELL: u32 = u32::MAX;
 
-/// What a queue is made of.
+/// Parts of a queue.
 pub struct Parts<D> {
     /// Its number on the device.
     pub number: u16,
     /// Tags.
     pub depth: u16,
-    /// What the driver says of them.
+    /// The driver's descriptors of the tags.
     pub descriptors: D,
     /// Rooms for their bytes, or places for their pages, by tag, and where commands go.
     pub file: Arc<CommandFile>,
     /// Operations are ioctl codes.
     pub encoded: bool,
-    /// What the device below demands of offsets and lengths, a power of two: beside what the export does, where
+    /// Alignment of offsets and lengths that the device below demands, a power of two: beside the export's, where
     /// payloads stay in the kernel.
     pub align_bytes: u32,
     /// Never rung: a wait for it ends when the grace time of a drain is over.
@@ -153,7 +153,7 @@ impl<D: Describe> Queue<D> {
                 if self.waiting.is_empty() {
                     self.submit(submission, context);
                 } else {
-                    // Behind those that came before it.
+                    // It waits behind earlier ones.
                     self.waiting.push_back(submission);
                 }
             }
@@ -165,8 +165,8 @@ impl<D: Describe> Queue<D> {
         }
     }
 
-    fn submission(&self, tag: u16, asked: Asked) -> Submission {
-        let Asked { op, offset_bytes, length_bytes, fua } = asked;
+    fn submission(&self, tag: u16, asked: Operation) -> Submission {
+        let Operation { op, offset_bytes, length_bytes, fua } = asked;
         let has_bytes = matches!(op, Op::Read | Op::Write);
         let room = || self.parts.file.buffer(tag.into(), length_bytes as usize).expect("validated: it fits its room");
         let (flow, buffer) = (self.about.export.flow, has_bytes.then(room));
@@ -212,14 +212,14 @@ impl<D: Describe> Queue<D> {
         }
     }
 
-    /// What was not handed over is held: nothing of it has happened.
+    /// Holds requests that were not handed over: nothing of them has happened.
     fn hold_what_waits(&mut self) {
         let waiting = self.waiting.drain(..).map(|submission| submission.cookie as u16);
         self.held.extend(waiting);
     }
 }
 
-/// What a commit says of a status that is not well.
+/// Result that a commit gives for a failed status.
 fn errno(status: Status) -> i32 {
     -(status.errno() as i32)
 }
@@ -278,7 +278,7 @@ impl<D: Describe> Client for Queue<D> {
 
     fn is_done(&self) -> bool {
         let is_over = self.under_way == 0 && self.waiting.is_empty();
-        // What is held is answered when a pause ends.
+        // Held requests are answered when a pause ends.
         let has_no_tag = self.with_driver == 0 && self.held.is_empty();
         is_over && (self.is_leaving || has_no_tag) || self.is_given_up && self.about.ends()
     }

@@ -1,4 +1,4 @@
-//! A queue against a driver that the tests play: it keeps the driver's rules, and finds whoever breaks them.
+//! A queue against a driver that the tests play: it keeps the driver's rules, and checks that the queue does.
 
 use super::super::device::{About, Order, Recovery};
 use super::super::request::tests::export;
@@ -18,10 +18,10 @@ const ROOM: usize = 16384;
 /// First byte of the export on the device.
 const OFFSET: usize = 8192;
 
-/// Who has a tag.
+/// Owner of a tag.
 #[derive(Clone, Debug, PartialEq)]
 enum Tag {
-    /// Nobody fetched it.
+    /// It was not fetched.
     Idle,
     /// The driver, for the next request.
     Driver,
@@ -33,7 +33,7 @@ enum Tag {
 struct Request {
     id: u64,
     descriptor: Descriptor,
-    /// Of a write.
+    /// Bytes of a write.
     bytes: Vec<u8>,
 }
 
@@ -270,6 +270,27 @@ fn two_writes_of_which_one_has_room(driver: &mut Driver, peer: &mut Peer<Queue<W
 }
 
 #[test]
+fn what_waits_for_room_is_refused_where_its_device_has_become_shorter_or_read_only() {
+    for (is_shorter, refused) in [(true, -28), (false, -22)] {
+        let mut driver = Driver::new(Recovery::None);
+        let mut peer = driver.serve(store());
+        two_writes_of_which_one_has_room(&mut driver, &mut peer);
+        let state = &driver.about.export.state;
+        if is_shorter {
+            state.resize(2 * BLOCK as u64)
+        } else {
+            state.set_read_only(true)
+        }
+        // The first was handed over before, and its room is taken by the third.
+        driver.ask(3, of(op::READ, 0, 0, 1), &[]);
+        peer.executes = true;
+        driver.run(&mut peer);
+        assert_eq!([1, 2, 3].map(|id| driver.result(id)), [4096, refused, 4096]);
+        assert_eq!(peer.fake.executed.len(), 2);
+    }
+}
+
+#[test]
 fn a_server_that_ends_answers_what_it_had_and_leaves_what_comes_to_the_next_one() {
     let mut driver = Driver::new(Recovery::Reissue);
     let mut peer = driver.serve(store());
@@ -391,7 +412,7 @@ fn every_request_ends_once_and_no_acknowledged_write_is_lost_whenever_the_server
             if random.chance(20) {
                 kills += 1;
                 let store = std::mem::take(&mut peer.fake.store);
-                // What was staged is not executed; what was executed and not committed is asked for again.
+                // Staged requests are not executed; executed and uncommitted ones are asked for again.
                 drop(peer);
                 driver.killed();
                 peer = driver.serve(store);

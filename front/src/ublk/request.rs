@@ -1,4 +1,4 @@
-//! What does a descriptor ask for, and is it one that we execute?
+//! Validation of descriptors.
 //!
 //! A descriptor was copied once before it comes here. After this its operation, range and direction are as the block
 //! layer wants them, in bytes of the device.
@@ -42,7 +42,7 @@ impl Rule {
     pub const ALL: [Rule; 6] =
         [Rule::UnknownOperation, Rule::BadLength, Rule::Unaligned, Rule::OutOfRange, Rule::ReadOnly, Rule::TagRefused];
 
-    /// What logs and metrics call it. Stable.
+    /// Name in logs and metrics. Stable.
     pub const fn name(self) -> &'static str {
         match self {
             Rule::UnknownOperation => "unknown_operation",
@@ -61,9 +61,9 @@ impl From<Rule> for usize {
     }
 }
 
-/// What a request asks for.
+/// Operation that a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Asked {
+pub struct Operation {
     /// The operation.
     pub op: Op,
     /// First byte, on the device.
@@ -77,28 +77,28 @@ pub struct Asked {
 /// A request that ends at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// What the kernel is told.
+    /// Status told to the kernel.
     pub status: Status,
-    /// Why.
+    /// Rule that it broke.
     pub rule: Rule,
 }
 
-/// What a request of `export` asks for, whose bytes have a room of `room_bytes`, and whose place on the device is a
-/// multiple of `align_bytes` besides.
+/// Operation that a request of `export` asks for. Its bytes have a room of `room_bytes`; its place on the device is a
+/// multiple of `align_bytes`, too.
 ///
 /// # Errors
-/// What it is refused for.
+/// The request is refused.
 pub fn validate(
     descriptor: Descriptor,
     export: &Export,
     room_bytes: usize,
     align_bytes: u32,
-) -> Result<Asked, Refused> {
+) -> Result<Operation, Refused> {
     let invalid = |rule| Refused { status: Status::Invalid, rule };
     let op = match descriptor.op() {
         op::READ => Op::Read,
         op::WRITE => Op::Write,
-        op::FLUSH => return Ok(Asked { op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false }),
+        op::FLUSH => return Ok(Operation { op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false }),
         op::DISCARD => Op::Discard,
         op::WRITE_ZEROES => Op::WriteZeroes { may_unmap: descriptor.op_flags & op::NO_UNMAP == 0 },
         _ => return Err(Refused { status: Status::Unsupported, rule: Rule::UnknownOperation }),
@@ -129,13 +129,13 @@ pub fn validate(
         let rule = if op != Op::Read && export.is_read_only() { Rule::ReadOnly } else { Rule::OutOfRange };
         return Err(Refused { status, rule });
     }
-    Ok(Asked { op, offset_bytes, length_bytes, fua: descriptor.op_flags & op::FUA != 0 && op != Op::Read })
+    Ok(Operation { op, offset_bytes, length_bytes, fua: descriptor.op_flags & op::FUA != 0 && op != Op::Read })
 }
 
 #[cfg(test)]
 pub(in crate::ublk) mod tests {
     use super::*;
-    use crate::export::{BlockSizes, Door, ExportId, TenantId};
+    use crate::export::{BlockSizes, ExportId, ExportState, TenantId};
     use crate::memory::TenantMemory;
     use mqfq_blk::FlowId;
     use mqfq_blk::client::DeviceIndex;
@@ -149,7 +149,7 @@ pub(in crate::ublk) mod tests {
             device: DeviceIndex(0),
             flow: FlowId(0),
             tenant: TenantId(Slot::first(0)),
-            door: Door::default(),
+            state: ExportState::default(),
             offset_bytes: 8192,
             size_bytes: 1 << 20,
             read_only: false,
@@ -172,7 +172,7 @@ pub(in crate::ublk) mod tests {
     fn a_request_is_moved_to_its_place_on_the_device() {
         let export = export();
         let ask = |descriptor| validate(descriptor, &export, 128 << 10, 1).unwrap();
-        let asked = |op, offset_bytes, length_bytes, fua| Asked { op, offset_bytes, length_bytes, fua };
+        let asked = |op, offset_bytes, length_bytes, fua| Operation { op, offset_bytes, length_bytes, fua };
         assert_eq!(ask(of(op::READ, op::FUA, 8, 8)), asked(Op::Read, 12288, 4096, false));
         assert_eq!(ask(of(op::WRITE, op::FUA, 0, 128)), asked(Op::Write, 8192, 65536, true));
         assert_eq!(ask(of(op::FLUSH, 0, u64::MAX, u32::MAX)), asked(Op::Flush, 0, 0, false));
@@ -218,9 +218,9 @@ pub(in crate::ublk) mod tests {
     #[test]
     fn an_export_that_shrank_or_may_no_longer_be_written_to_says_so_at_once() {
         let export = export();
-        export.door.resize(8192);
+        export.state.resize(8192);
         assert_eq!(validate(of(op::READ, 0, 16, 8), &export, 4096, 1).unwrap_err().rule, Rule::OutOfRange);
-        export.door.set_read_only(true);
+        export.state.set_read_only(true);
         for operation in [op::WRITE, op::DISCARD, op::WRITE_ZEROES] {
             assert_eq!(validate(of(operation, 0, 0, 8), &export, 4096, 1).unwrap_err().rule, Rule::ReadOnly);
         }

@@ -20,11 +20,11 @@ const DESCRIPTORS_MAX: u32 = QUEUE_SIZE_MAX as u32;
 /// The memory of one request. Used again for the next one.
 #[derive(Debug, Default)]
 pub struct Chain {
-    /// What the device reads, in order; neighbours are joined.
+    /// Memory that the device reads, in order; neighbours are joined.
     pub readable: Vec<Span>,
-    /// What the device writes.
+    /// Memory that the device writes.
     pub writable: Vec<Span>,
-    /// Of a discard or zeroing with several ranges, those behind the first, the last of them first.
+    /// Ranges of a discard or zeroing after the first, the last of them first.
     pub ranges: Vec<Range>,
     /// Descriptors that were read for it, whether or not it broke a rule.
     pub descriptors: u32,
@@ -37,20 +37,15 @@ pub struct Chain {
 pub struct Descriptor {
     /// The guest's address.
     pub guest_addr: u64,
-    /// Of its memory.
+    /// Length of its memory.
     pub length_bytes: u32,
-    /// As they stand there.
+    /// Flags as the guest wrote them.
     pub flags: u16,
-    /// The next descriptor's place; of a packed ring, the buffer's id.
+    /// The next descriptor's place.
     pub next: u16,
 }
 
 impl Descriptor {
-    /// A packed ring's, in which the last two words stand the other way round; its flags were read already.
-    pub fn packed(bytes: &[u8; DESCRIPTOR_BYTES], flags: u16) -> Descriptor {
-        Descriptor { flags, next: u16::from_le_bytes([bytes[12], bytes[13]]), ..Descriptor::read(bytes) }
-    }
-
     /// From its two words, as they stand in memory.
     fn of_words(words: [u64; 2]) -> Descriptor {
         let [guest_addr, rest] = words.map(u64::from_le);
@@ -71,7 +66,7 @@ impl Descriptor {
     }
 }
 
-/// Where descriptors are read from.
+/// Source of descriptors.
 enum Table<'a> {
     Queue(&'a Area),
     Indirect(Span),
@@ -116,44 +111,6 @@ impl Chain {
             next = u32::from(descriptor.next);
         }
         Err(Rule::ChainTooLong)
-    }
-
-    /// Takes the buffer whose descriptors in a packed ring are these, the last of which may have a table of the rest.
-    /// Source: VIRTIO 1.2, section 2.8: the descriptors of such a table are taken in their order.
-    ///
-    /// # Errors
-    /// The rule that it breaks.
-    pub fn read_packed(
-        &mut self,
-        memory: &GuestMemory,
-        descriptors: &[Descriptor],
-        has_indirect: bool,
-    ) -> Result<(), Rule> {
-        self.clear();
-        for descriptor in descriptors {
-            self.descriptors += 1;
-            let &Descriptor { guest_addr, length_bytes, flags, .. } = descriptor;
-            if flags & DESCRIPTOR_INDIRECT == 0 {
-                self.add(memory, descriptor)?;
-                continue;
-            }
-            let entries = indirect_entries(length_bytes);
-            if !has_indirect || entries.is_none() || flags & DESCRIPTOR_NEXT != 0 {
-                return Err(Rule::BadIndirect);
-            }
-            let table = Table::Indirect(memory.span(guest_addr, length_bytes).ok_or(Rule::BadDescriptorAddress)?);
-            for number in 0..entries.unwrap_or(0) {
-                self.descriptors += 1;
-                let descriptor = table.descriptor(memory, number);
-                // The flags stand where a split ring's descriptor has its next one.
-                let descriptor = Descriptor { flags: descriptor.next, ..descriptor };
-                if descriptor.flags & DESCRIPTOR_INDIRECT != 0 {
-                    return Err(Rule::BadIndirect);
-                }
-                self.add(memory, &descriptor)?;
-            }
-        }
-        Ok(())
     }
 
     fn clear(&mut self) {
@@ -328,9 +285,6 @@ mod tests {
             // Ranges of a request that was refused amid them stay behind.
             chain.ranges.push(Range { op: mqfq_blk::request::Op::Discard, offset_bytes: 0, length_bytes: 512 });
         }
-        chain.read_packed(&memory, &[], false).unwrap();
-        assert_eq!((spans(&chain.readable), spans(&chain.writable)), (vec![], vec![]));
-        assert_eq!((chain.ranges.len(), chain.descriptors), (0, 0));
     }
 
     #[test]

@@ -24,24 +24,24 @@
 //!
 //! Both times begin with what is waited for, and not with the connection: a hypervisor that sets up one disk says
 //! nothing on the others meanwhile, and one that waits for a migration says nothing for hours. Silent connections are
-//! bounded by the places of handshakes alone, their descriptors by those and by [`Seats::door`].
+//! bounded by the places of handshakes alone, their descriptors by those and by [`ExclusiveAccess::door`].
 //!
-//! What a guest has in its rings then, the next server finds: a front-end connects again and hands the memory over.
+//! The next server finds the requests in the guest's rings: a front-end connects again and hands the memory over.
 
 use super::NAMES;
 use super::disk::{Disk, QUEUES_MAX};
-use super::line::{self, Line, Order, Seat, Seats, State};
 use super::notice::Notice;
 use super::queue::{About, Queue};
+use super::queue_control::{self, ExclusiveAccess, ExclusiveClient, Order, QueueControl, State};
 use super::rule::Rule;
-use super::session::{Answer, Rings, Session, Stops};
+use super::session::{Answer, Session, Stops};
 use super::wire::{
     FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, Header, Message, PAYLOAD_BYTES_MAX, TABLE_REGIONS_MAX, VERSION,
     VERSION_MASK,
 };
+use crate::connection_slots::ConnectionSlot;
 use crate::export::Export;
 use crate::front_end::{ListenOptions, LogLine, next_client};
-use crate::places::Place;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, Event, Label, Part};
 use mqfq_blk::passed::Passed;
@@ -61,21 +61,21 @@ pub(super) mod user {
 
 /// One front-end's connection.
 pub struct Connection {
-    place: Place,
+    place: ConnectionSlot,
     export: Arc<Export>,
     options: Arc<ListenOptions>,
-    seats: Arc<Seats>,
-    seat: Option<Arc<Seat>>,
+    access: Arc<ExclusiveAccess>,
+    exclusive: Option<Arc<ExclusiveClient>>,
     /// Rung by queues, and when the export is free. `None`: no descriptor was left.
     bell: Option<Arc<OwnedFd>>,
     number: u64,
     session: Session,
     /// By number, as far as they were ever started.
-    queues: Vec<Option<Arc<Line>>>,
-    /// Of those, the ones that were started and not seen to have stopped.
+    queues: Vec<Option<Arc<QueueControl>>>,
+    /// By number: the queue was started and not seen to have stopped.
     running: Vec<bool>,
     step: Step,
-    /// What is received into; with the receive while one is under way.
+    /// Receive buffer; with the receive while one is under way.
     buffer: Option<Buffer>,
     descriptors: Vec<Passed>,
     notice: Notice,
@@ -86,13 +86,13 @@ pub struct Connection {
 /// How long half a message, or one that waits for the export, is waited for.
 #[derive(Default)]
 struct Patience {
-    /// When that began.
+    /// Time when the wait began.
     since_ns: Option<u64>,
     /// A timer is running.
     is_timed: bool,
 }
 
-/// Where the message is that comes next.
+/// Progress of the next message.
 enum Step {
     /// Bytes of its header that have come.
     Header(usize),
@@ -115,22 +115,21 @@ enum Life {
 impl Connection {
     /// A connection on the socket of `place`, of a front-end that has said nothing yet.
     pub fn new(
-        place: Place,
+        place: ConnectionSlot,
         export: Arc<Export>,
-        rings: Rings,
-        seats: Arc<Seats>,
+        access: Arc<ExclusiveAccess>,
         options: Arc<ListenOptions>,
     ) -> Connection {
         let disk = Disk::new(&export);
         Connection {
             place,
             notice: Notice::new(&disk),
-            session: Session::new(disk).with(rings),
+            session: Session::new(disk),
             export,
             options,
-            seats,
-            seat: None,
-            bell: line::bell().map(Arc::new),
+            access,
+            exclusive: None,
+            bell: queue_control::bell().map(Arc::new),
             number: next_client(),
             queues: (0..QUEUES_MAX).map(|_| None).collect(),
             running: vec![false; usize::from(QUEUES_MAX)],
@@ -179,7 +178,7 @@ impl Connection {
 
     fn receive(&mut self, context: &mut dyn Context, from: usize, to: usize) {
         // Twice as many are for the front-end that has the export, so that others do not take its connection away.
-        if self.seats.door().is_full(1 + usize::from(self.seat.is_some())) {
+        if self.access.door().is_full(1 + usize::from(self.exclusive.is_some())) {
             return self.end(context, Some(Rule::TooManyDescriptors));
         }
         if let Some(buffer) = self.buffer.take() {
@@ -214,9 +213,9 @@ impl Connection {
         self.patience.is_timed = false;
         let Some(since_ns) = self.patience.since_ns.filter(|_| self.life == Life::Open) else { return };
         let now_ns = context.now_ns();
-        let waits_for_seat = matches!(self.step, Step::Whole(..));
-        if waits_for_seat && self.seats.is_leaving() {
-            // Whoever has it takes nothing more: its requests end, and then it is free.
+        let waits_for_access = matches!(self.step, Step::Whole(..));
+        if waits_for_access && self.access.is_leaving() {
+            // The connection that has the export takes nothing more: its requests end, and then the export is free.
             self.patience.since_ns = Some(now_ns);
             return self.time_patience(context, now_ns);
         }
@@ -240,17 +239,17 @@ impl Connection {
 
     /// The export is this front-end's.
     fn is_seated(&mut self) -> bool {
-        if self.seat.is_some() {
+        if self.exclusive.is_some() {
             return true;
         }
         let Some(bell) = &self.bell else { return false };
-        self.seat = self.seats.take(bell);
-        self.seat.is_some()
+        self.exclusive = self.access.take(bell);
+        self.exclusive.is_some()
     }
 
     /// The queues that the message changes have stopped. If not, they are told to.
     fn are_quiet(&mut self, context: &mut dyn Context, header: &Header, payload: &[u8]) -> bool {
-        let is_served = !self.export.door.is_closed() && (self.seat.is_none() || self.place.choose(&self.export));
+        let is_served = !self.export.state.is_closed() && (self.exclusive.is_none() || self.place.choose(&self.export));
         if !is_served {
             self.end(context, Some(Rule::NotServed));
             return false;
@@ -260,19 +259,19 @@ impl Connection {
         let mut are_quiet = true;
         for number in 0..QUEUES_MAX {
             let is_meant = stops == Stops::All || stops == Stops::One(number);
-            let Some(line) = self.queues[usize::from(number)].as_ref().filter(|_| is_meant) else { continue };
+            let Some(control) = self.queues[usize::from(number)].as_ref().filter(|_| is_meant) else { continue };
             if !self.running[usize::from(number)] {
                 continue;
             }
-            match line.state() {
+            match control.state() {
                 State::Quiet(base) => {
                     self.running[usize::from(number)] = false;
                     self.session.stopped(number, base);
                 }
                 State::Busy { is_stopping: true } => are_quiet = false,
                 State::Busy { is_stopping: false } => {
-                    line.order(Order::Stop);
-                    context.signal(line.queue_bell(), user::ORDER);
+                    control.order(Order::Stop);
+                    context.signal(control.queue_bell(), user::ORDER);
                     are_quiet = false;
                 }
                 State::Gone => {
@@ -305,8 +304,7 @@ impl Connection {
         let wants_ack = self.session.acknowledges() && header.flags & FLAG_NEED_REPLY != 0;
         self.step = Step::Header(0);
         match taken {
-            Ok(Answer { payload: Some(payload), descriptor, broken }) => {
-                broken.into_iter().for_each(|rule| self.say(rule));
+            Ok(Answer { payload: Some(payload), descriptor }) => {
                 self.answer(context, header.reply(&payload), descriptor)
             }
             Ok(_) if wants_ack => self.answer(context, header.reply(&0u64.to_ne_bytes()), None),
@@ -346,20 +344,20 @@ impl Connection {
             }
             let Some(start) = self.session.ready(number)? else { continue };
             let Some(bell) = &self.bell else { return Err(Rule::NotServed) };
-            let Some(seat) = &self.seat else { return Ok(()) };
-            let line = match &self.queues[place] {
-                Some(line) => line.clone(),
+            let Some(exclusive) = &self.exclusive else { return Ok(()) };
+            let control = match &self.queues[place] {
+                Some(control) => control.clone(),
                 None => {
-                    let line = Line::new(bell.clone()).ok_or(Rule::NotServed)?;
-                    let (about, seat) = (self.about(), seat.clone());
-                    let queue = Box::new(Queue::new(about, line.clone(), seat));
+                    let control = QueueControl::new(bell.clone()).ok_or(Rule::NotServed)?;
+                    let (about, exclusive) = (self.about(), exclusive.clone());
+                    let queue = Box::new(Queue::new(about, control.clone(), exclusive));
                     context.attach(Box::new(move || queue));
-                    self.queues[place] = Some(line.clone());
-                    line
+                    self.queues[place] = Some(control.clone());
+                    control
                 }
             };
-            line.order(Order::Start(Box::new(start)));
-            context.signal(line.queue_bell(), user::ORDER);
+            control.order(Order::Start(Box::new(start)));
+            context.signal(control.queue_bell(), user::ORDER);
             self.running[place] = true;
         }
         Ok(())
@@ -393,19 +391,19 @@ impl Connection {
         if self.life == Life::Open {
             self.life = Life::Ending;
             self.notice.end(context);
-            if self.seat.is_some() {
-                self.seats.leave();
+            if self.exclusive.is_some() {
+                self.access.leave();
             }
-            for line in self.queues.iter().flatten() {
-                line.order(Order::Leave);
-                context.signal(line.queue_bell(), user::ORDER);
+            for control in self.queues.iter().flatten() {
+                control.order(Order::Leave);
+                context.signal(control.queue_bell(), user::ORDER);
             }
         }
         self.close_if_alone(context);
     }
 
     fn close_if_alone(&mut self, context: &mut dyn Context) {
-        let is_alone = self.queues.iter().flatten().all(|line| line.state() == State::Gone);
+        let is_alone = self.queues.iter().flatten().all(|control| control.state() == State::Gone);
         if self.life == Life::Ending && is_alone {
             self.life = Life::Closed;
             context.shutdown(self.place.fd());
@@ -437,7 +435,7 @@ impl Client for Connection {
     fn start(&mut self, context: &mut dyn Context) {
         let Some(bell) = &self.bell else { return self.end(context, Some(Rule::NotServed)) };
         context.count(bell.as_raw_fd(), user::BELL);
-        self.export.door.watch(bell);
+        self.export.state.watch(bell);
         self.advance(context);
     }
 
@@ -449,7 +447,7 @@ impl Client for Connection {
             }
             Event::Received { buffer, result, descriptors, .. } => {
                 let is_cut = descriptors.is_cut();
-                let door = self.seats.door();
+                let door = self.access.door();
                 self.descriptors.extend(descriptors.into_vec().into_iter().map(|descriptor| door.pass(descriptor)));
                 // A message may come byte by byte, and descriptors with each.
                 if is_cut || self.descriptors.len() > TABLE_REGIONS_MAX {
@@ -510,7 +508,7 @@ impl Client for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(bell) = &self.bell {
-            self.seats.forget(bell);
+            self.access.forget(bell);
         }
     }
 }
@@ -519,9 +517,9 @@ impl Drop for Connection {
 mod tests {
     use super::super::disk::tests::export;
     use super::*;
+    use crate::connection_slots::ConnectionSlots;
     use crate::export::ExportTable;
     use crate::fake::Peer;
-    use crate::places::Places;
     use crate::stats::Stats;
     use std::os::unix::net::UnixStream;
 
@@ -530,21 +528,20 @@ mod tests {
     }
 
     /// Another one at the same address.
-    fn connection_at(seats: &Arc<Seats>) -> (Peer<Connection>, UnixStream) {
+    fn connection_at(access: &Arc<ExclusiveAccess>) -> (Peer<Connection>, UnixStream) {
         let (export, options) = (Arc::new(export()), ListenOptions::default());
         let table = ExportTable::new([(*export).clone()]).unwrap();
-        let places = Places::new(&table, &options, Stats::new(&NAMES));
+        let places = ConnectionSlots::new(&table, &options, Stats::new(&NAMES));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let connection =
-            Connection::new(places.enter(ours.into()), export, Rings::Packed, seats.clone(), Arc::new(options));
+        let connection = Connection::new(places.enter(ours.into()), export, access.clone(), Arc::new(options));
         (Peer::new(connection, 0), theirs)
     }
 
     #[test]
     fn a_connection_whose_queue_outlasts_the_grace_time_hears_of_its_end() {
         let (mut peer, _theirs) = connection();
-        let line = Line::new(peer.client.bell.clone().unwrap()).unwrap();
-        peer.client.queues[0] = Some(line.clone());
+        let control = QueueControl::new(peer.client.bell.clone().unwrap()).unwrap();
+        peer.client.queues[0] = Some(control.clone());
         peer.drain();
         let counted = |peer: &mut Peer<Connection>, result| {
             peer.fake.waits.retain(|wait| *wait != user::BELL);
@@ -555,7 +552,7 @@ mod tests {
         counted(&mut peer, Err(125));
         assert!(!peer.gone(), "a request of its queue is on the device");
         assert!(peer.fake.waits.contains(&user::BELL));
-        line.gone();
+        control.gone();
         counted(&mut peer, Ok(1));
         assert!(peer.gone());
     }
@@ -581,22 +578,22 @@ mod tests {
 
     #[test]
     fn a_front_end_that_looks_at_its_disk_is_answered_while_another_has_it_and_then_waits_its_whole_time() {
-        let seats = Arc::default();
-        let ((mut first, _one), (mut second, _two)) = (connection_at(&seats), connection_at(&seats));
-        // Silence is nobody's fault: a hypervisor is busy with another disk.
+        let access = Arc::default();
+        let ((mut first, _one), (mut second, _two)) = (connection_at(&access), connection_at(&access));
+        // Silence is not a fault: a hypervisor is busy with another disk.
         for peer in [&mut first, &mut second] {
             peer.pass_ns(3600 * S_NS);
             assert!(!peer.gone());
         }
         first.say(&said(Message::SetFeatures, &[0]));
-        assert!(first.client.seat.is_some());
+        assert!(first.client.exclusive.is_some());
         for message in [Message::GetFeatures, Message::GetProtocolFeatures, Message::GetQueueNum] {
             assert_eq!(second.ask(&said(message, &[])).len(), HEADER_BYTES + 8, "{message:?}");
         }
         second.pass_ns(3600 * S_NS);
         second.say(&said(Message::SetFeatures, &[0]));
         second.pass_ns(10 * S_NS - 1);
-        assert!(second.client.seat.is_none() && !second.gone(), "its time began with the message");
+        assert!(second.client.exclusive.is_none() && !second.gone(), "its time began with the message");
         second.pass_ns(1);
         assert!(second.gone());
         assert_eq!(broken(&second, Rule::HandshakeTooSlow), 1);
@@ -605,12 +602,12 @@ mod tests {
 
     #[test]
     fn a_front_end_whose_place_is_being_left_waits_until_it_is_free() {
-        let seats = Arc::default();
-        let ((mut first, _one), (mut second, _two)) = (connection_at(&seats), connection_at(&seats));
+        let access = Arc::default();
+        let ((mut first, _one), (mut second, _two)) = (connection_at(&access), connection_at(&access));
         first.say(&said(Message::SetFeatures, &[0]));
         // A request of its queue is on the device.
-        let line = Line::new(first.client.bell.clone().unwrap()).unwrap();
-        first.client.queues[0] = Some(line.clone());
+        let control = QueueControl::new(first.client.bell.clone().unwrap()).unwrap();
+        first.client.queues[0] = Some(control.clone());
         second.say(&said(Message::SetFeatures, &[0]));
         first.end();
         assert!(!first.gone());
@@ -618,12 +615,12 @@ mod tests {
             second.pass_ns(10 * S_NS);
             assert!(!second.gone());
         }
-        line.gone();
+        control.gone();
         rung(&mut first);
         assert!(first.gone());
         drop(first);
         rung(&mut second);
-        assert!(second.client.seat.is_some());
+        assert!(second.client.exclusive.is_some());
         second.pass_ns(3600 * S_NS);
         assert!(!second.gone());
     }
@@ -639,7 +636,7 @@ mod tests {
             peer.say(&whole[1..]);
         }
         assert!(!peer.gone());
-        // Of one that dribbles, too.
+        // A message that dribbles in is timed from its first byte, too.
         for byte in &whole[..5] {
             peer.say(&[*byte]);
             peer.pass_ns(2 * S_NS);

@@ -31,9 +31,9 @@ const RANGES_MAX: usize = 16;
 /// Most segments of one request that are announced: with header and status they fit a queue of 128.
 const SEGMENTS_MAX: u32 = 126;
 
-/// Features that are offered beside the disk's own.
-const OFFERED: u64 = feature::BLK_SIZE_MAX
-    | feature::BLK_SEG_MAX
+/// Features that are offered beside the disk's own. A segment may have any length, so BLK_SIZE_MAX is not one of them:
+/// SeaBIOS 1.16 keeps its product with [`SEGMENTS_MAX`] in 16 bits, and reads nothing if these are zero.
+const OFFERED: u64 = feature::BLK_SEG_MAX
     | feature::BLK_BLK_SIZE
     | feature::BLK_FLUSH
     | feature::BLK_TOPOLOGY
@@ -45,8 +45,7 @@ const OFFERED: u64 = feature::BLK_SIZE_MAX
     | feature::INDIRECT
     | feature::EVENT_IDX
     | feature::PROTOCOL_FEATURES
-    | feature::VERSION_1
-    | feature::RING_PACKED;
+    | feature::VERSION_1;
 
 /// Protocol features that are offered.
 pub const PROTOCOL: u64 = protocol::MQ
@@ -56,10 +55,9 @@ pub const PROTOCOL: u64 = protocol::MQ
     | protocol::CONFIG
     | protocol::INFLIGHT_SHMFD
     | protocol::RESET_DEVICE
-    | protocol::CONFIGURE_MEM_SLOTS
-    | protocol::DEVICE_STATE;
+    | protocol::CONFIGURE_MEM_SLOTS;
 
-/// What a guest's disk is.
+/// A guest's disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Disk {
     size_bytes: u64,
@@ -75,51 +73,51 @@ pub struct Disk {
 /// A further range of a request that has several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
-    /// The operation, as in [`Asked::Io`].
+    /// The operation, as in [`DiskRequest::Io`].
     pub op: Op,
-    /// On the device.
+    /// First byte, on the device.
     pub offset_bytes: u64,
-    /// In all pieces.
+    /// Length of all pieces.
     pub length_bytes: u64,
 }
 
-/// What a request asks for.
+/// Operation that a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum DiskRequest {
     /// `length_bytes` from `offset_bytes` of the device on; both 0 for a flush. A read's bytes go to the chain's memory
-    /// to write, a write's come from its memory to read, behind the header. Of several ranges the first; the others are
-    /// the chain's.
+    /// to write, a write's come from its memory to read, behind the header. This is the first of several ranges; the
+    /// others are the chain's.
     Io {
         /// The operation.
         op: Op,
-        /// On the device.
+        /// First byte, on the device.
         offset_bytes: u64,
-        /// In all pieces.
+        /// Length of all pieces.
         length_bytes: u64,
     },
     /// The disk's name.
     Id,
 }
 
-impl Asked {
+impl DiskRequest {
     /// Its place among the names of requests.
     pub fn place(self) -> usize {
         match self {
-            Asked::Io { op, .. } => op.index(),
-            Asked::Id => Op::COUNT,
+            DiskRequest::Io { op, .. } => op.index(),
+            DiskRequest::Id => Op::COUNT,
         }
     }
 }
 
-/// Names of requests, by [`Asked::place`]; unknown ones and those refused last.
+/// Names of requests, by [`DiskRequest::place`]; unknown ones and those refused last.
 pub const REQUESTS: &[&str] = &["read", "write", "flush", "discard", "write_zeroes", "get_id", "refused"];
 
 /// A request that ends at once, with a status and the rule that it breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// What the guest is told.
+    /// Status told to the guest.
     pub status: u8,
-    /// Why.
+    /// Rule that it broke.
     pub rule: Rule,
 }
 
@@ -156,7 +154,7 @@ impl Disk {
         self.size_bytes
     }
 
-    /// What GET_ID answers.
+    /// Answer to GET_ID.
     pub fn id(&self) -> &[u8; ID_BYTES] {
         &self.id
     }
@@ -176,7 +174,7 @@ impl Disk {
         RANGE_BYTES_MAX
     }
 
-    /// What pieces are multiples of, bytes.
+    /// Block that pieces are multiples of, bytes.
     pub fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
@@ -190,7 +188,6 @@ impl Disk {
         let mut config = [0; CONFIG_BYTES];
         let mut put = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &(self.size_bytes / SECTOR_BYTES).to_le_bytes());
-        put(8, &self.piece_bytes.max(4096).to_le_bytes());
         put(12, &SEGMENTS_MAX.to_le_bytes());
         put(20, &logical_bytes.to_le_bytes());
         put(24, &[physical_exp, 0]);
@@ -208,11 +205,11 @@ impl Disk {
         config
     }
 
-    /// What a chain asks for. Takes the status byte off the end of its memory to write, and hands it over.
+    /// Operation that a chain asks for, with the status byte, which is taken off the end of its memory to write.
     ///
     /// # Errors
-    /// The rule that a chain without a status byte breaks; inside, what a request is refused for.
-    pub fn ask(&self, memory: &GuestMemory, chain: &mut Chain) -> Result<(Span, Result<Asked, Refused>), Rule> {
+    /// The rule that a chain without a status byte breaks; inside, the refusal of a request.
+    pub fn ask(&self, memory: &GuestMemory, chain: &mut Chain) -> Result<(Span, Result<DiskRequest, Refused>), Rule> {
         let last = chain.writable.last_mut().ok_or(Rule::NoStatus)?;
         let status = last.part(last.length_bytes - 1, 1);
         if last.length_bytes == 1 {
@@ -223,7 +220,7 @@ impl Disk {
         Ok((status, self.validate(memory, chain)))
     }
 
-    fn validate(&self, memory: &GuestMemory, chain: &mut Chain) -> Result<Asked, Refused> {
+    fn validate(&self, memory: &GuestMemory, chain: &mut Chain) -> Result<DiskRequest, Refused> {
         let ioerr = |rule| Refused { status: status::IOERR, rule };
         let unsupported = Refused { status: status::UNSUPP, rule: Rule::UnknownRequest };
         let readable = chain::length_bytes(&chain.readable);
@@ -243,8 +240,8 @@ impl Disk {
                 }
                 self.range(op, sector, length).ok_or(ioerr(Rule::BadRange))
             }
-            request::FLUSH => Ok(Asked::Io { op: Op::Flush, offset_bytes: 0, length_bytes: 0 }),
-            request::GET_ID if into >= ID_BYTES as u64 => Ok(Asked::Id),
+            request::FLUSH => Ok(DiskRequest::Io { op: Op::Flush, offset_bytes: 0, length_bytes: 0 }),
+            request::GET_ID if into >= ID_BYTES as u64 => Ok(DiskRequest::Id),
             request::GET_ID => Err(ioerr(Rule::BadRange)),
             request::DISCARD | request::WRITE_ZEROES => {
                 let count = out as usize / RANGE_BYTES;
@@ -266,31 +263,31 @@ impl Disk {
                         _ => return Err(unsupported),
                     };
                     let asked = self.range(op, sector, u64::from(sectors) * SECTOR_BYTES);
-                    let Some(Asked::Io { op, offset_bytes, length_bytes }) = asked else {
+                    let Some(DiskRequest::Io { op, offset_bytes, length_bytes }) = asked else {
                         return Err(ioerr(Rule::BadRange));
                     };
                     chain.ranges.push(Range { op, offset_bytes, length_bytes });
                 }
                 let Range { op, offset_bytes, length_bytes } = chain.ranges.pop().expect("one at least");
-                Ok(Asked::Io { op, offset_bytes, length_bytes })
+                Ok(DiskRequest::Io { op, offset_bytes, length_bytes })
             }
             _ => Err(unsupported),
         }
     }
 
     /// A range of the disk, on the device.
-    fn range(&self, op: Op, sector: u64, length_bytes: u64) -> Option<Asked> {
+    fn range(&self, op: Op, sector: u64, length_bytes: u64) -> Option<DiskRequest> {
         let from = sector.checked_mul(SECTOR_BYTES)?;
         let end = from.checked_add(length_bytes)?;
         // A power of two, so its lower bits are what may not be set.
         let block_bytes = u64::from(self.block_bytes).max(SECTOR_BYTES);
         let is_aligned = (from | length_bytes) & (block_bytes - 1) == 0;
         let fits = length_bytes > 0 && is_aligned && end <= self.size_bytes;
-        fits.then_some(Asked::Io { op, offset_bytes: self.offset_bytes + from, length_bytes })
+        fits.then_some(DiskRequest::Io { op, offset_bytes: self.offset_bytes + from, length_bytes })
     }
 }
 
-/// What a guest is told of an end.
+/// Status told to a guest about an end.
 pub fn status_of(status: Status) -> u8 {
     match status {
         Status::Ok => status::OK,
@@ -322,7 +319,7 @@ fn header(memory: &GuestMemory, readable: &[Span]) -> [u64; 2] {
 pub(in crate::vhost_user_blk) mod tests {
     use super::super::split::tests::{queue, write};
     use super::*;
-    use crate::export::{BlockSizes, Door, ExportId, TenantId};
+    use crate::export::{BlockSizes, ExportId, ExportState, TenantId};
     use crate::memory::TenantMemory;
     use mqfq_blk::FlowId;
     use mqfq_blk::client::DeviceIndex;
@@ -337,7 +334,7 @@ pub(in crate::vhost_user_blk) mod tests {
             device: DeviceIndex(0),
             flow: FlowId(0),
             tenant: TenantId(Slot::first(0)),
-            door: Door::default(),
+            state: ExportState::default(),
             offset_bytes: 4096,
             size_bytes: 1 << 20,
             read_only: false,
@@ -352,8 +349,8 @@ pub(in crate::vhost_user_blk) mod tests {
         }
     }
 
-    /// What a request of `kind` with `out` behind its header and `into` bytes to write asks for.
-    fn ask(disk: &Disk, kind: u32, sector: u64, out: &[u8], into: u32) -> Result<Asked, Refused> {
+    /// Asks for `kind` with `out` behind the header and `into` bytes to write.
+    fn ask(disk: &Disk, kind: u32, sector: u64, out: &[u8], into: u32) -> Result<DiskRequest, Refused> {
         let (memory, _) = queue(4, false);
         write(&memory, 0x20000, &[&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes(), out].concat());
         let mut chain = Chain::default();
@@ -385,8 +382,8 @@ pub(in crate::vhost_user_blk) mod tests {
         assert_eq!(chain.ranges, [further(zero(false), 4096 + 8192, 512), further(zero(true), 8192, 1024)]);
     }
 
-    fn io(op: Op, offset_bytes: u64, length_bytes: u64) -> Result<Asked, Refused> {
-        Ok(Asked::Io { op, offset_bytes, length_bytes })
+    fn io(op: Op, offset_bytes: u64, length_bytes: u64) -> Result<DiskRequest, Refused> {
+        Ok(DiskRequest::Io { op, offset_bytes, length_bytes })
     }
 
     #[test]
@@ -395,7 +392,7 @@ pub(in crate::vhost_user_blk) mod tests {
         assert_eq!(ask(&disk, request::IN, 1, &[], 1024), io(Op::Read, 4096 + 512, 1024));
         assert_eq!(ask(&disk, request::OUT, 2047, &[0; 512], 0), io(Op::Write, (1 << 20) + 4096 - 512, 512));
         assert_eq!(ask(&disk, request::FLUSH, 0, &[], 0), io(Op::Flush, 0, 0));
-        assert_eq!(ask(&disk, request::GET_ID, 0, &[], 20), Ok(Asked::Id));
+        assert_eq!(ask(&disk, request::GET_ID, 0, &[], 20), Ok(DiskRequest::Id));
         assert_eq!(ask(&disk, request::DISCARD, 0, &range(8, 2040, 0), 0), io(Op::Discard, 8192, 2040 * 512));
         let zero = |may_unmap| io(Op::WriteZeroes { may_unmap }, 4096, 512);
         assert_eq!(ask(&disk, request::WRITE_ZEROES, 0, &range(0, 1, 0), 0), zero(false));
@@ -449,18 +446,18 @@ pub(in crate::vhost_user_blk) mod tests {
         let config = Disk::new(&export()).config(true);
         let word = |at: usize| u32::from_le_bytes(config[at..at + 4].try_into().unwrap());
         assert_eq!(u64::from_le_bytes(config[..8].try_into().unwrap()), 2048, "sectors");
-        assert_eq!([word(8), word(12), word(20)], [256 << 10, 126, 512], "size_max, seg_max, blk_size");
+        assert_eq!([word(8), word(12), word(20)], [0, 126, 512], "size_max, seg_max, blk_size");
         assert_eq!((config[24], config[WRITEBACK_AT], config[34]), (3, 1, 64), "4096 is 2^3 logical blocks; 64 queues");
         assert_eq!([word(36), word(40), word(48), word(52), config[56].into()], [8192, 16, 8192, 16, 1]);
-        // Of blocks of 4 KiB and pieces of 64 KiB: logical blocks, best I/O in them, and what discards are multiples of
-        // in sectors.
+        // With blocks of 4 KiB and pieces of 64 KiB: logical blocks, best I/O in them, and the alignment of discards in
+        // sectors.
         for (preferred_bytes, exponent, best) in [(4096, 0, 1), (16384, 2, 4)] {
             let payload_bytes_max = 65536 + 4096;
             let block = BlockSizes { min_bytes: 4096, preferred_bytes, payload_bytes_max, ..export().block };
             let disk = Disk::new(&Export { block, ..export() });
             let config = disk.config(false);
             let word = |at: usize| u32::from_le_bytes(config[at..at + 4].try_into().unwrap());
-            assert_eq!([word(8), word(20), word(28), word(44)], [65536, 4096, best, 8]);
+            assert_eq!([word(20), word(28), word(44)], [4096, best, 8]);
             assert_eq!((config[24], config[26], config[WRITEBACK_AT]), (exponent, 1, 0));
             let pieces = [disk.piece_bytes(), disk.copy_bytes(), disk.range_bytes(), disk.block_bytes()];
             assert_eq!(pieces, [65536, 65536, 512 * word(36), 4096], "as it is told");

@@ -2,12 +2,11 @@
 
 use super::NAMES;
 use super::connection::Connection;
-use super::line::Seats;
-use super::session::Rings;
+use super::queue_control::ExclusiveAccess;
+use crate::connection_slots::ConnectionSlot;
 use crate::export::ExportTable;
-use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, Manner, Travelled};
+use crate::front_end::{Address, AddressFault, FrontEnd, HandedOver, ListenOptions, Listener};
 use crate::listener::{MakeConnection, SocketListener};
-use crate::places::Place;
 use crate::socket::SocketAddress;
 use crate::takeover;
 use mqfq_blk::client::{Client, Context, Event};
@@ -16,7 +15,7 @@ use mqfq_blk::request::Completion;
 use std::fmt;
 use std::sync::Arc;
 
-/// What the key takes.
+/// Values that the key takes.
 const ADDRESSES: &str = "\"unix:PATH\" (at most 107 bytes)";
 
 /// The front end.
@@ -33,17 +32,8 @@ impl FrontEnd for VhostUser {
     }
 
     fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault> {
-        self.parse_with(text, &[])
-    }
-
-    fn manners(&self) -> &'static [Manner] {
-        &[Manner { key: "rings", values: Rings::VALUES }]
-    }
-
-    fn parse_with(&self, text: &str, values: &[&str]) -> Result<Arc<dyn Address>, AddressFault> {
-        let rings = values.first().and_then(|value| Rings::named(value)).unwrap_or(Rings::Split);
         match SocketAddress::parse(text)? {
-            socket @ SocketAddress::Unix(_) => Ok(Arc::new(VhostUserAddress { socket, rings })),
+            socket @ SocketAddress::Unix(_) => Ok(Arc::new(VhostUserAddress { socket })),
             SocketAddress::Tcp { .. } => {
                 Err(AddressFault::Refused("is no unix socket: a guest's memory cannot be shared over TCP".to_owned()))
             }
@@ -55,16 +45,11 @@ impl FrontEnd for VhostUser {
 #[derive(Debug)]
 struct VhostUserAddress {
     socket: SocketAddress,
-    rings: Rings,
 }
 
 impl fmt::Display for VhostUserAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.socket.fmt(f)?;
-        match self.rings {
-            Rings::Split => Ok(()),
-            rings => write!(f, " (rings {})", Rings::VALUES[rings as usize]),
-        }
+        self.socket.fmt(f)
     }
 }
 
@@ -88,36 +73,36 @@ impl Address for VhostUserAddress {
     }
 
     fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String> {
-        // None: a table of an address that comes while the server runs is filled before anybody is let in.
+        // None: a table of an address that comes while the server runs is filled before a client is let in.
         let all = exports.all().len();
         if all > 1 {
             return Err(format!("cannot listen on {self}: it is for one export, not for {all}"));
         }
-        let (connection, door) = connections(&exports, self.rings, options);
+        let (connection, door) = connections(&exports, options);
         let listener = SocketListener::bind(&self.socket, &exports, options.clone(), &NAMES, connection)?;
         Ok(Box::new(listener.with_door(door)))
     }
 
-    /// The socket travels. Connections do not: they drain, and their front-ends connect again.
+    /// The socket is handed over. Connections are not: they drain, and their front-ends connect again.
     fn adopt(
         &self,
-        travelled: Travelled,
+        handed_over: HandedOver,
         exports: Arc<ExportTable>,
         options: &ListenOptions,
     ) -> Result<Box<dyn Listener>, String> {
-        let (connection, door) = connections(&exports, self.rings, options);
-        let listener = SocketListener::adopt(&self.socket, travelled, &exports, options.clone(), &NAMES, connection)?;
+        let (connection, door) = connections(&exports, options);
+        let listener = SocketListener::adopt(&self.socket, handed_over, &exports, options.clone(), &NAMES, connection)?;
         Ok(Box::new(listener.with_door(door)))
     }
 }
 
 /// Makes a connection of each client, to the export that the table has when the client comes: it may be another one
 /// than when the listener was made. And the door by which their descriptors come.
-fn connections(exports: &Arc<ExportTable>, rings: Rings, options: &ListenOptions) -> (MakeConnection, Arc<Door>) {
-    let (exports, seats, options) = (exports.clone(), Arc::<Seats>::default(), Arc::new(options.clone()));
-    let door = seats.door().clone();
+fn connections(exports: &Arc<ExportTable>, options: &ListenOptions) -> (MakeConnection, Arc<Door>) {
+    let (exports, access, options) = (exports.clone(), Arc::<ExclusiveAccess>::default(), Arc::new(options.clone()));
+    let door = access.door().clone();
     let connection: MakeConnection = Box::new(move |place| match &exports.all()[..] {
-        [export] => Box::new(Connection::new(place, export.clone(), rings, seats.clone(), options.clone())),
+        [export] => Box::new(Connection::new(place, export.clone(), access.clone(), options.clone())),
         _ => Box::new(Unserved { _place: place }),
     });
     (connection, door)
@@ -125,7 +110,7 @@ fn connections(exports: &Arc<ExportTable>, rings: Rings, options: &ListenOptions
 
 /// A client that came when there was no export: its connection ends at once.
 struct Unserved {
-    _place: Place,
+    _place: ConnectionSlot,
 }
 
 impl Client for Unserved {
@@ -160,7 +145,7 @@ mod tests {
     #[test]
     fn an_address_that_comes_while_clients_are_served_gets_its_export_later_and_never_two() {
         let path = std::env::temp_dir().join(format!("mqfq-vub-late-{}", std::process::id()));
-        let address = VhostUserAddress { socket: SocketAddress::Unix(path.clone()), rings: Rings::Split };
+        let address = VhostUserAddress { socket: SocketAddress::Unix(path.clone()) };
         let table = |names: &[&str]| {
             let one = |name: &&str| Export { name: (*name).to_owned(), ..export() };
             Arc::new(ExportTable::new(names.iter().map(one)).unwrap())
@@ -181,13 +166,5 @@ mod tests {
         assert!(address("unix:/a").collides_with(&nbd));
         let tcp = VhostUser.parse("tcp:localhost:1").unwrap_err();
         assert!(matches!(tcp, AddressFault::Refused(why) if why.contains("TCP")));
-    }
-
-    #[test]
-    fn packed_rings_are_for_who_asks_for_them() {
-        let with = |rings| ExportAddress::parse_with(&VhostUser, "unix:/a", &[rings]).unwrap();
-        assert_eq!([with("split").to_string(), with("packed").to_string()], ["unix:/a", "unix:/a (rings packed)"]);
-        assert_eq!(with("split"), ExportAddress::parse(&VhostUser, "unix:/a").unwrap());
-        assert!(with("packed").collides_with(&with("split")), "one socket");
     }
 }

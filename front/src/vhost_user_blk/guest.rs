@@ -5,9 +5,9 @@
 //! never change: a front-end that adds or takes one makes another table, and the old one stays mapped until the last
 //! request in it has ended.
 //!
-//! A worker that touches memory must not wait for whoever gave it. A file of FUSE or of a network is somebody's answer
-//! away, and a file of a disk is a device away; a mapped page of tmpfs (a memfd is one) or hugetlbfs is the kernel's
-//! own affair. So no other is taken.
+//! A worker that touches memory must not wait for the client that gave it. A page of a FUSE or network file waits for
+//! another process, one of a disk's file for a device; a mapped page of tmpfs (a memfd is one) or hugetlbfs is the
+//! kernel's own affair. So no other is taken.
 
 use super::kind;
 use super::mapped::Mapped;
@@ -47,7 +47,7 @@ struct Region {
     guest_addr: u64,
     user_addr: u64,
     size_bytes: u64,
-    /// Of its first byte in the mapping.
+    /// Offset of its first byte in the mapping.
     start: usize,
     memory: Arc<ForeignMemory>,
 }
@@ -129,7 +129,7 @@ impl Span {
 pub struct Area {
     /// The region.
     pub memory: Arc<ForeignMemory>,
-    /// Where the part begins, bytes.
+    /// Beginning of the part, bytes.
     pub offset: usize,
     /// The guest's address of its beginning.
     pub guest_addr: u64,
@@ -139,12 +139,12 @@ pub struct Area {
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
     regions: Vec<Region>,
-    /// Of the guest, whichever table it has.
+    /// Mappings of the guest, whichever table it has.
     mapped: Arc<Mapped>,
 }
 
 impl GuestMemory {
-    /// The same memory, with counts of holders of its own: for a queue, whose requests each hold a region.
+    /// A view of this memory with its own counts of holders: for a queue, whose requests each hold a region.
     pub fn view(&self) -> GuestMemory {
         let view = |region: &Region| Region { memory: region.memory.view(), ..region.clone() };
         GuestMemory { regions: self.regions.iter().map(view).collect(), mapped: self.mapped.clone() }
@@ -217,7 +217,7 @@ impl GuestMemory {
         self.span_near(&mut 0, guest_addr, length_bytes)
     }
 
-    /// The same, looked for first in the region of number `near`, which becomes the one where it is.
+    /// [`GuestMemory::span`], looked for first in region `near`, which becomes the span's region.
     #[inline]
     pub fn span_near(&self, near: &mut usize, guest_addr: u64, length_bytes: u32) -> Option<Span> {
         let is_there = |region: &&Region| guest_addr.wrapping_sub(region.guest_addr) < region.size_bytes;
@@ -330,7 +330,7 @@ pub(in crate::vhost_user_blk) mod tests {
     #[test]
     fn memory_is_taken_of_files_that_nobody_has_to_be_waited_for() {
         let mut memory = GuestMemory::default();
-        // Of a disk, of the kernel, and none.
+        // A file of a disk, one of the kernel, and a pipe.
         let path = std::env::current_exe().unwrap();
         for file in [File::open(path).unwrap(), File::open("/proc/self/maps").unwrap()] {
             assert_eq!(memory.add(&text(0, 0x1000, 0, 0), file), Err(Rule::UnfitMemory));
@@ -338,7 +338,7 @@ pub(in crate::vhost_user_blk) mod tests {
         let (pipe, _) = std::io::pipe().unwrap();
         assert_eq!(memory.add(&text(0, 0x1000, 0, 0), pipe), Err(Rule::UnfitMemory));
         memory.add(&text(0, 0x1000, 0, 0), file(0x1000)).unwrap();
-        // What memory-backend-file has.
+        // A file as memory-backend-file has it.
         let path = format!("/dev/shm/mqfq-guest-{}", std::process::id());
         let shared = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(path).unwrap();
@@ -394,7 +394,7 @@ pub(in crate::vhost_user_blk) mod tests {
         assert_eq!(memory.remove(&text(0x10000, 0x3000, 0xa0000, 0)), Err(Rule::BadRegion));
         assert_eq!((memory.len(), memory.remove(&text(0x10000, 0x4000, 0xa0000, 0))), (1, Ok(())));
         assert!(memory.is_empty());
-        // Of two that only touch, whichever comes first.
+        // Regions may touch, in any order.
         for at in [0x4000, 0, 0x8000] {
             memory.add(&text(at, 0x4000, at, 0), &file).unwrap();
         }

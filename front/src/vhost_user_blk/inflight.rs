@@ -1,9 +1,8 @@
 //! Which heads had a server taken and not ended when it was killed?
 //!
-//! Source: the vhost-user specification, "Inflight I/O tracking", split virtqueues; `inflight_packed` has the packed
-//! ones. The area lies in a file of the front-end's (VHOST_USER_GET_INFLIGHT_FD, SET_INFLIGHT_FD), which outlives the
-//! server. A scheduler ends requests in another order than they came, so the index of the available ring alone does not
-//! say which ones are left.
+//! Source: the vhost-user specification, "Inflight I/O tracking", split virtqueues. The area lies in a file of the
+//! front-end's (VHOST_USER_GET_INFLIGHT_FD, SET_INFLIGHT_FD), which outlives the server. A scheduler ends requests in
+//! another order than they came, so the index of the available ring alone does not say which ones are left.
 //!
 //! ```text
 //!   of a queue   features 8 │ version 2 │ entries 2 │ last batch 2 │ used index 2 │ an entry for each descriptor
@@ -13,18 +12,17 @@
 //! # Steps, and what a kill between them leaves
 //! | step | a kill before it leaves | what the next server does |
 //! |---|---|---|
-//! | take: counter, then `inflight` = 1 | a head that nobody took: it is in the available ring | takes it |
+//! | take: counter, then `inflight` = 1 | an untaken head: it is in the available ring | takes it |
 //! | end: `next` = last batch, last batch = head, for each head of a batch | heads in flight | submits them again |
 //! | the used index of the ring | as above | as above |
 //! | `inflight` = 0 for each head of the batch | ends that the guest sees | finds them by last batch and `next`: as many as the ring's used index is ahead of the area's; forgets them |
 //! | the area's used index | nothing | nothing |
 //!
-//! So each head is in the used ring once. A write that had reached the device and whose end nobody saw is written
+//! So each head is in the used ring once. A write that had reached the device and whose end was not seen is written
 //! again, with the same bytes: the guest owns the request until it sees its end.
 //!
 //! The area is the front-end's, which may write anything: what is read is bounded, and costs its own guest only.
 
-use super::inflight_packed::{self, PackedArea};
 use super::rule::Rule;
 use super::wire::QUEUE_SIZE_MAX;
 use mqfq_blk::foreign::ForeignMemory;
@@ -48,32 +46,28 @@ const VERSION: u16 = 1;
 /// Queues' areas begin at multiples of this, bytes, so that two workers do not write to one line.
 const ALIGN_BYTES: usize = 128;
 
-/// Bytes of the area of a queue of `size`, whose ring is packed or split.
-pub fn queue_bytes(size: u16, is_packed: bool) -> usize {
-    let bytes = match is_packed {
-        true => inflight_packed::queue_bytes(size),
-        false => HEADER_BYTES + usize::from(size) * ENTRY_BYTES,
-    };
-    bytes.next_multiple_of(ALIGN_BYTES)
+/// Bytes of the area of a queue of `size`.
+pub fn queue_bytes(size: u16) -> usize {
+    (HEADER_BYTES + usize::from(size) * ENTRY_BYTES).next_multiple_of(ALIGN_BYTES)
 }
 
-/// Bytes of the areas of `queues` of `size`, whose rings are packed or split.
+/// Bytes of the areas of `queues` of `size`.
 ///
 /// # Errors
 /// [`Rule::BadInflight`]: the sizes are none.
-pub fn length_bytes(queues: u16, size: u16, is_packed: bool) -> Result<u64, Rule> {
+pub fn length_bytes(queues: u16, size: u16) -> Result<u64, Rule> {
     if size == 0 || size > QUEUE_SIZE_MAX || queues == 0 || queues > super::disk::QUEUES_MAX {
         return Err(Rule::BadInflight);
     }
-    Ok((usize::from(queues) * queue_bytes(size, is_packed)) as u64)
+    Ok((usize::from(queues) * queue_bytes(size)) as u64)
 }
 
-/// A new area for `queues` of `size`, whose rings are packed or split: its file, and its length.
+/// A new area for `queues` of `size`: its file, and its length.
 ///
 /// # Errors
 /// [`Rule::BadInflight`]: the sizes are none, or there is no memory.
-pub fn create(queues: u16, size: u16, is_packed: bool) -> Result<(OwnedFd, u64), Rule> {
-    let length = length_bytes(queues, size, is_packed)?;
+pub fn create(queues: u16, size: u16) -> Result<(OwnedFd, u64), Rule> {
+    let length = length_bytes(queues, size)?;
     let file = rustix::fs::memfd_create("mqfq-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(|_| Rule::BadInflight)?;
     rustix::fs::ftruncate(&file, length).map_err(|_| Rule::BadInflight)?;
@@ -88,26 +82,19 @@ pub struct Areas {
     offset: usize,
     queues: u16,
     size: u16,
-    is_packed: bool,
 }
 
 impl Areas {
-    /// Areas for `queues` of `size`, with packed or split rings, from `offset` of the mapping on.
+    /// Areas for `queues` of `size`, from `offset` of the mapping on.
     ///
     /// # Errors
     /// [`Rule::BadInflight`]: the mapping is shorter, or the sizes are none.
-    pub fn new(
-        memory: Arc<ForeignMemory>,
-        offset: usize,
-        queues: u16,
-        size: u16,
-        is_packed: bool,
-    ) -> Result<Areas, Rule> {
-        let length = usize::from(queues) * queue_bytes(size, is_packed);
+    pub fn new(memory: Arc<ForeignMemory>, offset: usize, queues: u16, size: u16) -> Result<Areas, Rule> {
+        let length = usize::from(queues) * queue_bytes(size);
         let fits = offset.checked_add(length).is_some_and(|end| end <= memory.length_bytes());
         let is_aligned = offset.is_multiple_of(8);
         (fits && is_aligned && size <= QUEUE_SIZE_MAX)
-            .then_some(Areas { memory, offset, queues, size, is_packed })
+            .then_some(Areas { memory, offset, queues, size })
             .ok_or(Rule::BadInflight)
     }
 
@@ -119,37 +106,23 @@ impl Areas {
         }
     }
 
-    /// Of a queue.
+    /// Length of a queue's area.
     fn bytes(&self) -> usize {
-        queue_bytes(self.size, self.is_packed)
+        queue_bytes(self.size)
     }
 
-    /// Where the area of a queue is that has such a ring.
-    fn of(&self, number: u16, size: u16, is_packed: bool) -> Result<Option<usize>, Rule> {
+    /// The area of one queue of `size` entries. `None`: it has none.
+    ///
+    /// # Errors
+    /// [`Rule::BadInflight`]: its area is for another size.
+    pub fn queue(&self, number: u16, size: u16) -> Result<Option<SplitArea>, Rule> {
         if number >= self.queues {
             return Ok(None);
         }
-        if size > self.size || is_packed != self.is_packed {
+        if size > self.size {
             return Err(Rule::BadInflight);
         }
-        Ok(Some(self.offset + usize::from(number) * self.bytes()))
-    }
-
-    /// That of one queue with a packed ring of `size` descriptors. `None`: it has none.
-    ///
-    /// # Errors
-    /// [`Rule::BadInflight`]: its area is for another size, or for split rings.
-    pub fn packed_queue(&self, number: u16, size: u16) -> Result<Option<PackedArea>, Rule> {
-        let offset = self.of(number, size, true)?;
-        Ok(offset.map(|offset| PackedArea::new(self.memory.view(), offset, size)))
-    }
-
-    /// That of one queue with a split ring of `size` entries. `None`: it has none.
-    ///
-    /// # Errors
-    /// [`Rule::BadInflight`]: its area is for another size, or for packed rings.
-    pub fn queue(&self, number: u16, size: u16) -> Result<Option<SplitArea>, Rule> {
-        let Some(offset) = self.of(number, size, false)? else { return Ok(None) };
+        let offset = self.offset + usize::from(number) * self.bytes();
         Ok(Some(SplitArea { memory: self.memory.view(), offset, size, counter: 0, last_batch: 0, ended: Vec::new() }))
     }
 }
@@ -172,7 +145,7 @@ impl SplitArea {
         self.offset + HEADER_BYTES + usize::from(head) * ENTRY_BYTES
     }
 
-    fn put(&self, at: usize, bytes: &[u8]) {
+    fn write(&self, at: usize, bytes: &[u8]) {
         #[cfg(test)]
         super::kill::step();
         // Inside: `Areas::new` has seen to that.
@@ -203,13 +176,13 @@ impl SplitArea {
         u16::from_ne_bytes(self.get(self.offset + at))
     }
 
-    /// Takes the area over from whoever used it last. Of a used one: the heads that it left in flight, in the order in
-    /// which they were taken. `used` is where the ring's used index stands.
+    /// Takes the area over from its last user. Returns the heads left in flight in a used area, in the order in which
+    /// they were taken. `used` is the ring's used index.
     pub fn take_over(&mut self, used: u16) -> Option<Vec<u16>> {
         let is_new = self.get_u16(VERSION_AT) != VERSION || self.get_u16(ENTRIES_AT) != self.size;
         if is_new {
             let entries = vec![0; usize::from(self.size) * ENTRY_BYTES];
-            self.put(self.offset + HEADER_BYTES, &entries);
+            self.write(self.offset + HEADER_BYTES, &entries);
             self.put_u16(self.offset + LAST_BATCH_AT, 0);
             self.put_u16(self.offset + USED_AT, used);
             self.put_u16(self.offset + ENTRIES_AT, self.size);
@@ -223,7 +196,7 @@ impl SplitArea {
             if head >= self.size {
                 break;
             }
-            self.put(self.entry(head), &[0]);
+            self.write(self.entry(head), &[0]);
             head = u16::from_ne_bytes(self.get(self.entry(head) + NEXT_AT));
         }
         self.put_u16(self.offset + USED_AT, used);
@@ -237,9 +210,9 @@ impl SplitArea {
 
     /// A head was taken from the available ring.
     pub fn took(&mut self, head: u16) {
-        self.put(self.entry(head) + COUNTER_AT, &self.counter.to_ne_bytes());
+        self.write(self.entry(head) + COUNTER_AT, &self.counter.to_ne_bytes());
         self.counter = self.counter.wrapping_add(1);
-        self.put(self.entry(head), &[1]);
+        self.write(self.entry(head), &[1]);
     }
 
     /// A head is about to be shown as ended, with others.
@@ -253,7 +226,7 @@ impl SplitArea {
     /// The guest was shown all of them: the ring's used index is `used`.
     pub fn ended(&mut self, used: u16) {
         let mut ended = std::mem::take(&mut self.ended);
-        ended.drain(..).for_each(|head| self.put(self.entry(head), &[0]));
+        ended.drain(..).for_each(|head| self.write(self.entry(head), &[0]));
         self.ended = ended;
         self.put_u16(self.offset + USED_AT, used);
     }
@@ -261,52 +234,42 @@ impl SplitArea {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kill;
     use super::*;
-    use proptest::prelude::*;
     use std::os::fd::AsFd;
 
     const SIZE: u16 = 8;
 
     fn areas(file: &OwnedFd, length: u64) -> Areas {
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
-        Areas::new(memory, 0, 2, SIZE, false).unwrap()
-    }
-
-    /// What a driver and its ring would say: heads that are offered and not shown as ended, in order, and the used
-    /// index.
-    #[derive(Default, Clone)]
-    struct Truth {
-        taken: Vec<u16>,
-        used: u16,
+        Areas::new(memory, 0, 2, SIZE).unwrap()
     }
 
     #[test]
     fn sizes_are_checked() {
-        assert_eq!(create(0, 8, false).err(), Some(Rule::BadInflight));
-        assert_eq!(create(65, 8, false).err(), Some(Rule::BadInflight));
-        assert_eq!(create(1, 2048, false).err(), Some(Rule::BadInflight));
-        let (file, length) = create(2, SIZE, false).unwrap();
+        assert_eq!(create(0, 8).err(), Some(Rule::BadInflight));
+        assert_eq!(create(65, 8).err(), Some(Rule::BadInflight));
+        assert_eq!(create(1, 2048).err(), Some(Rule::BadInflight));
+        let (file, length) = create(2, SIZE).unwrap();
         assert_eq!(length, 2 * 256);
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
-        assert_eq!(Areas::new(memory.clone(), 0, 3, SIZE, false).err(), Some(Rule::BadInflight));
-        assert_eq!(Areas::new(memory.clone(), 8, 2, SIZE, false).err(), Some(Rule::BadInflight));
-        let areas = Areas::new(memory, 0, 2, SIZE, false).unwrap();
+        assert_eq!(Areas::new(memory.clone(), 0, 3, SIZE).err(), Some(Rule::BadInflight));
+        assert_eq!(Areas::new(memory.clone(), 8, 2, SIZE).err(), Some(Rule::BadInflight));
+        let areas = Areas::new(memory, 0, 2, SIZE).unwrap();
         assert!(areas.queue(2, SIZE).unwrap().is_none());
         assert_eq!(areas.queue(0, 16).err(), Some(Rule::BadInflight));
         let (queues, size) = (super::super::disk::QUEUES_MAX, QUEUE_SIZE_MAX);
-        let (file, length) = create(queues, size, true).unwrap();
+        let (file, length) = create(queues, size).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
-        let areas = Areas::new(memory, 0, queues, size, true).unwrap();
-        assert!(areas.packed_queue(queues - 1, size).unwrap().is_some());
+        let areas = Areas::new(memory, 0, queues, size).unwrap();
+        assert!(areas.queue(queues - 1, size).unwrap().is_some());
     }
 
     #[test]
     fn an_area_is_taken_over_for_its_size_alone_and_goes_on_where_it_stood() {
-        let (file, length) = create(2, SIZE, false).unwrap();
+        let (file, length) = create(2, SIZE).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
         let queue = || areas(&file, length).queue(0, SIZE).unwrap().unwrap();
-        // Of our version, and for 4 entries: it is made anew.
+        // An area of our version for 4 entries is made anew.
         assert!(memory.copy_from(8, &[1, 0, 4, 0]));
         assert_eq!(queue().take_over(0), None);
         // Head 2 was taken ninth, head 1 fourth; the last batch says 8, the first number that is no head.
@@ -329,10 +292,10 @@ mod tests {
 
     #[test]
     fn what_was_under_way_is_forgotten_in_each_queue() {
-        let (file, length) = create(3, SIZE, false).unwrap();
+        let (file, length) = create(3, SIZE).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
         // Two queues, behind another.
-        let areas = Areas::new(memory, 256, 2, SIZE, false).unwrap();
+        let areas = Areas::new(memory, 256, 2, SIZE).unwrap();
         let take_over = |number| areas.queue(number, SIZE).unwrap().unwrap().take_over(0);
         assert_eq!([take_over(0), take_over(1)], [None, None]);
         assert_eq!([take_over(0), take_over(1)], [Some(vec![]), Some(vec![])]);
@@ -342,10 +305,10 @@ mod tests {
 
     #[test]
     fn what_another_wrote_into_the_area_is_bounded() {
-        let (file, length) = create(2, SIZE, false).unwrap();
+        let (file, length) = create(2, SIZE).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
         assert!(memory.copy_from(0, &vec![0xff; length as usize]));
-        let areas = Areas::new(memory.clone(), 0, 2, SIZE, false).unwrap();
+        let areas = Areas::new(memory.clone(), 0, 2, SIZE).unwrap();
         assert_eq!(areas.queue(0, SIZE).unwrap().unwrap().take_over(5), None, "no version of ours");
         assert!(memory.copy_from(8, &[1, 0, 8, 0, 3, 0, 0x77, 0x77]));
         assert!(memory.copy_from(16, &[1; 8 * 16]));
@@ -354,70 +317,9 @@ mod tests {
         assert_eq!(left, Some(vec![0, 1, 2, 4, 5, 6, 7]));
     }
 
-    proptest! {
-        /// Takes, ends in any order and in batches, a kill at any of the steps of the table above, and servers that are
-        /// killed as they take over.
-        #[test]
-        fn each_head_is_in_the_used_ring_once_wherever_the_kill_comes(
-            steps in prop::collection::vec((0..3usize, any::<prop::sample::Index>()), 0..60),
-            kill in 0..20usize,
-            later_kills in prop::collection::vec(0..10usize, 0..3),
-        ) {
-            let (file, length) = create(2, SIZE, false).unwrap();
-            let mut queue = areas(&file, length).queue(1, SIZE).unwrap().unwrap();
-            prop_assert_eq!(queue.take_over(0), None);
-            let mut truth = Truth::default();
-            for (what, which) in steps {
-                match what {
-                    0 | 1 => {
-                        let free: Vec<u16> = (0..SIZE).filter(|head| !truth.taken.contains(head)).collect();
-                        if !free.is_empty() {
-                            let head = *which.get(&free);
-                            queue.took(head);
-                            truth.taken.push(head);
-                        }
-                    }
-                    _ => {
-                        let count = which.index(truth.taken.len() + 1);
-                        let mut any = || truth.taken.remove(which.index(truth.taken.len()));
-                        let batch: Vec<u16> = (0..count).map(|_| any()).collect();
-                        batch.iter().for_each(|head| queue.ending(*head));
-                        truth.used = truth.used.wrapping_add(count as u16);
-                        queue.ended(truth.used);
-                    }
-                }
-            }
-            // The last batch, and a kill before any store of it, or behind the last.
-            let count = truth.taken.len().div_ceil(2);
-            let used = truth.used.wrapping_add(count as u16);
-            let mut is_shown = false;
-            kill::after(kill, || {
-                truth.taken[..count].iter().for_each(|head| queue.ending(*head));
-                is_shown = true;
-                queue.ended(used);
-            });
-            if is_shown {
-                truth.taken.drain(..count);
-                truth.used = used;
-            }
-            drop(queue);
-            for kill in later_kills {
-                kill::after(kill, || _ = areas(&file, length).queue(1, SIZE).unwrap().unwrap().take_over(truth.used));
-            }
-            let mut next = areas(&file, length).queue(1, SIZE).unwrap().unwrap();
-            prop_assert_eq!(next.take_over(truth.used), Some(truth.taken.clone()));
-            // And it goes on: all of them end.
-            let left = truth.taken.len() as u16;
-            truth.taken.iter().for_each(|head| next.ending(*head));
-            next.ended(truth.used.wrapping_add(left));
-            let mut last = areas(&file, length).queue(1, SIZE).unwrap().unwrap();
-            prop_assert_eq!(last.take_over(truth.used.wrapping_add(left)), Some(Vec::new()));
-        }
-    }
-
     #[test]
     fn nobody_can_cut_an_area_under_a_server() {
-        let (file, length) = create(2, SIZE, false).unwrap();
+        let (file, length) = create(2, SIZE).unwrap();
         for other in [0, length - 1, length + 1] {
             assert!(rustix::fs::ftruncate(&file, other).is_err(), "{other} bytes");
         }
@@ -426,7 +328,7 @@ mod tests {
 
     #[test]
     fn an_area_is_laid_out_as_other_servers_expect_it() {
-        let (file, length) = create(2, SIZE, false).unwrap();
+        let (file, length) = create(2, SIZE).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
         let bytes = |at: usize| {
             let mut bytes = [0; 16];

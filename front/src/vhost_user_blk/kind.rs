@@ -4,7 +4,6 @@
 //! | for | kind | is seen by |
 //! |---|---|---|
 //! | a kick, a call, an error | eventfd | its link in /proc |
-//! | the device's state | pipe | its link in /proc |
 //! | messages of ours | stream socket of this machine | SO_DOMAIN, SO_TYPE |
 //! | memory | tmpfs (a memfd is one), hugetlbfs | F_GET_SEALS, which no other file has |
 
@@ -18,21 +17,9 @@ use std::os::fd::{AsFd, AsRawFd};
 /// # Errors
 /// [`Rule::UnfitDescriptor`]: it is another file, or /proc is not there.
 pub fn eventfd(file: impl AsFd) -> Result<(), Rule> {
-    linked(&file, |link| link == b"anon_inode:[eventfd]")
-}
-
-/// `file` is a pipe.
-///
-/// # Errors
-/// As [`eventfd`].
-pub fn pipe(file: impl AsFd) -> Result<(), Rule> {
-    linked(&file, |link| link.starts_with(b"pipe:["))
-}
-
-fn linked(file: &impl AsFd, is_right: impl Fn(&[u8]) -> bool) -> Result<(), Rule> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let link = rustix::fs::readlink(path, Vec::new()).map_err(|_| Rule::UnfitDescriptor)?;
-    if is_right(link.as_bytes()) { Ok(()) } else { Err(Rule::UnfitDescriptor) }
+    if link.as_bytes() == b"anon_inode:[eventfd]" { Ok(()) } else { Err(Rule::UnfitDescriptor) }
 }
 
 /// `file` is a stream socket of this machine.
@@ -45,7 +32,7 @@ pub fn channel(file: impl AsFd) -> Result<(), Rule> {
     if is_unix && is_stream { Ok(()) } else { Err(Rule::UnfitDescriptor) }
 }
 
-/// What the kernel says of a file whose pages are memory.
+/// Status (`fstat`) of a file whose pages are memory.
 ///
 /// # Errors
 /// [`Rule::UnfitMemory`]: it is another file.
@@ -57,7 +44,7 @@ pub fn memory(file: impl AsFd) -> Result<Stat, Rule> {
 #[cfg(test)]
 mod tests {
     use super::super::guest::tests::file;
-    use super::super::line::bell;
+    use super::super::queue_control::bell;
     use super::*;
     use rustix::fs::{Mode, OFlags};
     use std::net::TcpListener;
@@ -65,17 +52,17 @@ mod tests {
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
     /// A file of each kind, with what it may be passed for.
-    fn all() -> Vec<(&'static str, OwnedFd, [bool; 4])> {
-        const NONE: [bool; 4] = [false; 4];
+    fn all() -> Vec<(&'static str, OwnedFd, [bool; 3])> {
+        const NONE: [bool; 3] = [false; 3];
         let (reader, _writer) = std::io::pipe().unwrap();
         let opened = |path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let located = rustix::fs::open("/dev/shm", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
         vec![
-            ("eventfd", bell().unwrap(), [true, false, false, false]),
-            ("pipe", reader.into(), [false, true, false, false]),
-            ("unix socket", UnixStream::pair().unwrap().0.into(), [false, false, true, false]),
-            ("memfd", file(4096), [false, false, false, true]),
+            ("eventfd", bell().unwrap(), [true, false, false]),
+            ("pipe", reader.into(), NONE),
+            ("unix socket", UnixStream::pair().unwrap().0.into(), [false, true, false]),
+            ("memfd", file(4096), [false, false, true]),
             ("datagrams", UnixDatagram::unbound().unwrap().into(), NONE),
             ("TCP socket", TcpListener::bind("127.0.0.1:0").unwrap().into(), NONE),
             ("file of a disk", std::fs::File::open(std::env::current_exe().unwrap()).unwrap().into(), NONE),
@@ -90,11 +77,11 @@ mod tests {
     fn each_kind_of_file_is_taken_for_its_own_purpose_and_no_other() {
         for (name, file, expected) in all() {
             let unfit = Err(Rule::UnfitDescriptor);
-            let results = [eventfd(&file), pipe(&file), channel(&file)];
+            let results = [eventfd(&file), channel(&file)];
             assert!(results.iter().all(|result| result.is_ok() || *result == unfit), "{name}");
             let memory = memory(&file);
             assert!(memory.is_ok() || memory.as_ref().err() == Some(&Rule::UnfitMemory), "{name}");
-            let is = [results[0].is_ok(), results[1].is_ok(), results[2].is_ok(), memory.is_ok()];
+            let is = [results[0].is_ok(), results[1].is_ok(), memory.is_ok()];
             assert_eq!(is, expected, "{name}");
         }
     }

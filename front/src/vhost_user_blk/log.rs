@@ -1,7 +1,7 @@
 //! Which pages of the guest were written, for a live migration.
 //!
 //! Source: the vhost-user specification, "Migration". A bit for each page of 4 KiB of the guest's addresses, set after
-//! the page was written: whoever copies pages clears it before it copies.
+//! the page was written: the front-end clears it before it copies the page.
 
 use super::guest::Span;
 use mqfq_blk::foreign::ForeignMemory;
@@ -29,7 +29,7 @@ impl DirtyLog {
         self.mark_range(span.guest_addr, span.length_bytes);
     }
 
-    /// `length_bytes` from the guest's address `from` on were written. Pages beyond the log are nobody's.
+    /// `length_bytes` from the guest's address `from` on were written. Pages beyond the log are not marked.
     pub fn mark_range(&self, from: u64, length_bytes: u32) {
         let last = from.saturating_add(u64::from(length_bytes.max(1)) - 1) / PAGE_BYTES;
         for page in from / PAGE_BYTES..=last {

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What may be held.
+/// Bounds on mapped memory.
 #[derive(Clone, Copy)]
 struct Bound {
     guest: u64,
@@ -34,10 +34,10 @@ struct Sum {
     mappings: AtomicU64,
 }
 
-/// Of all guests.
+/// Sum of all guests.
 static ALL: Sum = Sum { bytes: AtomicU64::new(0), mappings: AtomicU64::new(0) };
 
-/// What one guest has mapped.
+/// Memory that one guest has mapped.
 #[derive(Debug, Default)]
 pub struct Mapped(Sum);
 

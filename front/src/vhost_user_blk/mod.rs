@@ -8,22 +8,21 @@
 //! | [`connection`] | what does one front-end's socket do with the queues? |
 //! | [`session`] | what has the front-end said, and which queue can run? (messages in, answers out) |
 //! | `notice` | how does a front-end hear that its disk has another size? |
-//! | `state` | what of a disk goes to another machine? |
-//! | [`mod@line`] | how do a connection and its queues tell each other? who has the export? |
+//! | [`queue_control`] | how do a connection and its queues tell each other? which connection has the export? |
 //! | [`queue`] | what does one queue do with its ring and the block layer? |
 //! | [`run`], `poll` | what of a queue is under way? for how long does it look without being kicked? |
-//! | [`ring`], [`split`], [`packed`] | which heads are new, which have ended, who is to be woken? |
+//! | [`ring`], [`split`] | which heads are new, which have ended, which side is to be woken? |
 //! | [`chain`] | which memory does one request lend? |
 //! | [`disk`] | what does a request ask for, and is it one that we execute? |
 //! | [`guest`] | where are the guest's addresses? |
 //! | [`kind`], [`mapped`] | is a descriptor what it should be? how much may be mapped? |
-//! | [`inflight`], [`inflight_packed`] | what was under way when a server was killed? |
+//! | [`inflight`] | what was under way when a server was killed? |
 //! | [`log`] | which pages were written? |
 //! | [`rule`], [`wire`] | names of all rules; numbers of the protocol |
 //!
 //! # Who is trusted with what
-//! Nobody with anything: the front-end (a hypervisor) and the guest each reach their own disk's requests, and can spoil
-//! those. What they write at any time is read once and copied before it is checked. What is bounded:
+//! No client with anything: the front-end (a hypervisor) and the guest each reach their own disk's requests, and can
+//! spoil those. Memory that they may write at any time is read once and copied before it is checked. Bounds:
 //!
 //! | of a connection | at most |
 //! |---|---|
@@ -42,23 +41,20 @@ pub mod disk;
 mod front_end;
 pub mod guest;
 pub mod inflight;
-pub mod inflight_packed;
 #[cfg(test)]
 mod kill;
 pub mod kind;
-pub mod line;
 pub mod log;
 pub mod mapped;
 mod notice;
-pub mod packed;
 mod poll;
 pub mod queue;
+pub mod queue_control;
 pub mod ring;
 pub mod rule;
 pub mod run;
 pub mod session;
 pub mod split;
-mod state;
 pub mod wire;
 
 pub use front_end::VhostUser;
@@ -77,7 +73,7 @@ pub enum Own {
     CopiedBytes,
 }
 
-/// What its counters are called.
+/// Names of its counters.
 pub static NAMES: Names = Names {
     front_end: "vhost-user",
     requests: disk::REQUESTS,

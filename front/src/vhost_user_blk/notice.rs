@@ -2,9 +2,9 @@
 //! for such (SET_BACKEND_REQ_FD).
 //!
 //! Source: the vhost-user specification, "Back-end message types". A change while a message is being sent is told after
-//! it, once. No answer is asked for: the front-end has the channel as well, and could hold up whoever reads there.
+//! it, once. No answer is asked for: the front-end has the channel as well, and could hold up a reader there.
 //!
-//! The channel is the front-end's: one that takes no message is let go, and the disk goes on.
+//! The channel is the front-end's: one that takes no message is closed, and the disk goes on.
 
 use super::connection::user;
 use super::disk::{CONFIG_BYTES, Disk};
@@ -15,20 +15,20 @@ use mqfq_blk::passed::Passed;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// What a front-end was told of its disk's config space.
+/// Messages to a front-end about its disk's config space.
 pub struct Notice {
     /// The config space that the front-end knows, or is being told of.
     told: [u8; CONFIG_BYTES],
     /// A message is being sent.
     is_saying: bool,
-    /// Of the last message, open until that was sent.
+    /// Channel of the last message, open until that was sent.
     channel: Option<Arc<Passed>>,
     /// It failed: another one may be given.
     is_broken: bool,
 }
 
 impl Notice {
-    /// Of a front-end that will read the config space of `disk`.
+    /// Notice for a front-end that will read the config space of `disk`.
     pub fn new(disk: &Disk) -> Notice {
         let told = disk.config(true);
         Notice { told, is_saying: false, channel: None, is_broken: false }

@@ -4,9 +4,9 @@
 //! guest ends, which it answers with heads, looks again for a while before it asks for kicks: [`POLL_NS_MAX`] at most
 //! after the last of them, twice as long as before if a kick came within that time all the same, and not at all once a
 //! kick comes later. Where the longest while after an end brings nothing, there are no looks for [`CALM_NS`]: perhaps
-//! the guest wants the very processor that looks for what it does. A look is one turn of the worker's loop, in which
-//! everybody else has a turn as well, and which enters the kernel only if something else is to be done there. An idle
-//! guest costs nothing.
+//! the guest wants the very processor that looks. A look is one turn of the worker's loop, in which every other client
+//! has a turn as well, and which enters the kernel only if something else is to be done there. An idle guest costs
+//! nothing.
 //!
 //! For example, a guest answers ends after 20 us each time: its kicks make the while 6, 12 and 25 us, and then no kick
 //! is needed. It pauses for a second: 25 us are looked through once, and the kick that ends the pause ends the looks.

@@ -18,10 +18,10 @@
 //! guest's memory and not ours.
 
 use super::chain;
-use super::disk::{Asked, Disk, status_of};
+use super::disk::{Disk, DiskRequest, status_of};
 use super::guest::Span;
-use super::line::{Line, Order, Seat};
 use super::poll::Poll;
+use super::queue_control::{ExclusiveClient, Order, QueueControl};
 use super::rule::Rule;
 use super::run::{Handing, Head, Run, header_bytes, lying, spans_bytes};
 use super::wire::status;
@@ -61,28 +61,28 @@ pub(super) mod user {
     pub const POLL: u32 = 6;
 }
 
-/// What all queues of a connection are about.
+/// State that all queues of a connection share.
 #[derive(Clone)]
 pub struct About {
     /// Number of the connection's clients.
     pub number: u64,
-    /// Whose bytes.
+    /// Export with the disk's bytes.
     pub export: Arc<Export>,
-    /// As the guest sees it.
+    /// The disk as the guest sees it.
     pub disk: Disk,
     /// Payload memory of a queue, bytes.
     pub bytes_max: u64,
     /// Counters of the listener.
     pub stats: Arc<Stats>,
-    /// For lines about broken rings.
+    /// Log for lines about broken rings.
     pub log: Option<Log>,
 }
 
 /// A queue, running or not.
 pub struct Queue {
     about: About,
-    line: Arc<Line>,
-    _seat: Arc<Seat>,
+    control: Arc<QueueControl>,
+    _exclusive: Arc<ExclusiveClient>,
     life: Life,
     run: Option<Box<Run>>,
     account: Account,
@@ -101,19 +101,19 @@ enum Life {
     Running,
     /// Takes no more heads.
     Stopping,
-    /// The same, and then goes.
+    /// Takes no more heads, and then goes.
     Leaving,
     Gone,
 }
 
 impl Queue {
-    /// A queue without a ring, which waits for orders on `line`.
-    pub fn new(about: About, line: Arc<Line>, seat: Arc<Seat>) -> Queue {
+    /// A queue without a ring, which waits for orders on `control`.
+    pub fn new(about: About, control: Arc<QueueControl>, exclusive: Arc<ExclusiveClient>) -> Queue {
         let account = Account::new(about.export.memory.clone(), about.bytes_max);
         Queue {
             about,
-            line,
-            _seat: seat,
+            control,
+            _exclusive: exclusive,
             life: Life::Parked,
             run: None,
             account,
@@ -125,7 +125,7 @@ impl Queue {
     }
 
     fn take_orders(&mut self, context: &mut dyn Context) {
-        while let Some(order) = self.line.take() {
+        while let Some(order) = self.control.take() {
             match order {
                 // It stops by itself already.
                 Order::Start(_) if matches!(self.life, Life::Leaving | Life::Gone) => {}
@@ -136,13 +136,12 @@ impl Queue {
                     self.life = Life::Running;
                     self.poll = Poll::default();
                     self.count_kicks(context);
-                    // What was offered before anybody listened.
+                    // Take heads that were offered before the queue listened.
                     self.pump(context);
                 }
                 Order::Stop => self.stop(context, Life::Stopping),
                 Order::Leave => {
-                    // Whoever goes is not waited for until a cap lets its requests pass; those that came late to a
-                    // drain are not known to it.
+                    // A queue that goes does not wait for a cap; a drain does not know requests that came late to it.
                     context.cap_by(&Caps::none());
                     self.stop(context, Life::Leaving);
                     self.pump(context);
@@ -204,12 +203,12 @@ impl Queue {
             return Ok(Some(head));
         }
         let Run { start, requests, chain, .. } = run;
-        let Some(taken) = start.ring.take(&start.memory, chain, takes_new)? else { return Ok(None) };
+        let Some(head) = start.ring.take(&start.memory, chain, takes_new)? else { return Ok(None) };
         self.work += chain.descriptors;
         run.taken += 1;
-        requests.get(usize::from(taken.id)).filter(|request| request.taken.is_none()).ok_or(Rule::BadHead)?;
+        requests.get(usize::from(head)).filter(|request| !request.is_taken).ok_or(Rule::BadHead)?;
         let (status_at, asked) = self.about.disk.ask(&start.memory, chain)?;
-        Ok(Some(Head { taken, status_at, asked }))
+        Ok(Some(Head { head, status_at, asked }))
     }
 
     /// The ring is empty, and is looked at in the next turn without being kicked.
@@ -249,15 +248,15 @@ impl Queue {
         }
     }
 
-    /// A head was taken: what does it ask for? One whose bytes lie in one place is handed over at once, and one whose
-    /// many places there is no memory for now waits.
+    /// Begins the request of a taken head. If its bytes lie in one place it is handed over at once; if there is no
+    /// memory now for its many places, it waits.
     fn begin(&mut self, run: &mut Run, next: Head, context: &mut dyn Context) {
-        let Head { taken, status_at, asked } = next;
-        let (Run { start, requests, chain, waiting, spans_bytes: held, .. }, head) = (&mut *run, taken.id);
+        let Head { head, status_at, asked } = next;
+        let Run { start, requests, chain, waiting, spans_bytes: held, .. } = &mut *run;
         let request = &mut requests[usize::from(head)];
         let spans: &[Span] = match asked {
-            Ok(Asked::Id | Asked::Io { op: Op::Read, .. }) => &chain.writable,
-            Ok(Asked::Io { .. }) => &chain.readable,
+            Ok(DiskRequest::Id | DiskRequest::Io { op: Op::Read, .. }) => &chain.writable,
+            Ok(DiskRequest::Io { .. }) => &chain.readable,
             Err(_) => &[],
         };
         let held_bytes = spans_bytes(spans.len());
@@ -269,10 +268,10 @@ impl Queue {
             *held += held_bytes;
         }
         request.set_spans(spans);
-        (request.taken, request.is_handed_over, request.pieces, request.op) = (Some(taken), true, 0, None);
+        (request.is_taken, request.is_handed_over, request.pieces, request.op) = (true, true, 0, None);
         std::mem::swap(&mut request.ranges, &mut chain.ranges);
         (request.status, request.status_at, request.written_bytes) = (status::OK, Some(status_at), 0);
-        let place = asked.map_or(NAMES.requests.len() - 1, Asked::place);
+        let place = asked.map_or(NAMES.requests.len() - 1, DiskRequest::place);
         self.counted.request(place);
         match asked {
             Err(refused) => {
@@ -280,13 +279,13 @@ impl Queue {
                 self.about.stats.count_broken(refused.rule);
                 run.done.push(head);
             }
-            Ok(Asked::Id) => {
+            Ok(DiskRequest::Id) => {
                 let id = self.about.disk.id();
                 chain::copy_from(&start.memory, &request.spans, 0, id);
                 request.written_bytes = id.len() as u32;
                 run.done.push(head);
             }
-            Ok(Asked::Io { op, offset_bytes, length_bytes }) => {
+            Ok(DiskRequest::Io { op, offset_bytes, length_bytes }) => {
                 (request.op, request.is_handed_over) = (Some(op), false);
                 let mut handing =
                     Handing { head, op, offset_bytes, length_bytes, at_bytes: 0, is_begun: false, held: None };
@@ -335,7 +334,7 @@ impl Queue {
         self.go_on(run, context)
     }
 
-    /// The same, for a request that is not handed over yet.
+    /// Hands over the rest of a request.
     #[inline(never)]
     fn go_on(&mut self, run: &mut Run, context: &mut dyn Context) -> bool {
         let Some(mut handing) = run.handing.take() else { return true };
@@ -466,7 +465,7 @@ impl Queue {
             return;
         }
         let base = self.run.take().map_or(0, |run| {
-            // Of a broken ring, whose heads are never shown.
+            // Memory of a broken ring, whose heads are never shown.
             self.account.release(run.spans_bytes);
             run.start.ring.base()
         });
@@ -474,8 +473,8 @@ impl Queue {
             self.life = Life::Gone;
         } else {
             self.life = Life::Parked;
-            self.line.quiet(base);
-            context.signal(self.line.connection_bell(), user::STATE);
+            self.control.quiet(base);
+            context.signal(self.control.connection_bell(), user::STATE);
         }
     }
 }
@@ -483,7 +482,7 @@ impl Queue {
 impl Client for Queue {
     fn start(&mut self, context: &mut dyn Context) {
         context.cap_by(&self.about.export.caps);
-        context.count(self.line.queue_bell(), user::ORDER);
+        context.count(self.control.queue_bell(), user::ORDER);
         self.take_orders(context);
     }
 
@@ -501,7 +500,7 @@ impl Client for Queue {
             }
             Event::Counted { user: user::ORDER, result } => {
                 if result.is_ok() {
-                    context.count(self.line.queue_bell(), user::ORDER);
+                    context.count(self.control.queue_bell(), user::ORDER);
                 } else {
                     // The grace time of a drain is over.
                     self.stop(context, Life::Leaving);
@@ -584,7 +583,7 @@ impl Client for Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.counted.add_to(&self.about.stats);
-        self.line.gone();
+        self.control.gone();
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::super::disk::tests::export;
 use super::super::guest::GuestMemory;
-use super::super::line::{Seats, bell};
 use super::super::poll::{CALM_NS, POLL_NS_LEAST, POLL_NS_MAX};
+use super::super::queue_control::{ExclusiveAccess, bell};
 use super::super::ring::Ring;
 use super::super::run::{SHOWN_AT_ONCE, Start};
 use super::super::split::tests::{offer, queue as ring_in_memory, read16, write};
@@ -21,7 +21,7 @@ const TABLE_BYTES: u64 = 0x4000;
 struct Rig {
     peer: Peer<Queue>,
     memory: GuestMemory,
-    line: Arc<Line>,
+    control: Arc<QueueControl>,
     offered: u16,
 }
 
@@ -34,14 +34,14 @@ impl Rig {
     fn with(bytes_max: u64, is_writethrough: bool) -> Rig {
         let (memory, ring) = ring_in_memory(SIZE, true);
         let bell = Arc::new(bell().unwrap());
-        let seat = Arc::new(Seats::default()).take(&bell).unwrap();
-        let line = Line::new(bell).unwrap();
+        let exclusive = Arc::new(ExclusiveAccess::default()).take(&bell).unwrap();
+        let control = QueueControl::new(bell).unwrap();
         let export = Arc::new(export());
         let about =
             About { number: 1, disk: Disk::new(&export), export, bytes_max, stats: Stats::new(&NAMES), log: None };
-        let event = || Arc::new(super::super::line::bell().unwrap().into());
-        line.order(Order::Start(Box::new(Start {
-            ring: Ring::split(ring, None, true),
+        let event = || Arc::new(super::super::queue_control::bell().unwrap().into());
+        control.order(Order::Start(Box::new(Start {
+            ring: Ring::new(ring, None, true),
             memory: memory.clone(),
             is_writethrough,
             kick: event(),
@@ -49,8 +49,8 @@ impl Rig {
             error: None,
             log: None,
         })));
-        let peer = Peer::new(Queue::new(about, line.clone(), seat), 2 << 20);
-        Rig { peer, memory, line, offered: 0 }
+        let peer = Peer::new(Queue::new(about, control.clone(), exclusive), 2 << 20);
+        Rig { peer, memory, control, offered: 0 }
     }
 
     /// Offers a flush under each of these heads, which are even.
@@ -261,15 +261,15 @@ fn a_ring_that_stops_ends_what_it_took_and_says_where_it_is() {
     rig.peer.executes = false;
     rig.offer(&[0, 2]);
     rig.kick_after(1);
-    rig.line.order(Order::Stop);
+    rig.control.order(Order::Stop);
     rig.peer.client.event(&mut rig.peer.fake, Event::Counted { user: user::ORDER, result: Ok(1) });
     rig.peer.client.turn_end(&mut rig.peer.fake);
     rig.offer(&[4]);
-    assert!(matches!(rig.line.state(), super::super::line::State::Busy { .. }));
+    assert!(matches!(rig.control.state(), super::super::queue_control::State::Busy { .. }));
     assert!(!rig.peer.fake.waits.contains(&user::KICK), "kicks are no longer its affair");
     rig.peer.executes = true;
     rig.peer.run();
-    assert_eq!(rig.line.state(), super::super::line::State::Quiet(2));
+    assert_eq!(rig.control.state(), super::super::queue_control::State::Quiet(2));
     assert_eq!(rig.used(), 2, "the third is not taken");
 }
 
@@ -283,7 +283,7 @@ fn a_queue_that_leaves_waits_for_no_cap() {
     rig.kick_after(1);
     assert_eq!(rig.peer.fake.staged.len(), 1, "the other waits as for a cap");
     rig.peer.fake.staged_max = 0;
-    rig.line.order(Order::Leave);
+    rig.control.order(Order::Leave);
     rig.peer.client.event(&mut rig.peer.fake, Event::Counted { user: user::ORDER, result: Ok(1) });
     assert_eq!(rig.peer.fake.staged.len(), 2, "it is handed over without being told of room");
     assert!(!Arc::ptr_eq(rig.peer.fake.caps.as_ref().unwrap(), &caps));
@@ -297,7 +297,7 @@ fn export_of(rig: &Rig) -> &Export {
 fn a_disk_that_grows_is_larger_from_the_next_request_on() {
     let mut rig = Rig::new();
     assert_eq!(rig.peer.client.about.disk.size_bytes(), 1 << 20);
-    export_of(&rig).door.resize(2 << 20);
+    export_of(&rig).state.resize(2 << 20);
     rig.offer(&[0]);
     rig.kick_after(1);
     assert_eq!(rig.peer.client.about.disk.size_bytes(), 2 << 20);
@@ -363,10 +363,10 @@ fn a_ring_that_breaks_gives_the_memory_of_its_requests_back_when_it_parks() {
     rig.offer(&[SIZE]);
     rig.kick_after(1);
     rig.peer.executes = true;
-    rig.line.order(Order::Stop);
+    rig.control.order(Order::Stop);
     rig.peer.client.event(&mut rig.peer.fake, Event::Counted { user: user::ORDER, result: Ok(1) });
     rig.peer.run();
-    assert!(matches!(rig.line.state(), super::super::line::State::Quiet(_)));
+    assert!(matches!(rig.control.state(), super::super::queue_control::State::Quiet(_)));
     assert_eq!(rig.held_bytes(), 0);
 }
 
@@ -396,5 +396,59 @@ fn each_change_of_a_guest_that_does_not_flush_is_stable_when_it_ends_whichever_w
         ];
         assert_eq!(executed, expected);
         assert_eq!(rig.used(), 6);
+    }
+}
+
+/// Each way of a request that waits for room: whole, whole behind a copy of its header, in copies, and as a range. None
+/// of them is handed over once its disk is shorter or read-only.
+#[test]
+fn what_waits_for_room_is_refused_where_its_disk_has_become_shorter_or_read_only() {
+    for is_shorter in [true, false] {
+        let mut rig = Rig::new();
+        (rig.peer.fake.staged_max, rig.peer.executes) = (1, false);
+        rig.offer(&[0]);
+        let range = [&8u64.to_le_bytes()[..], &1u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
+        write(&rig.memory, 0x38000, &range);
+        let (one, two) = ([(0x30000, 512, 0)], [(0x30000, 256, 0), (0x30200, 256, 0)]);
+        type Spans<'a> = &'a [(u64, u32, u16)];
+        let requests: [(u32, u64, Spans<'_>); 5] = [
+            (request::OUT, 8, &one),
+            (request::OUT, 8, &two),
+            (request::DISCARD, 0, &[(0x38000, 16, 0)]),
+            (request::WRITE_ZEROES, 0, &[(0x38000, 16, 0)]),
+            (request::IN, 8, &[(0x30000, 512, 2)]),
+        ];
+        let mut executed = 1;
+        for (head, (kind, sector, data)) in (2..).zip(requests) {
+            // One is on the device, and this one waits.
+            rig.offer_many(head, &header(kind, sector), data);
+            rig.kick_after(1);
+            let state = &export_of(&rig).state;
+            if is_shorter {
+                state.resize(4096)
+            } else {
+                state.set_read_only(true)
+            }
+            let is_served = kind == request::IN && !is_shorter;
+            assert!(rig.peer.execute_some(1));
+            rig.peer.client.turn_end(&mut rig.peer.fake);
+            assert_eq!(rig.peer.fake.staged.len(), usize::from(is_served), "kind {kind}");
+            assert!(rig.peer.execute_some(usize::from(is_served)) == is_served);
+            rig.peer.client.turn_end(&mut rig.peer.fake);
+            executed += usize::from(is_served);
+            assert_eq!((rig.peer.fake.executed.len(), rig.held_bytes()), (executed, 0), "kind {kind}");
+            assert_eq!(rig.used(), 2 * (head - 1), "kind {kind}: each ends");
+            let mut status = [0];
+            let status_at = 0x20000 + u64::from(head) * 64 + 16;
+            rig.memory.read(&rig.memory.span(status_at, 1).unwrap(), &mut status);
+            assert_eq!(status == [0], is_served, "kind {kind}: status {status:?}");
+            // All is as before, for the next one.
+            let state = &export_of(&rig).state;
+            state.resize(1 << 20);
+            state.set_read_only(false);
+            rig.offer(&[0]);
+            rig.kick_after(1);
+            executed += 1;
+        }
     }
 }

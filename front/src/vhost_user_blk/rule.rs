@@ -36,7 +36,7 @@ pub enum Rule {
     BadQueueSize,
     /// A region of memory that cannot be mapped, overlaps another, or is one too many.
     BadRegion,
-    /// Memory of a kind that may make who touches it wait for somebody.
+    /// Memory of a kind whose access may wait for another process or a device.
     UnfitMemory,
     /// Memory beyond what a guest, or all guests together, may have mapped.
     TooMuchMapped,
@@ -48,8 +48,6 @@ pub enum Rule {
     BadRing,
     /// An inflight area that does not fit the queues.
     BadInflight,
-    /// A device state that is none of ours, comes while a queue runs, or is of a larger disk.
-    BadState,
     /// A write to the config space beyond the byte that may be written.
     BadConfig,
     /// Guest: memory was taken away while it was mapped.
@@ -86,7 +84,7 @@ impl From<Rule> for usize {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 33] = [
+    pub const ALL: [Rule; 32] = [
         Rule::HandshakeTooSlow,
         Rule::HandshakeCrowdedOut,
         Rule::NotServed,
@@ -106,7 +104,6 @@ impl Rule {
         Rule::TooManyDescriptors,
         Rule::BadRing,
         Rule::BadInflight,
-        Rule::BadState,
         Rule::BadConfig,
         Rule::MemoryLost,
         Rule::RingOverrun,
@@ -122,7 +119,7 @@ impl Rule {
         Rule::ReadOnly,
     ];
 
-    /// A sentence beside the name in the log, where somebody has to change something.
+    /// A sentence beside the name in the log, where the operator has to change something.
     pub const fn about(self) -> Option<&'static str> {
         match self {
             Rule::UnfitMemory => Some(
@@ -133,8 +130,8 @@ impl Rule {
                 Some("a guest may have 8 TiB of memory in 64 regions, and all guests together 64 TiB in 16384 mappings")
             }
             Rule::UnfitDescriptor => Some(
-                "a kick, call or error descriptor must be an eventfd (as /proc shows it), the back-end's channel a unix \
-                 stream socket, and the device's state a pipe",
+                "a kick, call or error descriptor must be an eventfd (as /proc shows it), and the back-end's channel a \
+                 unix stream socket",
             ),
             Rule::TooManyDescriptors => Some("clients of this address passed more than 2048 that are not closed yet"),
             _ => None,
@@ -163,7 +160,6 @@ impl Rule {
             Rule::TooManyDescriptors => "too_many_descriptors",
             Rule::BadRing => "bad_ring",
             Rule::BadInflight => "bad_inflight",
-            Rule::BadState => "bad_state",
             Rule::BadConfig => "bad_config",
             Rule::MemoryLost => "memory_lost",
             Rule::RingOverrun => "ring_overrun",

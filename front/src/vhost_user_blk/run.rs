@@ -1,14 +1,14 @@
-//! What of a queue is under way: the ring that runs, its requests, and how their ends are shown to the guest.
+//! Requests of a queue that are under way: the ring that runs, and how their ends are shown to the guest.
 //!
 //! A request's pieces end in any order, on the device's word. The request ends with the last of them. Ends are shown
 //! [`SHOWN_AT_ONCE`] at a time, by one index, so that a guest that polls goes on with the first of a turn's ends while
 //! the last are made. A turn signals once at most.
 
 use super::chain::Chain;
-use super::disk::{Asked, Disk, Range, Refused};
+use super::disk::{Disk, DiskRequest, Range, Refused};
 use super::guest::{GuestMemory, Span};
 use super::log::DirtyLog;
-use super::ring::{Ring, Taken};
+use super::ring::Ring;
 use super::rule::Rule;
 use super::wire::REQUEST_HEADER_BYTES;
 use mqfq_blk::client::Context;
@@ -17,7 +17,7 @@ use mqfq_blk::request::{Op, Submission};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// What a ring needs to run.
+/// Parts that a ring needs to run.
 pub struct Start {
     /// The ring.
     pub ring: Ring,
@@ -45,12 +45,12 @@ pub(super) struct Run {
     pub waiting: Option<Head>,
     /// Memory of spans that its requests hold, as far as it is counted, bytes.
     pub spans_bytes: u64,
-    /// The same of those that were shown as ended, which is to be given back.
+    /// Memory of spans of requests that were shown as ended, to be given back.
     pub shown_bytes: u64,
     pub handing: Option<Handing>,
     /// Heads that have ended and are not shown.
     pub done: Vec<u16>,
-    /// In this turn some were shown.
+    /// Some ends were shown in this turn.
     has_shown: bool,
     pub chain: Chain,
     /// A signal is under way; another is to follow.
@@ -62,25 +62,25 @@ pub(super) struct Run {
 /// A head that was taken, and what it asks for.
 #[derive(Clone, Copy)]
 pub(super) struct Head {
-    pub taken: Taken,
+    pub head: u16,
     pub status_at: Span,
-    pub asked: Result<Asked, Refused>,
+    pub asked: Result<DiskRequest, Refused>,
 }
 
 /// A head that was taken.
 #[derive(Default)]
 pub(super) struct UnderWay {
-    /// While it is under way.
-    pub taken: Option<Taken>,
+    /// It was taken and not shown as ended.
+    pub is_taken: bool,
     pub is_handed_over: bool,
     pub op: Option<Op>,
     /// Pieces that have not ended.
     pub pieces: u32,
     pub status: u8,
     pub status_at: Option<Span>,
-    /// Of its data. Memory of more than [`SPANS_KEPT`] goes with the request.
+    /// Spans of its data. Memory of more than [`SPANS_KEPT`] goes with the request.
     pub spans: Vec<Span>,
-    /// Of a discard, what comes after the range that is handed over; the next one last.
+    /// Ranges of a discard after the one that is handed over; the next one last.
     pub ranges: Vec<Range>,
     /// Written to its memory, the status byte apart.
     pub written_bytes: u32,
@@ -98,7 +98,7 @@ impl UnderWay {
     /// Its data lie in `spans`.
     pub fn set_spans(&mut self, spans: &[Span]) {
         self.spans.clear();
-        // What is copied into is as long as it must be: lists of any request come here.
+        // Exact, because long lists come here, too.
         self.spans.reserve_exact(spans.len());
         self.spans.extend_from_slice(spans);
     }
@@ -120,11 +120,11 @@ pub(super) struct Handing {
     pub op: Op,
     pub offset_bytes: u64,
     pub length_bytes: u64,
-    /// Handed over so far.
+    /// Bytes handed over so far.
     pub at_bytes: u64,
     /// A flush has one piece, of nothing.
     pub is_begun: bool,
-    /// Refused for want of room in the tenant's staging.
+    /// Piece refused for want of room in the tenant's staging.
     pub held: Option<Submission>,
 }
 
@@ -215,19 +215,19 @@ impl Run {
             }
             let bytes = request.forget_spans();
             (*spans_bytes, *shown_bytes) = (*spans_bytes - bytes, *shown_bytes + bytes);
-            let taken = request.taken.take().expect("a head that ends was taken");
-            ring.push(taken, request.written_bytes + 1);
+            request.is_taken = false;
+            ring.push(head, request.written_bytes + 1);
         }
         ring.publish();
         if let Some((log, Some(used))) = log {
-            ring.for_each_written(*used, count, |at, length| log.mark_range(at, length));
+            ring.written(count).for_each(|(at, length)| log.mark_range(*used + at, length));
         }
         self.taken -= usize::from(count);
         self.has_shown = true;
     }
 }
 
-/// What stands before a request's data in its spans.
+/// Length of the header before a request's data in its spans.
 pub(super) fn header_bytes(op: Op) -> u32 {
     if op == Op::Write { REQUEST_HEADER_BYTES as u32 } else { 0 }
 }

@@ -1,7 +1,7 @@
-//! What a front-end has said so far: messages in, answers out, and when a queue has all that it needs to run.
+//! State of a front-end's session: messages in, answers out, and when a queue has all that it needs to run.
 //!
-//! Source: the vhost-user specification. Free of I/O: whoever drives it receives messages with their descriptors, stops
-//! the queues that [`Session::stops`] names before the message is taken, and starts those that [`Session::ready`] has
+//! Source: the vhost-user specification. Free of I/O: the caller receives messages with their descriptors, stops the
+//! queues that [`Session::stops`] names before the message is taken, and starts those that [`Session::ready`] has
 //! something for after it. So nothing here changes under a queue that runs.
 //!
 //! | a queue | from | until |
@@ -17,16 +17,11 @@ use super::guest::{GuestMemory, REGIONS_MAX, RegionText};
 use super::inflight::{self, Areas};
 use super::kind;
 use super::log::DirtyLog;
-use super::packed::Packed;
 use super::ring::{Ring, RingAddresses};
 use super::rule::Rule;
 use super::run::Start;
 use super::split::Split;
-use super::state::{self, State, Transfer};
-use super::wire::{
-    Fields, Message, STATE_LOAD, STATE_NO_FD, STATE_SAVE, TABLE_REGIONS_MAX, VRING_INDEX_MASK, VRING_LOG, VRING_NO_FD,
-    feature, protocol,
-};
+use super::wire::{Fields, Message, VRING_INDEX_MASK, VRING_LOG, VRING_NO_FD, feature, protocol};
 use mqfq_blk::passed::Passed;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -40,34 +35,26 @@ const LOG_BYTES_MAX: u64 = 1 << 30;
 /// Which queues stop before a message is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stops {
-    /// None.
+    /// No queue.
     None,
-    /// The one of this number.
+    /// The queue of this number.
     One(u16),
-    /// All.
+    /// All queues.
     All,
 }
 
-/// What is sent back.
+/// Answer to a message.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// The payload of an answer that the message always has.
     pub payload: Option<Vec<u8>>,
     /// A descriptor that goes with it.
     pub descriptor: Option<OwnedFd>,
-    /// The rule for which the payload says no.
-    pub broken: Option<Rule>,
 }
 
 impl Answer {
     fn of(payload: impl Into<Vec<u8>>) -> Result<Answer, Rule> {
         Ok(Answer { payload: Some(payload.into()), ..Answer::default() })
-    }
-
-    /// A number that says how it went: 1 more than `success` if a rule was broken.
-    fn of_result(success: u64, result: Result<(), Rule>) -> Result<Answer, Rule> {
-        let payload = (success | u64::from(result.is_err())).to_ne_bytes().to_vec();
-        Ok(Answer { payload: Some(payload), descriptor: None, broken: result.err() })
     }
 
     fn none() -> Result<Answer, Rule> {
@@ -79,7 +66,7 @@ impl Answer {
 #[derive(Default)]
 struct Vring {
     size: u16,
-    base: u32,
+    base: u16,
     addresses: Option<RingAddresses>,
     kick: Option<Arc<Passed>>,
     call: Option<Arc<Passed>>,
@@ -87,32 +74,9 @@ struct Vring {
     is_enabled: bool,
 }
 
-/// Which rings a front-end is offered.
-///
-/// A driver that takes all that it is offered, and begins a packed ring at base 0 instead of 0x8000 (virtio-driver, and
-/// with it libblkio), would wait for ever: both bases are lawful, so nobody can tell. QEMU asks its user first, too.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rings {
-    /// Split rings alone.
-    Split,
-    /// Packed ones as well.
-    Packed,
-}
-
-impl Rings {
-    /// Values of the key, in the order of the variants.
-    pub const VALUES: &[&str] = &["split", "packed"];
-
-    /// The value that is called so.
-    pub fn named(name: &str) -> Option<Rings> {
-        [Rings::Split, Rings::Packed].into_iter().find(|rings| Self::VALUES[*rings as usize] == name)
-    }
-}
-
 /// One connection's state.
 pub struct Session {
     disk: Disk,
-    rings: Rings,
     features: u64,
     protocol: u64,
     memory: GuestMemory,
@@ -121,18 +85,15 @@ pub struct Session {
     log: Option<DirtyLog>,
     /// Where the server says that the config space is another one.
     backend: Option<Arc<Passed>>,
-    /// Of the device's state, until the front-end has asked how it went.
-    transfer: Option<Transfer>,
     writeback: bool,
 }
 
 impl Session {
-    /// Nothing said yet, about `disk`.
+    /// A session about `disk`, without messages yet.
     pub fn new(disk: Disk) -> Session {
         let vrings = (0..QUEUES_MAX).map(|_| Vring::default()).collect();
         Session {
             disk,
-            rings: Rings::Packed,
             features: 0,
             protocol: 0,
             memory: GuestMemory::default(),
@@ -140,22 +101,7 @@ impl Session {
             inflight: None,
             log: None,
             backend: None,
-            transfer: None,
             writeback: true,
-        }
-    }
-
-    /// With these rings offered, and not all that there are.
-    #[must_use]
-    pub fn with(self, rings: Rings) -> Session {
-        Session { rings, ..self }
-    }
-
-    /// Bits for GET_FEATURES.
-    fn offered(&self) -> u64 {
-        match self.rings {
-            Rings::Split => self.disk.features() & !feature::RING_PACKED,
-            Rings::Packed => self.disk.features(),
         }
     }
 
@@ -191,7 +137,7 @@ impl Session {
         )
     }
 
-    /// The disk is another one: what the config space says from now on.
+    /// Replaces the disk, and thus the config space.
     pub fn set_disk(&mut self, disk: Disk) {
         self.disk = disk;
     }
@@ -220,14 +166,13 @@ impl Session {
             | Message::SetConfig
             | Message::SetInflightFd
             | Message::ResetOwner
-            | Message::ResetDevice
-            | Message::SetDeviceStateFd => Stops::All,
+            | Message::ResetDevice => Stops::All,
             _ => Stops::None,
         }
     }
 
     /// A queue has stopped, here, as GET_VRING_BASE says it.
-    pub fn stopped(&mut self, queue: u16, base: u32) {
+    pub fn stopped(&mut self, queue: u16, base: u16) {
         self.vrings[usize::from(queue)].base = base;
     }
 
@@ -236,32 +181,17 @@ impl Session {
     /// # Errors
     /// The rule that it breaks; nothing has changed.
     pub fn take(&mut self, message: Message, payload: &[u8], descriptors: Vec<Passed>) -> Result<Answer, Rule> {
-        let most = match message {
-            Message::SetMemTable => TABLE_REGIONS_MAX,
-            Message::AddMemReg
-            // The region is known by its addresses; some send its descriptor as well.
-            | Message::RemMemReg
-            | Message::SetLogBase
-            | Message::SetLogFd
-            | Message::SetVringKick
-            | Message::SetVringCall
-            | Message::SetVringErr
-            | Message::SetBackendReqFd
-            | Message::SetInflightFd
-            | Message::SetDeviceStateFd => 1,
-            _ => 0,
-        };
-        if descriptors.len() > most {
+        if descriptors.len() > message.descriptors_max() {
             return Err(Rule::BadDescriptors);
         }
         let mut fields = Fields(payload);
         let number = |fields: &mut Fields<'_>| fields.u64().ok_or(Rule::BadPayload);
         match message {
-            Message::GetFeatures => Answer::of(self.offered().to_ne_bytes()),
+            Message::GetFeatures => Answer::of(self.disk.features().to_ne_bytes()),
             Message::SetFeatures => {
                 let features = number(&mut fields)?;
                 // A guest that found the disk read-only says so, also when it has come to be writable since.
-                if features & !(self.offered() | feature::BLK_RO) != 0 {
+                if features & !(self.disk.features() | feature::BLK_RO) != 0 {
                     return Err(Rule::UnofferedFeatures);
                 }
                 self.features = features;
@@ -282,7 +212,7 @@ impl Session {
             Message::ResetOwner | Message::ResetDevice => {
                 self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
                 self.writeback = true;
-                // What a broken ring had under way is nobody's any more, also if the area is given again.
+                // Requests of a broken ring are forgotten, also if the area is given again.
                 if let Some(areas) = &self.inflight {
                     areas.clear();
                 }
@@ -309,20 +239,15 @@ impl Session {
                 Answer::none()
             }
             Message::SetVringBase => {
-                let is_packed = self.is_packed();
                 let (vring, base) = self.vring_state(&mut fields)?;
-                // An entry of the available ring; of a packed one, two places.
-                if !is_packed && base > u16::MAX.into() {
-                    return Err(Rule::BadPayload);
-                }
-                vring.base = base;
+                vring.base = base.try_into().map_err(|_| Rule::BadPayload)?;
                 Answer::none()
             }
             Message::GetVringBase => {
                 let (vring, _) = self.vring_state(&mut fields)?;
                 // Both are given anew when the queue is started again.
                 (vring.kick, vring.call) = (None, None);
-                let base = vring.base.to_ne_bytes();
+                let base = u32::from(vring.base).to_ne_bytes();
                 Answer::of([&payload[..4], &base[..]].concat())
             }
             Message::SetVringEnable => {
@@ -344,68 +269,26 @@ impl Session {
             Message::SetConfig => self.set_config(payload),
             Message::GetInflightFd => {
                 let (_, _, queues, size) = inflight_text(&mut fields)?;
-                let (file, length) = inflight::create(queues, size, self.is_packed())?;
+                let (file, length) = inflight::create(queues, size)?;
                 let (memory, _) = self.memory.map_aside(&file, 0, length, Rule::BadInflight)?;
-                self.inflight = Some(Areas::new(memory, 0, queues, size, self.is_packed())?);
+                self.inflight = Some(Areas::new(memory, 0, queues, size)?);
                 let sizes = [queues.to_ne_bytes(), size.to_ne_bytes()].concat();
                 let payload = [&length.to_ne_bytes()[..], &0u64.to_ne_bytes(), &sizes, &[0; 4]].concat();
-                Ok(Answer { payload: Some(payload), descriptor: Some(file), broken: None })
+                Ok(Answer { payload: Some(payload), descriptor: Some(file) })
             }
             Message::SetInflightFd => {
                 let (length, offset, queues, size) = inflight_text(&mut fields)?;
                 let [file] = &descriptors[..] else { return Err(Rule::BadDescriptors) };
                 // The part that is used, and no more.
-                let needed = inflight::length_bytes(queues, size, self.is_packed())?;
+                let needed = inflight::length_bytes(queues, size)?;
                 if needed > length {
                     return Err(Rule::BadInflight);
                 }
                 let (memory, start) = self.memory.map_aside(file, offset, needed, Rule::BadInflight)?;
-                self.inflight = Some(Areas::new(memory, start, queues, size, self.is_packed())?);
+                self.inflight = Some(Areas::new(memory, start, queues, size)?);
                 Answer::none()
             }
-            Message::SetDeviceStateFd => {
-                let begun = self.begin_transfer(fields, descriptors);
-                // The front-end's own pipe is used, or none.
-                Answer::of_result(STATE_NO_FD, begun)
-            }
-            Message::CheckDeviceState => {
-                let result = match self.transfer.take() {
-                    Some(Transfer::Saved(result)) => result,
-                    Some(Transfer::Loading(pipe)) => State::load(&pipe).and_then(|state| self.load(state)),
-                    None => Err(Rule::BadState),
-                };
-                Answer::of_result(0, result)
-            }
         }
-    }
-
-    /// Begins to give the device's state away, or to take one.
-    fn begin_transfer(&mut self, mut fields: Fields<'_>, descriptors: Vec<Passed>) -> Result<(), Rule> {
-        self.transfer = None;
-        let (direction, phase) = (fields.u32().ok_or(Rule::BadPayload)?, fields.u32().ok_or(Rule::BadPayload)?);
-        // The only phase that there is: all queues have stopped.
-        if phase != 0 || self.vrings.iter().any(|vring| vring.kick.is_some()) {
-            return Err(Rule::BadState);
-        }
-        let pipe = state::pipe(descriptors.into_iter().next().ok_or(Rule::BadDescriptors)?)?;
-        self.transfer = Some(match direction {
-            STATE_SAVE => {
-                let state = State { writeback: self.writeback, capacity_bytes: self.disk.size_bytes() };
-                Transfer::Saved(state.save(pipe))
-            }
-            STATE_LOAD => Transfer::Loading(pipe),
-            _ => return Err(Rule::BadPayload),
-        });
-        Ok(())
-    }
-
-    /// A guest that has seen a larger disk would write past the end of this one.
-    fn load(&mut self, state: State) -> Result<(), Rule> {
-        if state.capacity_bytes > self.disk.size_bytes() {
-            return Err(Rule::BadState);
-        }
-        self.writeback = state.writeback;
-        Ok(())
     }
 
     /// The vring that a payload names, and the number behind it.
@@ -493,7 +376,7 @@ impl Session {
         Answer::none()
     }
 
-    /// What a queue needs to run, if it shall and may.
+    /// Parts that a queue needs to run, if it shall and may.
     ///
     /// # Errors
     /// The rule that its ring breaks: it cannot run.
@@ -505,16 +388,9 @@ impl Session {
         let memory = self.memory.view();
         let (size, base, has_events) = (vring.size, vring.base, has(feature::EVENT_IDX));
         let (areas, has_indirect) = (self.inflight.as_ref(), has(feature::INDIRECT));
-        let ring = if self.is_packed() {
-            let ring = Packed::new(&memory, addresses, size, base, has_events)?;
-            let area = areas.map_or(Ok(None), |areas| areas.packed_queue(queue, size))?;
-            Ring::packed(ring, area, has_indirect)
-        } else {
-            // Features may be others than when the base was said: then it is a packed ring's, of which this is a part.
-            let ring = Split::new(&memory, addresses, size, base as u16, has_events)?;
-            let area = areas.map_or(Ok(None), |areas| areas.queue(queue, size))?;
-            Ring::split(ring, area, has_indirect)
-        };
+        let split = Split::new(&memory, addresses, size, base, has_events)?;
+        let area = areas.map_or(Ok(None), |areas| areas.queue(queue, size))?;
+        let ring = Ring::new(split, area, has_indirect);
         let log = self.log.clone().filter(|_| has(feature::LOG_ALL)).map(|log| (log, addresses.log));
         Ok(Some(Start {
             ring,
@@ -525,10 +401,6 @@ impl Session {
             error: vring.error.clone(),
             log,
         }))
-    }
-
-    fn is_packed(&self) -> bool {
-        self.features & feature::RING_PACKED != 0
     }
 
     /// The guest flushes what it wants to be stable. Source: VIRTIO 1.2, section 5.2.5.2: a driver that can say which

@@ -1,12 +1,11 @@
-//! What a front-end says and is answered, without a socket, and without queues that run.
+//! Messages of a front-end and their answers, without a socket, and without queues that run.
 
 use super::super::disk::tests::export;
 use super::super::guest::tests::file;
-use super::super::line::bell;
+use super::super::queue_control::bell;
 use super::super::wire::QUEUE_SIZE_MAX;
 use super::*;
 use std::fs::File;
-use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 
 const SIZE: u16 = 8;
@@ -28,12 +27,12 @@ fn event() -> OwnedFd {
 }
 
 impl Session {
-    /// Says it without a descriptor; the payload of its answer.
+    /// Sends `message` without a descriptor; returns the payload of its answer.
     fn say(&mut self, message: Message, payload: &[u8]) -> Result<Vec<u8>, Rule> {
         self.take(message, payload, Vec::new()).map(|answer| answer.payload.unwrap_or_default())
     }
 
-    /// The same with one.
+    /// Sends `message` with a descriptor.
     fn give(&mut self, message: Message, payload: &[u8], descriptor: OwnedFd) -> Result<Vec<u8>, Rule> {
         self.take(message, payload, vec![descriptor.into()]).map(|answer| answer.payload.unwrap_or_default())
     }
@@ -59,35 +58,33 @@ impl Session {
 
 #[test]
 fn a_front_end_is_offered_what_the_disk_has_and_may_take_no_more() {
-    let (mut packed, mut split) = (session(), session().with(Rings::Split));
+    let mut session = session();
     let all = Disk::new(&export()).features();
-    assert_eq!(packed.say(Message::GetFeatures, &[]), Ok(longs(&[all])));
-    assert_eq!(split.say(Message::GetFeatures, &[]), Ok(longs(&[all & !feature::RING_PACKED])));
-    let take = |session: &mut Session, bits| session.say(Message::SetFeatures, &longs(&[bits])).err();
-    for (bits, of_packed, of_split) in [
-        (0, None, None),
-        (all & !feature::RING_PACKED, None, None),
-        (all, None, Some(Rule::UnofferedFeatures)),
+    assert_eq!(session.say(Message::GetFeatures, &[]), Ok(longs(&[all])));
+    // The packed ring is one that no front-end is offered.
+    const RING_PACKED: u64 = 1 << 34;
+    for (bits, refused) in [
+        (0, None),
+        (all, None),
         // A guest that found the disk read-only.
-        (feature::BLK_RO, None, None),
-        (feature::BLK_FLUSH | 1 << 63, Some(Rule::UnofferedFeatures), Some(Rule::UnofferedFeatures)),
+        (feature::BLK_RO, None),
+        (feature::BLK_FLUSH | 1 << 63, Some(Rule::UnofferedFeatures)),
+        (all | RING_PACKED, Some(Rule::UnofferedFeatures)),
     ] {
-        assert_eq!((take(&mut packed, bits), take(&mut split, bits)), (of_packed, of_split), "{bits:#x}");
+        assert_eq!(session.say(Message::SetFeatures, &longs(&[bits])).err(), refused, "{bits:#x}");
     }
-    assert_eq!(packed.say(Message::GetProtocolFeatures, &[]), Ok(longs(&[PROTOCOL])));
-    assert!(!packed.acknowledges() && !packed.has_config());
+    assert_eq!(session.say(Message::GetProtocolFeatures, &[]), Ok(longs(&[PROTOCOL])));
+    assert!(!session.acknowledges() && !session.has_config());
     let beyond = longs(&[PROTOCOL | 1 << 63]);
-    assert_eq!(packed.say(Message::SetProtocolFeatures, &beyond), Err(Rule::UnofferedFeatures));
-    assert!(!packed.acknowledges() && !packed.has_config(), "nothing has changed");
+    assert_eq!(session.say(Message::SetProtocolFeatures, &beyond), Err(Rule::UnofferedFeatures));
+    assert!(!session.acknowledges() && !session.has_config(), "nothing has changed");
     for bits in [protocol::REPLY_ACK, protocol::CONFIG, PROTOCOL, 0] {
-        packed.say(Message::SetProtocolFeatures, &longs(&[bits])).unwrap();
+        session.say(Message::SetProtocolFeatures, &longs(&[bits])).unwrap();
         let expected = (bits & protocol::REPLY_ACK != 0, bits & protocol::CONFIG != 0);
-        assert_eq!((packed.acknowledges(), packed.has_config()), expected, "{bits:#x}");
+        assert_eq!((session.acknowledges(), session.has_config()), expected, "{bits:#x}");
     }
-    assert_eq!(packed.say(Message::GetQueueNum, &[]), Ok(longs(&[64])));
-    assert_eq!(packed.say(Message::GetMaxMemSlots, &[]), Ok(longs(&[64])));
-    let named = ["split", "packed", "", "Split"].map(Rings::named);
-    assert_eq!(named, [Some(Rings::Split), Some(Rings::Packed), None, None]);
+    assert_eq!(session.say(Message::GetQueueNum, &[]), Ok(longs(&[64])));
+    assert_eq!(session.say(Message::GetMaxMemSlots, &[]), Ok(longs(&[64])));
 }
 
 #[test]
@@ -103,18 +100,8 @@ fn a_message_stops_the_queues_that_it_changes_something_for_and_no_others() {
         SetVringCall,
         SetVringErr,
     ];
-    let of_all = [
-        SetFeatures,
-        SetMemTable,
-        AddMemReg,
-        RemMemReg,
-        SetLogBase,
-        SetConfig,
-        SetInflightFd,
-        ResetOwner,
-        ResetDevice,
-        SetDeviceStateFd,
-    ];
+    let of_all =
+        [SetFeatures, SetMemTable, AddMemReg, RemMemReg, SetLogBase, SetConfig, SetInflightFd, ResetOwner, ResetDevice];
     // These say nothing about a queue that another front-end may be running.
     let before_all = [
         GetFeatures,
@@ -176,7 +163,7 @@ fn a_payload_that_is_cut_short_or_has_too_many_descriptors_is_refused() {
     for message in Message::ALL {
         let most = match table.iter().find(|(other, _, _)| *other == message) {
             Some((_, _, most)) => *most,
-            None => usize::from(matches!(message, SetLogFd | SetBackendReqFd | SetDeviceStateFd)),
+            None => usize::from(matches!(message, SetLogFd | SetBackendReqFd)),
         };
         let descriptors = (0..=most).map(|_| file(4096).into()).collect();
         let refused = session().take(message, &[], descriptors).unwrap_err();
@@ -234,15 +221,10 @@ fn numbers_of_a_queue_are_taken_up_to_their_limits() {
     for message in [Message::SetVringNum, Message::SetVringBase, Message::GetVringBase, Message::SetVringEnable] {
         assert_eq!((say(message, 63, 1), say(message, 64, 1)), (None, Some(Rule::NoSuchQueue)), "{message:?}");
     }
-    // An entry of the available ring has 16 bits; of a packed ring both places stand in one word.
+    // An entry of the available ring has 16 bits.
     assert_eq!(say(Message::SetVringBase, 0, 0xffff), None);
     assert_eq!(say(Message::SetVringBase, 0, 0x1_0000), Some(Rule::BadPayload));
     assert_eq!(session.say(Message::GetVringBase, &words(&[0, 0])), Ok(words(&[0, 0xffff])));
-    session.negotiate(feature::RING_PACKED);
-    for base in [0x8000_8000, 3] {
-        session.say(Message::SetVringBase, &words(&[0, base])).unwrap();
-        assert_eq!(session.say(Message::GetVringBase, &words(&[0, 0])), Ok(words(&[0, base])));
-    }
 }
 
 #[test]
@@ -256,7 +238,7 @@ fn an_event_comes_with_its_descriptor_or_says_that_it_has_none() {
         assert_eq!(session.give(message, &longs(&[64]), event()), Err(Rule::NoSuchQueue), "{message:?}");
         let (reader, _writer) = std::io::pipe().unwrap();
         assert_eq!(session.give(message, &longs(&[0]), reader.into()), Err(Rule::UnfitDescriptor), "{message:?}");
-        // Whoever is signalled may never read: that is nobody's to wait for.
+        // The signalled side may never read, so a write must not wait for it.
         let waiting = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let ours = waiting.try_clone().unwrap();
         session.give(message, &longs(&[0]), waiting).unwrap();
@@ -399,8 +381,8 @@ fn writes_are_stable_at_their_end_unless_the_guest_says_that_it_flushes() {
 
 #[test]
 fn an_area_of_requests_under_way_is_used_where_it_begins_in_its_file() {
-    // Of queue 1: version and number of entries stand 8 bytes behind the beginning of the second area.
-    let area_bytes = inflight::queue_bytes(SIZE, false);
+    // Version and number of entries of queue 1 stand 8 bytes behind the beginning of the second area.
+    let area_bytes = inflight::queue_bytes(SIZE);
     let noted = |session: &Session, file: &File, at: usize| {
         session.ready(1).unwrap().unwrap().ring.take_over();
         let mut words = [0; 4];
@@ -433,56 +415,4 @@ fn an_area_of_requests_under_way_is_used_where_it_begins_in_its_file() {
     session.give(Message::SetInflightFd, &sparse, file(1 << 46)).unwrap();
     let short = [longs(&[length - 1, 0]), vec![2, 0, SIZE as u8, 0]].concat();
     assert_eq!(session.give(Message::SetInflightFd, &short, file(4096)), Err(Rule::BadInflight));
-}
-
-#[test]
-fn a_state_goes_through_a_pipe_while_no_queue_runs() {
-    let size_bytes = Disk::new(&export()).size_bytes();
-    let no_fd = |broken: u64| Ok(longs(&[STATE_NO_FD | broken]));
-    let check = |session: &mut Session| session.say(Message::CheckDeviceState, &[]).unwrap();
-    let (mut from, mut to) = (session(), session());
-    from.negotiate(feature::BLK_CONFIG_WCE);
-    from.say(Message::SetConfig, &[words(&[32, 1, 0]), vec![0]].concat()).unwrap();
-    assert_eq!(check(&mut from), longs(&[1]), "none was begun");
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    let save = words(&[STATE_SAVE, 0]);
-    assert_eq!(from.give(Message::SetDeviceStateFd, &save, writer.into()), no_fd(0));
-    assert_eq!((check(&mut from), check(&mut from)), (longs(&[0]), longs(&[1])), "it is asked for once");
-    let mut state = Vec::new();
-    reader.read_to_end(&mut state).unwrap();
-
-    let load = |session: &mut Session, state: &[u8]| {
-        let (reader, mut writer) = std::io::pipe().unwrap();
-        session.give(Message::SetDeviceStateFd, &words(&[STATE_LOAD, 0]), reader.into()).unwrap();
-        writer.write_all(state).unwrap();
-        drop(writer);
-        check(session)
-    };
-    to.negotiate(feature::BLK_CONFIG_WCE | feature::BLK_FLUSH);
-    assert_eq!(load(&mut to, &state), longs(&[0]), "a disk of the same size");
-    assert!(!to.is_writeback(), "as the guest had it");
-    for (more, expected) in [(0, 0), (1, 1)] {
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        State { writeback: true, capacity_bytes: size_bytes + more }.save(OwnedFd::from(writer).into()).unwrap();
-        let mut state = Vec::new();
-        reader.read_to_end(&mut state).unwrap();
-        assert_eq!(load(&mut to, &state), longs(&[expected]), "{more} bytes more than there are");
-    }
-    let begin = |session: &mut Session, words: Vec<u8>| {
-        let (_reader, writer) = std::io::pipe().unwrap();
-        session.take(Message::SetDeviceStateFd, &words, vec![OwnedFd::from(writer).into()]).unwrap()
-    };
-    for (payload, rule) in [
-        (words(&[2, 0]), Rule::BadPayload),
-        (words(&[STATE_SAVE, 1]), Rule::BadState),
-        (words(&[STATE_SAVE]), Rule::BadPayload),
-    ] {
-        assert_eq!(begin(&mut from, save.clone()).broken, None);
-        let answer = begin(&mut from, payload);
-        assert_eq!(check(&mut from), longs(&[1]), "nor is there one from before");
-        assert_eq!((answer.payload, answer.broken), (Some(longs(&[STATE_NO_FD | 1])), Some(rule)));
-    }
-    assert_eq!(from.say(Message::SetDeviceStateFd, &save), no_fd(1), "without a pipe");
-    from.set_up(0);
-    assert_eq!(begin(&mut from, save).broken, Some(Rule::BadState), "a queue is started");
 }

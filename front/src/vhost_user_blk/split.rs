@@ -1,11 +1,11 @@
-//! A split virtqueue from the device's side: which heads are new, which have ended, and who is to be woken?
+//! A split virtqueue from the device's side: new heads, ended heads, and wake-ups.
 //!
 //! Source: VIRTIO 1.2, section 2.7. The rings lie in memory that the guest writes at any time. An index or an entry is
 //! read once, and checked before it is used; what was checked is not read again.
 //!
-//! # Who wakes whom
-//! Each side writes its own index, fences, and reads what the other wants to be woken by. So of two that cross one
-//! always sees the other's.
+//! # Wake-ups
+//! Each side writes its own index, fences, and reads at which index the other wants to be woken. So if both do so at
+//! once, at least one sees the other's write.
 //!
 //! | | this side writes | fence | then reads |
 //! |---|---|---|---|
@@ -69,7 +69,8 @@ impl Split {
             told_used: 0,
             is_armed: false,
         };
-        // Relaxed: the ring is nobody else's to write; who ran it before has stopped.
+        // Relaxed: only this queue writes the index; its former writer has stopped.
+
         ring.next_used = load(&ring.used, 2, Ordering::Relaxed);
         ring.told_used = ring.next_used;
         Ok(ring)
@@ -193,13 +194,13 @@ impl Split {
     }
 }
 
-/// A little-endian word of a ring, which is aligned: who made the area has seen to both ends and the alignment.
-pub(super) fn load(area: &Area, at: usize, order: Ordering) -> u16 {
+/// A little-endian word of a ring: the area's constructor has checked its bounds and alignment.
+fn load(area: &Area, at: usize, order: Ordering) -> u16 {
     // Orders: as the caller says.
     area.memory.atomic_u16(area.offset + at).map_or(0, |word| u16::from_le(word.load(order)))
 }
 
-pub(super) fn store(area: &Area, at: usize, value: u16, order: Ordering) {
+fn store(area: &Area, at: usize, value: u16, order: Ordering) {
     #[cfg(test)]
     super::kill::step();
     if let Some(word) = area.memory.atomic_u16(area.offset + at) {

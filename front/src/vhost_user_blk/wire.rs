@@ -14,7 +14,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 512;
 
 /// The version in a header's flags.
 pub const VERSION: u32 = 1;
-/// Where the version stands.
+/// Bits of the version.
 pub const VERSION_MASK: u32 = 3;
 /// Flag: an answer.
 pub const FLAG_REPLY: u32 = 1 << 2;
@@ -29,96 +29,76 @@ pub const VRING_NO_FD: u64 = 1 << 8;
 /// In SET_VRING_ADDR: writes to the used ring are logged.
 pub const VRING_LOG: u32 = 1;
 
-/// In SET_DEVICE_STATE_FD: the state is the front-end's to read.
-pub const STATE_SAVE: u32 = 0;
-/// In the same: the state is ours to read.
-pub const STATE_LOAD: u32 = 1;
-/// In its answer: no descriptor comes with it, the front-end's is used.
-pub const STATE_NO_FD: u64 = 1 << 8;
-
 /// A region of memory in a payload, bytes: guest address, size, user address, offset in the file, eight each.
 pub const REGION_BYTES: usize = 32;
 
 /// Regions of one SET_MEM_TABLE, at most.
 pub const TABLE_REGIONS_MAX: usize = 8;
 
-/// What a front-end sends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-#[expect(missing_docs, reason = "the specification's names")]
-pub enum Message {
-    GetFeatures = 1,
-    SetFeatures = 2,
-    SetOwner = 3,
-    ResetOwner = 4,
-    SetMemTable = 5,
-    SetLogBase = 6,
-    SetLogFd = 7,
-    SetVringNum = 8,
-    SetVringAddr = 9,
-    SetVringBase = 10,
-    GetVringBase = 11,
-    SetVringKick = 12,
-    SetVringCall = 13,
-    SetVringErr = 14,
-    GetProtocolFeatures = 15,
-    SetProtocolFeatures = 16,
-    GetQueueNum = 17,
-    SetVringEnable = 18,
-    SetBackendReqFd = 21,
-    GetConfig = 24,
-    SetConfig = 25,
-    GetInflightFd = 31,
-    SetInflightFd = 32,
-    ResetDevice = 34,
-    GetMaxMemSlots = 36,
-    AddMemReg = 37,
-    RemMemReg = 38,
-    SetDeviceStateFd = 42,
-    CheckDeviceState = 43,
+/// Makes the messages from a row for each: name, number, and the most descriptors that come with it.
+macro_rules! messages {
+    ($($name:ident = $number:literal, $descriptors:expr;)*) => {
+        /// Messages of a front-end.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u32)]
+        #[expect(missing_docs, reason = "the specification's names")]
+        pub enum Message {
+            $($name = $number,)*
+        }
+
+        impl Message {
+            /// All that are understood.
+            pub const ALL: [Message; [$($number),*].len()] = [$(Message::$name),*];
+
+            /// Descriptors that come with it, at most.
+            pub const fn descriptors_max(self) -> usize {
+                match self {
+                    $(Message::$name => $descriptors,)*
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    GetFeatures = 1, 0;
+    SetFeatures = 2, 0;
+    SetOwner = 3, 0;
+    ResetOwner = 4, 0;
+    SetMemTable = 5, TABLE_REGIONS_MAX;
+    SetLogBase = 6, 1;
+    SetLogFd = 7, 1;
+    SetVringNum = 8, 0;
+    SetVringAddr = 9, 0;
+    SetVringBase = 10, 0;
+    GetVringBase = 11, 0;
+    SetVringKick = 12, 1;
+    SetVringCall = 13, 1;
+    SetVringErr = 14, 1;
+    GetProtocolFeatures = 15, 0;
+    SetProtocolFeatures = 16, 0;
+    GetQueueNum = 17, 0;
+    SetVringEnable = 18, 0;
+    SetBackendReqFd = 21, 1;
+    GetConfig = 24, 0;
+    SetConfig = 25, 0;
+    GetInflightFd = 31, 0;
+    SetInflightFd = 32, 1;
+    ResetDevice = 34, 0;
+    GetMaxMemSlots = 36, 0;
+    AddMemReg = 37, 1;
+    // The region is known by its addresses; some front-ends send its descriptor as well.
+    RemMemReg = 38, 1;
 }
 
 impl Message {
-    /// All that are understood.
-    pub const ALL: [Message; 29] = [
-        Message::GetFeatures,
-        Message::SetFeatures,
-        Message::SetOwner,
-        Message::ResetOwner,
-        Message::SetMemTable,
-        Message::SetLogBase,
-        Message::SetLogFd,
-        Message::SetVringNum,
-        Message::SetVringAddr,
-        Message::SetVringBase,
-        Message::GetVringBase,
-        Message::SetVringKick,
-        Message::SetVringCall,
-        Message::SetVringErr,
-        Message::GetProtocolFeatures,
-        Message::SetProtocolFeatures,
-        Message::GetQueueNum,
-        Message::SetVringEnable,
-        Message::SetBackendReqFd,
-        Message::GetConfig,
-        Message::SetConfig,
-        Message::GetInflightFd,
-        Message::SetInflightFd,
-        Message::ResetDevice,
-        Message::GetMaxMemSlots,
-        Message::AddMemReg,
-        Message::RemMemReg,
-        Message::SetDeviceStateFd,
-        Message::CheckDeviceState,
-    ];
-
     /// The message of this number, if it is understood.
     pub fn of(number: u32) -> Option<Message> {
         Message::ALL.into_iter().find(|message| *message as u32 == number)
     }
 }
 
-/// What the server sends on the channel of SET_BACKEND_REQ_FD: the config space is another one.
+/// Message of the server on the channel of SET_BACKEND_REQ_FD: the config space is another one.
 pub const BACKEND_CONFIG_CHANGE: u32 = 2;
 
 /// Bits of GET_PROTOCOL_FEATURES.
@@ -132,13 +112,11 @@ pub mod protocol {
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub const RESET_DEVICE: u64 = 1 << 13;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    pub const DEVICE_STATE: u64 = 1 << 19;
 }
 
 /// Bits of GET_FEATURES.
 pub mod feature {
     #![expect(missing_docs, reason = "the specification's names")]
-    pub const BLK_SIZE_MAX: u64 = 1 << 1;
     pub const BLK_SEG_MAX: u64 = 1 << 2;
     pub const BLK_RO: u64 = 1 << 5;
     pub const BLK_BLK_SIZE: u64 = 1 << 6;
@@ -153,7 +131,6 @@ pub mod feature {
     pub const EVENT_IDX: u64 = 1 << 29;
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
-    pub const RING_PACKED: u64 = 1 << 34;
 }
 
 /// A descriptor, bytes: address 8, length 4, flags 2, next 2.
@@ -178,19 +155,6 @@ pub const USED_NO_NOTIFY: u16 = 1;
 /// Largest size of a queue that is taken, a power of two. What a guest gets unless it is told otherwise: 128 or 256.
 pub const QUEUE_SIZE_MAX: u16 = 1024;
 
-/// Flag of a packed descriptor: the driver's counter when it made it available.
-pub const PACKED_AVAIL: u16 = 1 << 7;
-/// Flag of a packed descriptor: the device's counter when it ended.
-pub const PACKED_USED: u16 = 1 << 15;
-/// What a side of a packed ring wants to be woken by, bytes: a place 2, and one of the three below 2.
-pub const EVENT_BYTES: usize = 4;
-/// At each descriptor.
-pub const EVENT_ALWAYS: u16 = 0;
-/// Not at all.
-pub const EVENT_NEVER: u16 = 1;
-/// At the descriptor of the place, with the event index.
-pub const EVENT_AT: u16 = 2;
-
 /// A block request's header, bytes: type 4, reserved 4, sector 8.
 pub const REQUEST_HEADER_BYTES: usize = 16;
 /// Unit of sectors, whatever the block is, bytes.
@@ -199,7 +163,7 @@ pub const SECTOR_BYTES: u64 = 512;
 pub const RANGE_BYTES: usize = 16;
 /// Flag of a range to zero: storage may be released.
 pub const RANGE_UNMAP: u32 = 1;
-/// What GET_ID answers, bytes.
+/// Length of the answer to GET_ID, bytes.
 pub const ID_BYTES: usize = 20;
 
 /// Types of requests.
@@ -213,7 +177,7 @@ pub mod request {
     pub const WRITE_ZEROES: u32 = 13;
 }
 
-/// What the byte at a request's end says.
+/// Values of the byte at a request's end.
 pub mod status {
     #![expect(missing_docs, reason = "the specification's names")]
     pub const OK: u8 = 0;
@@ -317,8 +281,6 @@ mod tests {
             FrontendReq::GET_MAX_MEM_SLOTS,
             FrontendReq::ADD_MEM_REG,
             FrontendReq::REM_MEM_REG,
-            FrontendReq::SET_DEVICE_STATE_FD,
-            FrontendReq::CHECK_DEVICE_STATE,
         ]
         .map(u32::from)
         .to_vec();
@@ -332,12 +294,10 @@ mod tests {
             (protocol::INFLIGHT_SHMFD, Protocol::INFLIGHT_SHMFD),
             (protocol::RESET_DEVICE, Protocol::RESET_DEVICE),
             (protocol::CONFIGURE_MEM_SLOTS, Protocol::CONFIGURE_MEM_SLOTS),
-            (protocol::DEVICE_STATE, Protocol::DEVICE_STATE),
         ] {
             assert_eq!(ours, theirs.bits());
         }
         for (ours, theirs) in [
-            (feature::BLK_SIZE_MAX, blk::VIRTIO_BLK_F_SIZE_MAX),
             (feature::BLK_SEG_MAX, blk::VIRTIO_BLK_F_SEG_MAX),
             (feature::BLK_RO, blk::VIRTIO_BLK_F_RO),
             (feature::BLK_BLK_SIZE, blk::VIRTIO_BLK_F_BLK_SIZE),
@@ -350,7 +310,6 @@ mod tests {
             (feature::INDIRECT, ring::VIRTIO_RING_F_INDIRECT_DESC),
             (feature::EVENT_IDX, ring::VIRTIO_RING_F_EVENT_IDX),
             (feature::VERSION_1, config::VIRTIO_F_VERSION_1),
-            (feature::RING_PACKED, config::VIRTIO_F_RING_PACKED),
         ] {
             assert_eq!(ours, 1 << theirs);
         }
@@ -369,11 +328,6 @@ mod tests {
             (DESCRIPTOR_INDIRECT.into(), ring::VRING_DESC_F_INDIRECT),
             (AVAIL_NO_INTERRUPT.into(), ring::VRING_AVAIL_F_NO_INTERRUPT),
             (USED_NO_NOTIFY.into(), ring::VRING_USED_F_NO_NOTIFY),
-            (PACKED_AVAIL.into(), 1 << ring::VRING_PACKED_DESC_F_AVAIL),
-            (PACKED_USED.into(), 1 << ring::VRING_PACKED_DESC_F_USED),
-            (EVENT_ALWAYS.into(), ring::VRING_PACKED_EVENT_FLAG_ENABLE),
-            (EVENT_NEVER.into(), ring::VRING_PACKED_EVENT_FLAG_DISABLE),
-            (EVENT_AT.into(), ring::VRING_PACKED_EVENT_FLAG_DESC),
             (RANGE_UNMAP, blk::VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP),
             (ID_BYTES as u32, blk::VIRTIO_BLK_ID_BYTES),
         ] {

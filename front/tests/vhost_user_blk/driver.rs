@@ -1,17 +1,13 @@
-//! What virtio-driver, which nobody here wrote, gets from a disk: its identity, every kind of request, many queues.
+//! A disk under virtio-driver, which is not ours: its identity, every kind of request, many queues.
 
 use crate::guest::readable;
-use crate::packed::{NEW, PACKED};
 use crate::server::{SIZE_BYTES, Server, ServerOptions};
 use mqfq_blk::{PolicyKind, PolicyOptions};
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use virtio_driver::{
     VhostUser, VirtioBlkFeatureFlags as Blk, VirtioBlkQueue, VirtioBlkTransport, VirtioFeatureFlags, iovec,
 };
-use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 /// A mapping of a file of its own, which the driver shares with the server.
 pub struct Shared {
@@ -69,8 +65,8 @@ pub struct Driver {
     pub shared: Shared,
 }
 
-/// All but the log, and packed rings: see [`Relay`].
-pub const ALL: u64 = !(1 << 26 | PACKED);
+/// All but the log.
+pub const ALL: u64 = !(1 << 26);
 
 impl Driver {
     pub fn attach(server: &Server, export: usize, queues: usize, size: u16, features: u64) -> Driver {
@@ -116,92 +112,6 @@ impl Driver {
     }
 }
 
-/// Stands between the driver and a server, and says where a new packed ring begins. The driver has packed rings, and
-/// says 0 of each by vhost-user, which is a ring whose counters are 0; its own begin with 1.
-struct Relay {
-    listener: UnixListener,
-    server: UnixStream,
-}
-
-impl Relay {
-    /// Passes one driver's messages on, until it goes.
-    fn run(self) {
-        let (mut driver, mut server) = (self.listener.accept().unwrap().0, self.server);
-        let (mut from, mut to) = (server.try_clone().unwrap(), driver.try_clone().unwrap());
-        let answers = std::thread::spawn(move || {
-            let _ = std::io::copy(&mut from, &mut to);
-        });
-        loop {
-            let (mut header, mut descriptors) = ([0; 12], [0; 8]);
-            let mut vector = [libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: header.len() }];
-            // SAFETY: the vector is the header, which outlives the call.
-            let (bytes, count) = unsafe { driver.recv_with_fds(&mut vector, &mut descriptors) }.unwrap();
-            if bytes == 0 {
-                break;
-            }
-            assert_eq!(bytes, header.len());
-            // SAFETY: they came just now, and are nobody else's.
-            let descriptors = descriptors[..count].iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) });
-            let descriptors: Vec<OwnedFd> = descriptors.collect();
-            let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
-            let mut payload = vec![0; word(8) as usize];
-            driver.read_exact(&mut payload).unwrap();
-            if word(0) == 10 {
-                payload[4..].copy_from_slice(&NEW.to_ne_bytes());
-            }
-            let raw: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-            assert_eq!(server.send_with_fds(&[&header[..]], &raw).unwrap(), header.len());
-            server.write_all(&payload).unwrap();
-        }
-        server.shutdown(std::net::Shutdown::Both).unwrap();
-        answers.join().unwrap();
-    }
-}
-
-#[test]
-fn a_driver_with_packed_rings_gets_what_it_wrote() {
-    const DEPTH: usize = 16;
-    let server = Server::start(ServerOptions::default());
-    for features in [ALL | PACKED, (ALL | PACKED) & !VirtioFeatureFlags::RING_EVENT_IDX.bits()] {
-        let path = server.socket(0).with_file_name("relay");
-        let relay = Relay {
-            listener: UnixListener::bind(&path).unwrap(),
-            server: UnixStream::connect(server.socket(0)).unwrap(),
-        };
-        let relay = std::thread::spawn(move || relay.run());
-        let mut driver = Driver::attach_at(&path, 2, 64, features);
-        assert_ne!(driver.transport.get_features() & PACKED, 0);
-        for round in 0..20 {
-            for queue in 0..2 {
-                let at = |slot: usize| (queue * DEPTH + slot) * 8192;
-                for slot in 0..DEPTH {
-                    driver.shared.fill(at(slot), &[(round * 31 + queue * 7 + slot) as u8; 4096]);
-                    let (from, place) = (driver.shared.at(at(slot)), (at(slot) / 2) as u64);
-                    // SAFETY: the mapping lives as long as the driver.
-                    unsafe { driver.queues[queue].write_raw(place, from, 4096, slot).unwrap() };
-                }
-                driver.kick(queue);
-                assert!(driver.wait(queue, DEPTH).iter().all(|(_, result)| *result == 0));
-                for slot in 0..DEPTH {
-                    let (to, place) = (driver.shared.at(at(slot) + 4096), (at(slot) / 2) as u64);
-                    // SAFETY: as above.
-                    unsafe { driver.queues[queue].read_raw(place, to, 4096, slot).unwrap() };
-                }
-                driver.kick(queue);
-                assert!(driver.wait(queue, DEPTH).iter().all(|(_, result)| *result == 0));
-                for slot in 0..DEPTH {
-                    let expected = [(round * 31 + queue * 7 + slot) as u8; 4096];
-                    assert!(driver.shared.bytes(at(slot) + 4096, 4096) == expected, "{round} {queue} {slot}");
-                }
-            }
-        }
-        drop(driver);
-        relay.join().unwrap();
-        std::fs::remove_file(path).unwrap();
-    }
-    server.drain();
-}
-
 fn vector(shared: &Shared, at: usize, length: usize) -> iovec {
     iovec { iov_base: shared.at(at).cast(), iov_len: length }
 }
@@ -211,8 +121,7 @@ fn a_driver_finds_the_disk_that_the_export_is() {
     let server = Server::start(ServerOptions::default());
     let driver = Driver::attach(&server, 0, 1, 128, ALL);
     let features = Blk::from_bits_truncate(driver.transport.get_features());
-    let wanted = Blk::SIZE_MAX
-        | Blk::SEG_MAX
+    let wanted = Blk::SEG_MAX
         | Blk::BLK_SIZE
         | Blk::FLUSH
         | Blk::TOPOLOGY
@@ -220,7 +129,7 @@ fn a_driver_finds_the_disk_that_the_export_is() {
         | Blk::MQ
         | Blk::DISCARD
         | Blk::WRITE_ZEROES;
-    assert!(features.contains(wanted) && !features.contains(Blk::RO));
+    assert!(features.contains(wanted) && !features.intersects(Blk::RO | Blk::SIZE_MAX));
     let config = driver.transport.get_config().unwrap();
     assert_eq!(u64::from(config.capacity), SIZE_BYTES / 512);
     assert_eq!((u32::from(config.blk_size), u16::from(config.num_queues), config.writeback), (512, 64, 1));

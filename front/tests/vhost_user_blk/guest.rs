@@ -6,14 +6,13 @@
 //!            request i at 2 MiB + i * 16 KiB: header at 0, status at 16, range or data at 4 KiB
 //! ```
 
-use crate::packed::{self, NEW, PACKED};
 use crate::server::LIMIT;
 use mqfq_blk::foreign::ForeignMemory;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures as Protocol};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -42,14 +41,12 @@ const VERSION_1: u64 = 1 << 32;
 pub const NEXT: u16 = 1;
 pub const WRITE: u16 = 2;
 
-/// What outlives a server: memory, and the area of requests under way.
+/// Memory that outlives a server, and the area of requests under way.
 #[derive(Clone)]
 pub struct Machine {
     pub file: Arc<OwnedFd>,
     pub memory: Arc<ForeignMemory>,
     pub inflight: Option<(Arc<File>, VhostUserInflight)>,
-    /// What its driver knows of a packed ring, if that is what it has.
-    pub packed: Arc<Mutex<packed::Side>>,
 }
 
 impl Machine {
@@ -57,7 +54,7 @@ impl Machine {
         let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, MEMORY_BYTES).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, MEMORY_BYTES as usize).unwrap();
-        Machine { file: Arc::new(file), memory, inflight: None, packed: Arc::default() }
+        Machine { file: Arc::new(file), memory, inflight: None }
     }
 
     pub fn write(&self, at: u64, bytes: &[u8]) {
@@ -177,17 +174,8 @@ impl Guest {
             log_addr: None,
         };
         self.front.set_vring_num(number, size)?;
-        // What a hypervisor knows that has lost its server: the used index.
-        if self.features & PACKED == 0 {
-            self.front.set_vring_base(number, used)?;
-        } else {
-            // Of a packed ring it knows nothing; the crate's base is half a one.
-            let words = [10u32, 1, 8, number as u32, NEW];
-            let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
-            // SAFETY: the front-end has its socket open.
-            let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(self.front.as_raw_fd()) };
-            assert_eq!(rustix::io::write(socket, &bytes).unwrap(), bytes.len());
-        }
+        // A hypervisor that has lost its server knows the used index.
+        self.front.set_vring_base(number, used)?;
         self.front.set_vring_addr(number, &addresses)?;
         self.front.set_vring_call(number, &queue.call)?;
         self.front.set_vring_err(number, &queue.error)?;
@@ -210,12 +198,6 @@ impl Guest {
         let (head, at) = (request * 3, request_at(request.into()));
         self.machine.write(at, &[&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes(), &[0xff]].concat());
         let data = if kind == IN { WRITE } else { 0 };
-        if self.features & PACKED != 0 {
-            let mut all = vec![(at, 16, NEXT), (at + 4096, length, data | NEXT), (at + 16, 1, WRITE)];
-            all.retain(|(_, length, _)| *length > 0);
-            self.machine.packed.lock().unwrap().write(request, all);
-            return head;
-        }
         self.descriptor(queue, head, at, 16, NEXT, if length > 0 { head + 1 } else { head + 2 });
         self.descriptor(queue, head + 1, at + 4096, length, data | NEXT, head + 2);
         self.descriptor(queue, head + 2, at + 16, 1, WRITE, 0);
@@ -230,10 +212,6 @@ impl Guest {
 
     pub fn offer_quietly(&mut self, queue: usize, heads: &[u16]) {
         let Queue { number, size, offered, .. } = &mut self.queues[queue];
-        if self.features & PACKED != 0 {
-            let mut side = self.machine.packed.lock().unwrap();
-            return heads.iter().for_each(|head| side.offer(&self.machine.memory, *size, head / 3));
-        }
         let at = *number * 0x10000 + 0x5000;
         for head in heads {
             self.machine.write(at + 4 + u64::from(*offered % *size) * 2, &head.to_le_bytes());
@@ -249,11 +227,6 @@ impl Guest {
     /// Heads that have ended since the last look, with the lengths written.
     pub fn ended(&mut self, queue: usize) -> Vec<(u16, u32)> {
         let Queue { number, size, seen, .. } = &mut self.queues[queue];
-        if self.features & PACKED != 0 {
-            let has_events = self.features & EVENT_IDX != 0;
-            let ends = self.machine.packed.lock().unwrap().ended(&self.machine.memory, *size, has_events);
-            return ends.into_iter().map(|(id, length)| (id * 3, length)).collect();
-        }
         let at = *number * 0x10000 + 0x8000;
         let mut heads = Vec::new();
         loop {

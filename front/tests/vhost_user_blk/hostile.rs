@@ -173,7 +173,7 @@ fn a_guest_that_rewrites_its_descriptors_meanwhile_harms_itself_only() {
         guest.offer(0, &heads);
         neighbour.is_unharmed();
         if guest.queues[0].error.read().is_ok() {
-            // The same connection cannot be trusted with its own ring: it begins anew.
+            // This connection's ring is broken, so the guest connects anew.
             drop(guest);
             guest = Guest::attach(&server.socket(0), Machine { inflight: None, ..Machine::new() }, 1, 64, EVENT_IDX);
         } else {

@@ -35,23 +35,23 @@ fn with_channel(guest: &mut Guest) -> UnixStream {
 fn a_hypervisor_hears_of_each_size_and_the_guest_can_use_it() {
     let server = Server::start(ServerOptions::default());
     let mut guest = Guest::attach(&server.socket(0), Machine::new(), 2, 64, EVENT_IDX);
-    let door = &server.exports[0].door;
-    // Before there is a channel nobody is told; who makes one hears of what it has not read.
-    door.resize(SIZE_BYTES / 2);
+    let state = &server.exports[0].state;
+    // Without a channel no front-end is told; one that makes a channel hears of the change that it has not read.
+    state.resize(SIZE_BYTES / 2);
     let mut channel = with_channel(&mut guest);
     assert_eq!(heard(&mut channel), (2, VERSION));
     assert_eq!(sectors(&mut guest), SIZE_BYTES / 2 / 512);
     assert_eq!(guest.one(IN, SIZE_BYTES / 2 / 512, 512), 1, "past its end");
     for size_bytes in [SIZE_BYTES, 2 * SIZE_BYTES] {
-        door.resize(size_bytes);
+        state.resize(size_bytes);
         assert_eq!(heard(&mut channel), (2, VERSION));
     }
     guest.machine.write(data_at(0), &[9; 4096]);
     assert_eq!(guest.one(OUT, SIZE_BYTES / 512, 4096), 0, "without being told the size holds for the next request");
     assert_eq!(sectors(&mut guest), 2 * SIZE_BYTES / 512);
-    // Whoever reads a size by itself is not told of it.
+    // A front-end that reads a size by itself is not told of it.
     drop(guest);
-    assert_eq!(channel.read(&mut [0; 12]).unwrap(), 0, "the channel ends with the connection");
+    assert_eq!(channel.read_to_end(&mut Vec::new()).unwrap(), 0, "the channel ends with the connection");
     server.drain();
 }
 
@@ -59,21 +59,21 @@ fn a_hypervisor_hears_of_each_size_and_the_guest_can_use_it() {
 fn a_channel_on_which_something_is_said_or_that_is_gone_is_let_go_and_the_disk_goes_on() {
     let server = Server::start(ServerOptions::default());
     let mut guest = Guest::attach(&server.socket(0), Machine::new(), 1, 64, EVENT_IDX);
-    let door = &server.exports[0].door;
+    let state = &server.exports[0].state;
     let mut channel = with_channel(&mut guest);
-    door.resize(SIZE_BYTES / 2);
+    state.resize(SIZE_BYTES / 2);
     heard(&mut channel);
     channel.write_all(&[0xff; 20]).unwrap();
     assert_eq!(guest.one(IN, 0, 512), 0);
     drop(channel);
-    // Another one is used again; one that nobody reads costs nothing.
+    // A new channel is used again; an unread one costs nothing.
     let mut channel = with_channel(&mut guest);
-    door.resize(SIZE_BYTES / 4);
+    state.resize(SIZE_BYTES / 4);
     heard(&mut channel);
     drop(channel);
     assert_eq!((sectors(&mut guest), guest.one(IN, 0, 512)), (SIZE_BYTES / 4 / 512, 0));
     let _unread = with_channel(&mut guest);
-    door.resize(SIZE_BYTES);
+    state.resize(SIZE_BYTES);
     assert_eq!(guest.one(IN, SIZE_BYTES / 512 - 1, 512), 0);
     drop(guest);
     server.drain();

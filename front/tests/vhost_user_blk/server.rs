@@ -7,7 +7,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::slots::Slots;
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions, Weight};
 use mqfq_front::FRONT_ENDS;
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
+use mqfq_front::export::{BlockSizes, Export, ExportId, ExportState, ExportTable, TenantId};
 use mqfq_front::front_end::{ExportAddress, ListenOptions, LogLine};
 use mqfq_front::memory::TenantMemory;
 use mqfq_front::stats::Stats;
@@ -87,7 +87,7 @@ impl Server {
                     device: DeviceIndex(0),
                     flow: FlowId(number as u32),
                     tenant: TenantId(slot),
-                    door: Door::default(),
+                    state: ExportState::default(),
                     offset_bytes: number as u64 * SIZE_BYTES,
                     size_bytes: SIZE_BYTES,
                     read_only,
@@ -101,7 +101,7 @@ impl Server {
         for (number, export) in exports.iter().enumerate() {
             let front_end = *FRONT_ENDS.iter().find(|front_end| front_end.name() == "vhost-user").unwrap();
             let text = format!("unix:{}", folder.join(number.to_string()).display());
-            let address = ExportAddress::parse_with(front_end, &text, &["packed"]).unwrap();
+            let address = ExportAddress::parse(front_end, &text).unwrap();
             address.address().await_predecessor(&|| false);
             let table = Arc::new(ExportTable::new([export.clone()]).unwrap());
             let listener = address.address().listen(table, &listen).unwrap();

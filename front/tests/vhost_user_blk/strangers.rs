@@ -3,29 +3,12 @@
 use crate::guest::{EVENT_IDX, Guest, IN, Machine, data_at};
 use crate::hostile::{Neighbour, two};
 use crate::server::{LIMIT, Server, ServerOptions};
-use mqfq_testing::stranger::{lingering, pass};
+use mqfq_testing::stranger::number::*;
+use mqfq_testing::stranger::{answer, event, lingering, message, pass, sparse};
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use vhost::vhost_user::VhostUserFrontend;
-
-/// A message of this number that wants an answer.
-fn message(number: u32, words: &[u64]) -> Vec<u8> {
-    let header = [number, 1 | 8, words.len() as u32 * 8].map(u32::to_ne_bytes).concat();
-    [header, words.iter().flat_map(|word| word.to_ne_bytes()).collect()].concat()
-}
-
-const SET_FEATURES: u32 = 2;
-const SET_MEM_TABLE: u32 = 5;
-const SET_LOG_BASE: u32 = 6;
-const SET_VRING_KICK: u32 = 12;
-const SET_VRING_CALL: u32 = 13;
-const SET_VRING_ERR: u32 = 14;
-const SET_PROTOCOL_FEATURES: u32 = 16;
-const SET_BACKEND_REQ_FD: u32 = 21;
-const SET_INFLIGHT_FD: u32 = 32;
-const ADD_MEM_REG: u32 = 37;
-const SET_DEVICE_STATE_FD: u32 = 42;
 
 /// Protocol features: answers to all messages.
 const REPLY_ACK: u64 = 1 << 3;
@@ -34,12 +17,6 @@ fn connect(server: &Server, export: usize) -> UnixStream {
     let socket = UnixStream::connect(server.socket(export)).unwrap();
     socket.set_read_timeout(Some(LIMIT)).unwrap();
     socket
-}
-
-fn answer(mut socket: &UnixStream) -> std::io::Result<u64> {
-    let mut answer = [0; 20];
-    socket.read_exact(&mut answer)?;
-    Ok(u64::from_ne_bytes(answer[12..].try_into().unwrap()))
 }
 
 /// The server has closed it, whether or not it had read all.
@@ -83,7 +60,6 @@ fn descriptors_whose_close_waits_are_refused_and_hold_up_no_worker() {
         (SET_LOG_BASE, &[4096, 0]),
         (SET_INFLIGHT_FD, &[4096, 0, 1 | 8 << 16]),
         (ADD_MEM_REG, &[0, 0, 4096, 0, 0]),
-        (SET_DEVICE_STATE_FD, &[0]),
     ];
     // Connections live on the two workers by turns.
     for _ in 0..2 {
@@ -99,7 +75,7 @@ fn descriptors_whose_close_waits_are_refused_and_hold_up_no_worker() {
         assert!(is_closed(&socket));
         neighbour.is_unharmed();
     }
-    assert_eq!(["unfit_descriptor", "unfit_memory"].map(|rule| server.broken(0, rule)), [2 * 5, 2 * 4]);
+    assert_eq!(["unfit_descriptor", "unfit_memory"].map(|rule| server.broken(0, rule)), [2 * 4, 2 * 4]);
     let said = server.log.lock().unwrap().iter().any(|line| line.contains("must be an eventfd"));
     assert!(said, "the log says what may be passed");
     drop((peers, neighbour));
@@ -110,8 +86,7 @@ fn descriptors_whose_close_waits_are_refused_and_hold_up_no_worker() {
 fn a_guest_of_128_tib_is_refused_what_is_too_much_and_served_with_the_rest() {
     let server = two();
     let mut guest = Guest::attach(&server.socket(0), Machine::new(), 1, 64, EVENT_IDX);
-    let sparse = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&sparse, 1 << 46).unwrap();
+    let sparse = sparse(1 << 46);
     let mut region = guest.machine.region();
     (region.memory_size, region.mmap_handle) = (2 << 40, sparse.as_raw_fd());
     let mut taken = 0;
@@ -120,7 +95,8 @@ fn a_guest_of_128_tib_is_refused_what_is_too_much_and_served_with_the_rest() {
         taken += u64::from(guest.front.add_mem_region(&region).is_ok());
     }
     assert_eq!((taken, server.broken(0, "too_much_mapped")), (7, 56), "16 TiB, its own memory among them");
-    // Chunks of the device that nobody has written are mapped now.
+    // Unwritten chunks of the device are mapped now.
+
     let mut neighbour = Neighbour::attach(&server);
     neighbour.is_unharmed();
     assert_eq!(guest.one(IN, 0, 4096), 0);
@@ -131,8 +107,7 @@ fn a_guest_of_128_tib_is_refused_what_is_too_much_and_served_with_the_rest() {
 #[test]
 fn descriptors_of_those_who_only_look_are_bounded_by_their_places() {
     let server = Server::start(ServerOptions::default());
-    let events: Vec<OwnedFd> =
-        (0..64).map(|_| rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()).collect();
+    let events: Vec<OwnedFd> = (0..64).map(|_| event()).collect();
     let looks = || {
         let socket = connect(&server, 0);
         pass(&socket, &message(SET_PROTOCOL_FEATURES, &[REPLY_ACK]), &[]).unwrap();
@@ -166,7 +141,7 @@ fn an_address_with_too_many_open_descriptors_takes_no_more_until_they_are_closed
     let server = two();
     let mut neighbour = Neighbour::attach(&server);
     let (waits, peer) = lingering();
-    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let event = event();
     let harm = || {
         let socket = connect(&server, 0);
         // One that is closed at once takes no message.

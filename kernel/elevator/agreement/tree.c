@@ -55,6 +55,12 @@ u32 forest_add(struct forest *f, s32 parent, u32 weight)
 	return at;
 }
 
+/* The node's last request, which is staged, costs so much @more, as after a merge. */
+void forest_grow(struct forest *f, u32 node, u64 more)
+{
+	list_entry(f->flow[node].lanes[0].requests.prev, struct mqfq_item, node)->cost += more;
+}
+
 void forest_remove(struct forest *f, u32 node)
 {
 	mqfq_tree_remove(&f->tree, &f->node[node]);

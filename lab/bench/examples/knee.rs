@@ -1,4 +1,4 @@
-//! Where the knee of D lies for the demo's scenarios: the table in lab/bench/README.md, "How D was chosen".
+//! Where the knee of D lies for the demo's scenarios; lab/bench/README.md, "How D was chosen", has the result.
 //!
 //! `cargo run --release -p mqfq-bench --example knee`. Virtual time, so it prints the same everywhere.
 

@@ -1,4 +1,4 @@
-//! What a request costs on the data path alone: batches of 32 through one `HwCtx` on the null device, without threads,
+//! Cost of a request on the data path alone: batches of 32 through one `HwCtx` on the null device, without threads,
 //! sockets or a clock. For `perf` and callgrind, and to time two builds beside each other.
 //!
 //! ```text
@@ -49,7 +49,7 @@ struct Path {
 }
 
 fn path(layer: &str, flows: u32, groups: u32, depth_auto: bool) -> Result<Path, String> {
-    let named = || layer.parse::<PolicyKind>().map_err(|error| format!("argument 1: {error}, or raw"));
+    let named = || mqfq_policies::REGISTRY.find(layer).map_err(|error| format!("argument 1: {error}, or raw"));
     let kind: PolicyKind = if layer == "raw" { PolicyKind::None } else { named()? };
     let options = PolicyOptions { depth: 64, depth_auto, ..PolicyOptions::new(kind) }.relaxed(1);
     let tuning = Tuning::new(&options, 1);

@@ -12,9 +12,9 @@ use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
 pub struct Contender {
     /// Its name in reports.
     pub label: &'static str,
-    /// Which policy.
+    /// Policy.
     pub kind: PolicyKind,
-    /// In which form.
+    /// Form.
     pub form: Form,
 }
 
@@ -64,31 +64,31 @@ const fn contender(label: &'static str, kind: PolicyKind, form: Form) -> Contend
     Contender { label, kind, form }
 }
 
-/// What does not schedule: the others cost so much more than this.
+/// No scheduler: the costs of the others are measured against this.
 pub const NONE: Contender = contender("none", PolicyKind::None, Form::Faithful);
 
 /// SFQ(D).
-pub const SFQD: Contender = contender("sfqd", PolicyKind::Sfqd, Form::Faithful);
+pub const SFQD: Contender = contender("sfqd", mqfq_policies::SFQD, Form::Faithful);
 
-/// What ships, under one lock.
-pub const MQFQ_SERIAL: Contender = contender("mqfq-serial", PolicyKind::MqfqSerial, Form::AllThree);
+/// The product's MQFQ under one lock.
+pub const MQFQ_SERIAL: Contender = contender("mqfq-serial", mqfq_policies::MQFQ_SERIAL, Form::AllThree);
 
-/// What the paper describes.
+/// MQFQ as the paper describes it.
 pub const MQFQ_FAITHFUL: Contender = contender("mqfq-faithful", PolicyKind::Mqfq, Form::Faithful);
 
-/// What ships.
+/// The product's MQFQ.
 pub const MQFQ: Contender = contender("mqfq", PolicyKind::Mqfq, Form::AllThree);
 
 /// Number of [`CONTENDERS`].
-const COUNT: usize = PolicyKind::STAGED.len() + 1;
+const COUNT: usize = mqfq_policies::STAGED.len() + 1;
 
-/// Those that are always measured, in the order in which tables show policies: each policy that stages requests, in the
-/// form that ships, and before `mqfq` its paper's form.
+/// Contenders that are always measured, in the order in which tables show policies: each policy that stages requests,
+/// in the product's form, and before `mqfq` its paper's form.
 pub const CONTENDERS: [Contender; COUNT] = {
     let mut all = [NONE; COUNT];
     let (mut count, mut at) = (0, 0);
-    while at < PolicyKind::STAGED.len() {
-        let kind = PolicyKind::STAGED[at];
+    while at < mqfq_policies::STAGED.len() {
+        let kind = mqfq_policies::STAGED[at];
         if matches!(kind, PolicyKind::Mqfq) {
             all[count] = MQFQ_FAITHFUL;
             count += 1;
@@ -101,7 +101,7 @@ pub const CONTENDERS: [Contender; COUNT] = {
     all
 };
 
-/// Those, and with `relaxations` what each relaxation does alone, and what the lock does to the paper's form.
+/// [`CONTENDERS`], and with `relaxations` each relaxation alone, and the paper's form under the lock.
 pub fn contenders(relaxations: bool) -> Vec<Contender> {
     let mut contenders = CONTENDERS.to_vec();
     if relaxations {
@@ -109,7 +109,7 @@ pub fn contenders(relaxations: bool) -> Vec<Contender> {
             contender("mqfq-quantum", PolicyKind::Mqfq, Form::Quantum),
             contender("mqfq-lease", PolicyKind::Mqfq, Form::Lease),
             contender("mqfq-batch", PolicyKind::Mqfq, Form::Batch),
-            contender("mqfq-serial-faithful", PolicyKind::MqfqSerial, Form::Faithful),
+            contender("mqfq-serial-faithful", mqfq_policies::MQFQ_SERIAL, Form::Faithful),
         ]);
     }
     contenders
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn every_policy_is_there_and_no_label_twice() {
         let all = contenders(true);
-        for kind in PolicyKind::STAGED {
+        for kind in mqfq_policies::STAGED {
             assert!(CONTENDERS.iter().any(|contender| contender.kind == kind), "{kind} is not measured");
         }
         for (at, contender) in all.iter().enumerate() {

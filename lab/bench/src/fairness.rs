@@ -1,4 +1,4 @@
-//! `mqfq-lab bench fairness`: two tenants that both want everything, and who gets what.
+//! `mqfq-lab bench fairness`: service of two tenants that both want everything.
 //!
 //! # What it shows
 //! Under `mqfq` each tenant's part of a saturated drive follows its weight, whatever the size of its requests and the
@@ -25,7 +25,7 @@ use mqfq_demo::load::{Load, Window};
 use mqfq_demo::phases;
 use mqfq_report::progress::Progress;
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct FairnessOptions {
     /// Through real NBD sockets instead of inside the workers.
@@ -34,12 +34,6 @@ pub struct FairnessOptions {
     /// Length of each measurement.
     #[arg(long = "seconds", value_name = "SECONDS", default_value = "10", value_parser = crate::options::seconds())]
     pub measured_ms: u64,
-}
-
-impl Default for FairnessOptions {
-    fn default() -> Self {
-        crate::options::defaults()
-    }
 }
 
 /// Time for queues to fill before anything is counted.

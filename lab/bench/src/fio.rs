@@ -35,3 +35,11 @@ pub(crate) fn first_job(text: &str) -> Result<Value, String> {
     }
     Ok(job)
 }
+
+/// A number of fio's JSON.
+///
+/// # Errors
+/// One sentence: there is none.
+pub(crate) fn number(value: &Value, key: &str) -> Result<f64, String> {
+    value[key].as_f64().ok_or_else(|| format!("fio's output has no number at \"{key}\""))
+}

@@ -1,4 +1,4 @@
-//! `mqfq-lab bench intake`: two tenants of weights 1:3 whose server's CPU is the bottleneck, and who gets what of it.
+//! `mqfq-lab bench intake`: service of two tenants of weights 1:3 whose server's CPU is the bottleneck.
 //!
 //! # What it measures
 //! `mqfq serve` with one worker, held to 1 ms of CPU in 10 ms by a cgroup of its own, on the devices `null` and
@@ -10,19 +10,19 @@
 //! connection can be sent in each of the server's periods, and connections count again, those of the kernel. So the
 //! client gets a real-time priority, by `chrt`.
 
-use crate::nbd_record::{cpu_ns_of, product};
-use crate::shell;
+use crate::clients::server::Running;
+use crate::machine::product;
+use crate::shell::{self, or_dash, table, whole};
 use mqfq_demo::load::{Counted, Load, Window};
 use mqfq_demo::load_nbd::NbdTenant;
-use mqfq_demo::scratch::Scratch;
 use mqfq_report::progress::Progress;
-use mqfq_report::table::{Align, Table};
+use mqfq_report::table::Align::{Left, Right};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct IntakeOptions {
     /// Length of each measurement.
@@ -33,14 +33,14 @@ pub struct IntakeOptions {
     pub mqfq: Option<PathBuf>,
 }
 
-/// What was found.
+/// Results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct IntakeReport {
     /// Why there are no cases, if there are none.
     pub skipped: Option<String>,
-    /// Of the server: CPU time that it gets, and in how long.
+    /// CPU time that the server gets in each `period_us`.
     pub quota_us: u64,
-    /// See `quota_us`.
+    /// Length of a period.
     pub period_us: u64,
     /// The heavy tenant's weight over the light one's.
     pub expected_ratio: f64,
@@ -53,15 +53,15 @@ pub struct IntakeReport {
 pub struct IntakeCase {
     /// `null` or `memory`.
     pub device: String,
-    /// Of the light tenant and the heavy one.
+    /// Connections of the light tenant and the heavy one.
     pub connections: [u16; 2],
     /// Bytes of each of their reads.
     pub request_bytes: [u32; 2],
     /// The heavy tenant's bytes over the light one's; `null` if that got nothing.
     pub ratio: Option<f64>,
-    /// Of both.
+    /// Both tenants together.
     pub requests_per_s: f64,
-    /// Of the server.
+    /// Server's CPU time.
     pub server_cpu_ns_per_request: f64,
 }
 
@@ -72,9 +72,6 @@ const PERIOD_US: u64 = 10_000;
 const DEPTH: u16 = 256;
 
 const WARM_UP_MS: u64 = 300;
-
-/// Longest time from the server's start to its sockets.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 const NAMES: [&str; 2] = ["light", "heavy"];
 
@@ -134,14 +131,14 @@ fn case(
 ) -> Result<IntakeCase, String> {
     // The server is not to inherit it.
     be_urgent(false)?;
-    let server = Server::start(mqfq, device)?;
-    quota.hold(server.child.id())?;
+    let server = Running::serve(mqfq, |folder| config_text(folder, device), &NAMES)?;
+    quota.hold(server.process())?;
     be_urgent(true)?;
     let mut tenants = Vec::new();
     for (tenant, name) in NAMES.into_iter().enumerate() {
         let load =
             Load { seed: tenant as u64, ..Load::random_reads(connections[tenant], DEPTH, request_bytes[tenant]) };
-        tenants.push(NbdTenant::attach(&server.socket(name), name, &load)?);
+        tenants.push(NbdTenant::attach(&server.path(name), name, &load)?);
     }
     let start = Instant::now();
     let window = Window::from_ms(WARM_UP_MS, measured_ms);
@@ -149,7 +146,7 @@ fn case(
         let runs: Vec<_> = tenants.iter_mut().map(|tenant| scope.spawn(move || tenant.run(start, window))).collect();
         runs.into_iter().map(|run| run.join().map_err(|_| "a client panicked".to_owned())?).collect::<Result<_, _>>()
     })?;
-    let cpu_ns = cpu_ns_of(server.child.id())?;
+    let cpu_ns = server.cpu_ns()?;
     tenants.into_iter().for_each(NbdTenant::detach);
     let requests: u64 = counted.iter().map(|counted| counted.requests).sum();
     let bytes_in_all = counted.iter().map(|counted| counted.series_bytes.iter().sum::<u64>());
@@ -169,25 +166,17 @@ impl IntakeReport {
         if let Some(why) = &self.skipped {
             return format!("skipped: {why}\n");
         }
-        let columns = [
-            ("device", Align::Left),
-            ("connections", Align::Right),
-            ("bytes", Align::Right),
-            ("ratio", Align::Right),
-            ("requests/s", Align::Right),
-            ("server CPU ns", Align::Right),
-        ];
-        let mut table = Table::new(&columns);
-        for case in &self.cases {
-            table.row(vec![
-                case.device.clone(),
-                format!("{} and {}", case.connections[0], case.connections[1]),
-                format!("{} and {}", case.request_bytes[0], case.request_bytes[1]),
-                case.ratio.map_or("-".into(), |ratio| format!("{ratio:.3}")),
-                format!("{:.0}", case.requests_per_s),
-                format!("{:.0}", case.server_cpu_ns_per_request),
-            ]);
-        }
+        let table = table(
+            &self.cases,
+            &[
+                ("device", Left, |case: &IntakeCase| case.device.clone()),
+                ("connections", Right, |case| format!("{} and {}", case.connections[0], case.connections[1])),
+                ("bytes", Right, |case| format!("{} and {}", case.request_bytes[0], case.request_bytes[1])),
+                ("ratio", Right, |case| or_dash(case.ratio, 3)),
+                ("requests/s", Right, |case| whole(case.requests_per_s)),
+                ("server CPU ns", Right, |case| whole(case.server_cpu_ns_per_request)),
+            ],
+        );
         let head = format!("weights 1:3, one worker held to {QUOTA_US} us of CPU in {PERIOD_US} us");
         format!("{head}\n\n{}", table.render())
     }
@@ -236,53 +225,14 @@ fn be_urgent(urgent: bool) -> Result<(), String> {
     }
 }
 
-/// A server that listens. Dropping it ends it.
-struct Server {
-    child: Child,
-    scratch: Scratch,
-}
-
-impl Server {
-    fn start(mqfq: &Path, device: &str) -> Result<Server, String> {
-        let scratch = Scratch::new()?;
-        let folder = scratch.path().display();
-        let mut text = format!("[server]\nworkers = 1\n[device.d]\nkind = \"{device}\"\nsize = \"16MiB\"\n");
-        for (name, weight, offset) in [(NAMES[0], 100, "0"), (NAMES[1], 300, "8MiB")] {
-            text += &format!(
-                "[tenant.{name}]\nweight = {weight}\n[export.{name}]\ndevice = \"d\"\ntenant = \"{name}\"\n\
-                 offset = \"{offset}\"\nsize = \"8MiB\"\nnbd = \"unix:{folder}/{name}.sock\"\n"
-            );
-        }
-        let config = scratch.path().join("config.toml");
-        std::fs::write(&config, text).map_err(|error| format!("cannot write {}: {error}", config.display()))?;
-        let child = Command::new(mqfq)
-            .arg("serve")
-            .arg(config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| format!("cannot start {}: {error}", mqfq.display()))?;
-        let server = Server { child, scratch };
-        let give_up = Instant::now() + START_TIMEOUT;
-        while !NAMES.iter().all(|name| std::os::unix::net::UnixStream::connect(server.socket(name)).is_ok()) {
-            if Instant::now() > give_up {
-                return Err(format!("{} does not listen", mqfq.display()));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(server)
+fn config_text(folder: &Path, device: &str) -> String {
+    let folder = folder.display();
+    let mut text = format!("[server]\nworkers = 1\n[device.d]\nkind = \"{device}\"\nsize = \"16MiB\"\n");
+    for (name, weight, offset) in [(NAMES[0], 100, "0"), (NAMES[1], 300, "8MiB")] {
+        text += &format!(
+            "[tenant.{name}]\nweight = {weight}\n[export.{name}]\ndevice = \"d\"\ntenant = \"{name}\"\n\
+             offset = \"{offset}\"\nsize = \"8MiB\"\nnbd = \"unix:{folder}/{name}\"\n"
+        );
     }
-
-    fn socket(&self, name: &str) -> PathBuf {
-        self.scratch.path().join(format!("{name}.sock"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to end.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    text
 }

@@ -1,8 +1,9 @@
-//! What a record says about where it was made.
+//! Description of the machine that made a record.
 
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The machine and its tools.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -32,6 +33,61 @@ impl Machine {
             tools: tools.iter().filter_map(|tool| version(tool)).collect(),
         }
     }
+}
+
+/// The product's binary, which cargo puts beside the laboratory's.
+///
+/// # Errors
+/// One sentence: it is not there.
+pub fn product() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?;
+    let product = own.with_file_name("mqfq");
+    let missing = || format!("there is no {}, `cargo build --release` builds it", product.display());
+    if product.is_file() { Ok(product) } else { Err(missing()) }
+}
+
+/// A program given by its path is there, or one given by its name is found.
+pub fn has_program(program: &Path) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    // Some tools are root's.
+    let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    match program.components().count() {
+        1 => std::env::split_paths(&folders).chain(more).any(|folder| folder.join(program).is_file()),
+        _ => program.exists(),
+    }
+}
+
+/// Stdout of a command.
+///
+/// # Errors
+/// The command, and what it said: it does not start, or fails.
+pub fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(format!("{command:?}: {} {}", text(&output.stdout), text(&output.stderr)))
+}
+
+/// Descriptors of a process, and the KiB that this line of its status has: the fewest of so many looks, because a
+/// connection may just be closing.
+///
+/// # Errors
+/// One sentence: it is gone.
+pub fn holds(process: u32, memory: &str, looks: usize) -> Result<(usize, u64), String> {
+    let folder = PathBuf::from(format!("/proc/{process}"));
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut least = (usize::MAX, u64::MAX);
+    for _ in 0..looks {
+        std::thread::park_timeout(Duration::from_millis(100));
+        let status = std::fs::read_to_string(folder.join("status")).map_err(failed)?;
+        let line = status.lines().find_map(|line| line.strip_prefix(memory)).unwrap_or("0 kB");
+        let kib = line.trim().trim_end_matches(" kB").parse().unwrap_or(0);
+        let descriptors = std::fs::read_dir(folder.join("fd")).map_err(failed)?.count();
+        least = (least.0.min(descriptors), least.1.min(kib));
+    }
+    Ok(least)
 }
 
 /// Today in UTC, as `YYYY-MM-DD`.
@@ -93,6 +149,12 @@ mod tests {
     fn a_host_cannot_name_another_folder() {
         assert_eq!(safe_name("../a b"), "-a-b");
         assert_eq!(safe_name(".."), "unnamed");
+    }
+
+    #[test]
+    fn programs_are_found_by_name_and_by_path() {
+        let found = ["sh", "/bin/sh", "no-such-program", "/no/such/program"].map(|name| has_program(Path::new(name)));
+        assert_eq!(found, [true, true, false, false]);
     }
 
     #[test]

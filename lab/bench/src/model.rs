@@ -16,9 +16,9 @@ use mqfq_demo::harness::Tenant;
 use mqfq_demo::load::Window;
 use mqfq_sim::outcome::TenantOutcome;
 
-/// What is modelled, on the demo's drive.
+/// Model of a run on the demo's drive.
 pub struct ModelOptions<'a> {
-    /// Who gets what.
+    /// Policy.
     pub policy: PolicyOptions,
     /// The tenants.
     pub tenants: &'a [Tenant],
@@ -28,7 +28,7 @@ pub struct ModelOptions<'a> {
     pub think_ns: u64,
 }
 
-/// Runs the tenants named in `who` together for `window`; what each got comes in that order.
+/// Runs the tenants named in `who` together for `window`; their outcomes come in that order.
 ///
 /// # Errors
 /// One sentence: options that no policy or queue can be made of; or a wake-up that was lost.

@@ -4,10 +4,24 @@
 use clap::builder::TypedValueParser;
 use std::path::PathBuf;
 
-/// Where what was measured is kept.
-#[derive(clap::Args, Clone, PartialEq, Debug, Default)]
-pub struct Keep {
-    /// Write the report, and what was drawn, into FOLDER/HOST/DATE.
+/// How much is measured, with defaults, and where the results go.
+#[derive(clap::Args, Clone, PartialEq, Debug)]
+pub struct Runs<const ROUNDS: u32, const MS: u64> {
+    /// How often each case is measured.
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Length of each measurement.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = MS,
+        value_parser = clap::value_parser!(u64).range(1..=600_000)
+    )]
+    pub measured_ms: u64,
+    /// Write the pictures, and of some commands the tables, into FOLDER.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// Write the report, and the pictures, into FOLDER/HOST/DATE.
     #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
     /// HOST in the record, if not the machine's own name.
@@ -15,23 +29,7 @@ pub struct Keep {
     pub host: Option<String>,
 }
 
-/// How often servers are measured, and for how long unless somebody says otherwise.
-#[derive(clap::Args, Clone, PartialEq, Debug)]
-pub struct Runs<const DEFAULT_MS: u64> {
-    /// How often each server is run.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of each measurement.
-    #[arg(
-        long = "milliseconds",
-        value_name = "MILLISECONDS",
-        default_value_t = DEFAULT_MS,
-        value_parser = clap::value_parser!(u64).range(100..=600_000)
-    )]
-    pub measured_ms: u64,
-}
-
-/// What a command does if nothing is asked for: the defaults of its options.
+/// Returns a command's options at their defaults.
 pub fn defaults<A: clap::Args>() -> A {
     let command = A::augment_args(clap::Command::new("defaults").no_binary_name(true));
     let matches = command.get_matches_from(std::iter::empty::<&str>());
@@ -49,7 +47,7 @@ pub(crate) fn workers(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What an instruction takes.
+/// Time of an instruction, ns.
 pub(crate) fn ns_per_instruction(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(ns) if (0.01..=10.0).contains(&ns) => Ok(ns),

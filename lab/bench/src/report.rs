@@ -1,10 +1,10 @@
-//! What `mqfq-lab bench fairness` reports: the JSON contract, as types. Keys are stable and carry their unit.
+//! Report of `mqfq-lab bench fairness`: the JSON contract, as types. Keys are stable and carry their unit.
 
 use mqfq_demo::report::FormReport;
 use mqfq_report::table::{Align, Table, mb_per_s};
 use serde::{Deserialize, Serialize};
 
-/// What `mqfq-lab bench fairness` found.
+/// Results of `mqfq-lab bench fairness`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FairnessReport {
     /// One entry per case.
@@ -22,7 +22,7 @@ pub struct FairnessReport {
 pub struct FairnessCase {
     /// Its short name.
     pub case: String,
-    /// One sentence: who does what.
+    /// One sentence about the load.
     pub description: String,
     /// The second tenant's weight over the first's.
     pub expected_ratio: f64,

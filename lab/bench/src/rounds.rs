@@ -1,4 +1,4 @@
-//! Interleaved rounds: who is measured when, and what is said of the values.
+//! Interleaved rounds: order of the measurements, and summary of the values.
 //!
 //! A machine drifts: other guests, heat, clocks. Each round measures every case once and begins with another one than
 //! the round before, so that drift falls on all alike. What is said is the median with the smallest and the largest; a
@@ -11,7 +11,7 @@ use mqfq_report::progress::Progress;
 pub struct Rounds(Vec<f64>);
 
 impl Rounds {
-    /// Of values in any order.
+    /// Rounds of values in any order.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Rounds {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -48,7 +48,8 @@ pub fn ratio<S>(ours: &[S], theirs: &[S], value: impl Fn(&S) -> f64) -> f64 {
     Rounds::of(ours.iter().zip(theirs).map(|(ours, theirs)| value(ours) / value(theirs))).median()
 }
 
-/// The same without rounds in which theirs was nothing, as in an instant on a busy machine; `None` if all were such.
+/// Median ratio without rounds in which theirs was nothing, as in an instant on a busy machine; `None` if all were
+/// such.
 pub fn ratio_of_any<S>(ours: &[S], theirs: &[S], value: impl Fn(&S) -> f64) -> Option<f64> {
     let is_any = |(_, theirs): &(&S, &S)| value(theirs) > 0.0;
     let mut any = ours.iter().zip(theirs).filter(is_any).peekable();

@@ -34,9 +34,9 @@ pub struct Setup<'a> {
     pub machine: &'a str,
     /// Keys of `[device]`.
     pub device: &'a str,
-    /// What stands between clients and the drive.
+    /// Block layer.
     pub layer: BlockLayer,
-    /// Who goes first.
+    /// Policy.
     pub policy: &'a PolicyOptions,
 }
 
@@ -101,12 +101,13 @@ fn policy_text(policy: &PolicyOptions) -> String {
     }
     let mut own = policy.own;
     for key in kind.keys() {
-        let value = match own.tunable(*kind, key.name).expect("it is one of its keys") {
+        let written = |tunable: Tunable<'_>| match tunable {
             Tunable::Time(ns, _) => format!("\"{ns}ns\""),
             Tunable::Size(bytes, _) => format!("\"{bytes}\""),
             Tunable::Count(count, _) => count.to_string(),
             Tunable::Flag(flag) => flag.to_string(),
         };
+        let value = own.tune(*kind, key.name, written).expect("it is one of its keys");
         writeln!(text, "{} = {value}", key.name).expect("a string takes all");
     }
     text
@@ -115,13 +116,13 @@ fn policy_text(policy: &PolicyOptions) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_blk::{PolicyKind, WINDOW_LEAST};
+    use mqfq_blk::WINDOW_LEAST;
     use mqfq_demo::harness::{as_shipped, by_default};
     use mqfq_sim::rivals;
 
     #[test]
     fn the_text_of_every_policy_is_read_as_the_same_options() {
-        for kind in PolicyKind::ALL {
+        for kind in mqfq_policies::ALL {
             for policy in [PolicyOptions::new(kind), as_shipped(PolicyOptions::new(kind), 4), by_default(kind, 4)] {
                 let setup = Setup {
                     warm_up_ns: 0,

@@ -1,19 +1,20 @@
 //! How results leave a measurement: on stdout, in a folder, in a record. A measurement hands in its rows; all commands
 //! print, write and name files alike.
 
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
+use crate::options::Runs;
 use mqfq_report::json;
 use mqfq_report::print_line;
-use mqfq_report::table::Table;
-use serde::Serialize;
+use mqfq_report::table::{Align, Table};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Who reads.
+/// Kind of output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Style {
-    /// Somebody at a terminal.
+    /// A terminal.
     Text,
-    /// Somebody in a record.
+    /// A record.
     Markdown,
 }
 
@@ -34,34 +35,26 @@ impl Style {
     }
 }
 
-/// What is written into the folder of `--out`.
+/// Files written into the folder of `--out`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutFiles {
     /// `mqfq-NAME.svg`.
     Picture,
-    /// What a record has.
+    /// All files of a record.
     All,
 }
 
-/// The results of one measurement.
+/// Results of one measurement.
 pub trait Results: Serialize {
-    /// As the command is called, and its files.
+    /// Command's name, and that of its files.
     const NAME: &'static str;
     /// Heading of the page in a record.
     const TITLE: &'static str;
-    /// What `--out` is for.
+    /// Files for `--out`.
     const OUT: OutFiles = OutFiles::Picture;
 
-    /// The machine and the day that the record is kept under.
-    fn place(&self) -> (&Machine, &str);
-
-    /// What stands above the tables, line by line.
+    /// Text above the tables, line by line.
     fn head(&self) -> Vec<String>;
-
-    /// The same for a record.
-    fn head_of_record(&self) -> Vec<String> {
-        self.head()
-    }
 
     /// The tables.
     fn body(&self, style: Style) -> String;
@@ -71,52 +64,155 @@ pub trait Results: Serialize {
         None
     }
 
-    /// Pictures, each with the name of its file without `.svg`.
+    /// Pictures for a machine of this name, each with the name of its file without `.svg`.
     ///
     /// # Errors
     /// One sentence: one cannot be drawn.
-    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
+    fn pictures(&self, _host: &str) -> Result<Vec<(String, String)>, String> {
         Ok(Vec::new())
     }
+}
 
-    /// The pictures of `--out` lie here.
-    fn drawn(&mut self, _paths: Vec<String>) {}
+/// Results, and when, where and how often they were taken.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Record<R> {
+    /// Results of the command.
+    #[serde(flatten)]
+    pub results: R,
+    /// Day, UTC.
+    pub date: String,
+    /// Machine that it was measured on.
+    pub machine: Machine,
+    /// Interleaved rounds; 0: no clock was read.
+    pub rounds: u32,
+    /// Length of each measurement, milliseconds.
+    pub measured_ms: u64,
+    /// Notes for the reader: what was left out, and what limits the numbers.
+    pub notes: Vec<String>,
+    /// Where the pictures lie, if some were drawn.
+    pub svg_paths: Vec<String>,
+}
 
-    /// Where they lie.
-    fn picture_paths(&self) -> Vec<&str> {
-        Vec::new()
+impl<R> std::ops::Deref for Record<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.results
+    }
+}
+
+impl<R: Results> Record<R> {
+    /// Results of today, on this machine with the versions of `tools`.
+    pub fn new<const ROUNDS: u32, const MS: u64>(results: R, runs: &Runs<ROUNDS, MS>, tools: &[&str]) -> Record<R> {
+        Record {
+            results,
+            date: machine::today(),
+            machine: Machine::this(runs.host.as_deref(), tools),
+            rounds: runs.rounds,
+            measured_ms: runs.measured_ms,
+            notes: Vec::new(),
+            svg_paths: Vec::new(),
+        }
+    }
+
+    fn head(&self) -> Vec<String> {
+        let Machine { host, cpu, cpus, kernel, tools } = &self.machine;
+        let mut head = vec![format!("{} on {host}: {cpu} ({cpus} CPUs), Linux {kernel}", self.date)];
+        head.extend((!tools.is_empty()).then(|| format!("tools: {}", tools.join("; "))));
+        head.extend(self.results.head());
+        let (rounds, ms) = (self.rounds, self.measured_ms);
+        head.extend((rounds > 0).then(|| format!("{rounds} interleaved rounds of {ms} ms: median, smallest, largest")));
+        head.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        head
     }
 
     /// For a terminal.
-    fn text(&self) -> String {
-        if let Some(reason) = self.skipped() {
+    pub fn text(&self) -> String {
+        if let Some(reason) = self.results.skipped() {
             return format!("skipped: {reason}\n");
         }
-        let pictures: String = self.picture_paths().iter().map(|path| format!("\npicture: {path}\n")).collect();
-        format!("{}\n\n{}{pictures}", self.head().join("\n"), self.body(Style::Text))
+        let pictures: String = self.svg_paths.iter().map(|path| format!("\npicture: {path}\n")).collect();
+        format!("{}\n\n{}{pictures}", self.head().join("\n"), self.results.body(Style::Text))
     }
 
     /// The page in a record.
-    fn markdown(&self) -> String {
-        let head: String = self.head_of_record().iter().map(|line| format!("* {line}\n")).collect();
-        let body = self.skipped().map_or_else(|| self.body(Style::Markdown), |reason| format!("Skipped: {reason}\n"));
-        format!(
-            "# {}\n\n{head}\n{body}\nWhat would make these numbers lie: see lab/bench/README.md, `mqfq-lab bench {}`.\n",
-            Self::TITLE,
-            Self::NAME
-        )
+    pub fn markdown(&self) -> String {
+        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
+        let reason = self.results.skipped().map(|reason| format!("Skipped: {reason}\n"));
+        let body = reason.unwrap_or_else(|| self.results.body(Style::Markdown));
+        format!("# {}\n\n{head}\n{body}\nWhat would make these numbers lie: see lab/bench/README.md.\n", R::TITLE)
+    }
+
+    /// Draws, prints and records.
+    ///
+    /// # Errors
+    /// One sentence: something cannot be drawn or written.
+    pub fn publish<const ROUNDS: u32, const MS: u64>(
+        &mut self,
+        runs: &Runs<ROUNDS, MS>,
+        as_json: bool,
+    ) -> Result<(), String> {
+        if let Some(folder) = &runs.out {
+            let prefix = if R::OUT == OutFiles::Picture { "mqfq-" } else { "" };
+            self.svg_paths = self.write_pictures(folder, prefix)?;
+            if R::OUT == OutFiles::All {
+                self.write_pages(folder)?;
+            }
+        }
+        print(self, as_json, || self.text())?;
+        if let Some(root) = &runs.record {
+            let folder = root.join(&self.machine.host).join(&self.date);
+            self.write_pictures(&folder, "")?;
+            self.write_pages(&folder)?;
+            eprintln!("wrote {}", folder.display());
+        }
+        Ok(())
+    }
+
+    fn write_pictures(&self, folder: &Path, prefix: &str) -> Result<Vec<String>, String> {
+        let pictures = self.results.pictures(&self.machine.host)?.into_iter();
+        let written = pictures.map(|(name, svg)| write(folder, &format!("{prefix}{name}.svg"), &svg));
+        written.map(|path| Ok(path?.display().to_string())).collect()
+    }
+
+    fn write_pages(&self, folder: &Path) -> Result<(), String> {
+        write(folder, &format!("{}.json", R::NAME), &(json(self)? + "\n"))?;
+        write(folder, &format!("{}.md", R::NAME), &self.markdown())?;
+        Ok(())
     }
 }
 
-/// The first line of most heads: day, machine, processor, kernel.
-pub fn place_line(date: &str, machine: &Machine) -> String {
-    let Machine { host, cpu, cpus, kernel, .. } = machine;
-    format!("{date} on {host}: {cpu} ({cpus} CPUs), Linux {kernel}")
+/// A column of a table: its name, its side, and what it says of a row.
+pub type Column<R> = (&'static str, Align, fn(&R) -> String);
+
+/// A line for each row, a column for each of `columns`.
+pub fn table<'r, R: 'r>(rows: impl IntoIterator<Item = &'r R>, columns: &[Column<R>]) -> Table {
+    let names: Vec<(&str, Align)> = columns.iter().map(|(name, align, _)| (*name, *align)).collect();
+    let mut table = Table::new(&names);
+    for row in rows {
+        table.row(columns.iter().map(|(.., cell)| cell(row)).collect());
+    }
+    table
 }
 
-/// Notes as lines of a head.
-pub fn notes(notes: &[String]) -> impl Iterator<Item = String> {
-    notes.iter().map(|note| format!("note: {note}"))
+/// A number without decimals.
+pub fn whole(number: f64) -> String {
+    format!("{number:.0}")
+}
+
+/// A number in millions.
+pub fn millions(number: f64) -> String {
+    format!("{:.3}", number / 1e6)
+}
+
+/// Nanoseconds as microseconds.
+pub fn us(ns: f64) -> String {
+    format!("{:.1}", ns / 1e3)
+}
+
+/// A number with so many decimals, or a dash.
+pub fn or_dash(number: Option<f64>, decimals: usize) -> String {
+    number.map_or("-".into(), |number| format!("{number:.decimals$}"))
 }
 
 /// One JSON object, or a text.
@@ -129,53 +225,6 @@ pub fn print(results: &impl Serialize, as_json: bool, text: impl FnOnce() -> Str
     } else {
         print_line(text().trim_end_matches('\n'))?;
     }
-    Ok(())
-}
-
-/// Where results go besides stdout.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Output<'a> {
-    /// One JSON object on stdout in place of tables.
-    pub json: bool,
-    /// The folder of `--out`.
-    pub out: Option<&'a Path>,
-    /// Root under which `HOST/DATE/NAME.{json,md}` and the pictures are written; those of the same day are replaced.
-    pub record: Option<&'a Path>,
-}
-
-/// Draws, prints and records.
-///
-/// # Errors
-/// One sentence: something cannot be drawn or written.
-pub fn publish<R: Results>(results: &mut R, output: Output<'_>) -> Result<(), String> {
-    if let Some(folder) = output.out {
-        let prefix = if R::OUT == OutFiles::Picture { "mqfq-" } else { "" };
-        let paths = write_pictures(results, folder, prefix)?;
-        results.drawn(paths);
-        if R::OUT == OutFiles::All {
-            write_pages(results, folder)?;
-        }
-    }
-    print(results, output.json, || results.text())?;
-    if let Some(root) = output.record {
-        let (machine, date) = results.place();
-        let folder = root.join(&machine.host).join(date);
-        write_pictures(results, &folder, "")?;
-        write_pages(results, &folder)?;
-        eprintln!("wrote {}", folder.display());
-    }
-    Ok(())
-}
-
-fn write_pictures(results: &impl Results, folder: &Path, prefix: &str) -> Result<Vec<String>, String> {
-    let written =
-        results.pictures()?.into_iter().map(|(name, svg)| write(folder, &format!("{prefix}{name}.svg"), &svg));
-    written.map(|path| Ok(path?.display().to_string())).collect()
-}
-
-fn write_pages<R: Results>(results: &R, folder: &Path) -> Result<(), String> {
-    write(folder, &format!("{}.json", R::NAME), &(json(results)? + "\n"))?;
-    write(folder, &format!("{}.md", R::NAME), &results.markdown())?;
     Ok(())
 }
 

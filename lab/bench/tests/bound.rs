@@ -9,6 +9,7 @@ use mqfq_bench::bound::limits::Limits;
 use mqfq_bench::bound::workload::{self, Demand, DeviceOrder, End, FlowPlan, Pace, Plan, Sizes};
 use mqfq_bench::bound::{self, BoundOptions, limits_of, shares};
 use mqfq_bench::contender::Form;
+use mqfq_bench::options::defaults;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::vtime::VSpan;
 
@@ -87,7 +88,7 @@ fn theorem_1_does_not_hold_for_completed_service() {
     let theorem_1 = verdict.theorem_1.expect("D is 1");
     assert!(theorem_1.is_exceeded());
     assert_eq!((theorem_1.unfairness_bytes, theorem_1.limit_bytes), (2.0 * MIB as f64, (MIB + 512 + 1) as f64));
-    // What it says of service dispatched, and the bounds of ours and of Theorem 2, hold.
+    // The theorem's claim about service dispatched, and the bounds of ours and of Theorem 2, hold.
     assert_eq!(verdict.broken(), [""; 0]);
     // It is about ties in no way: with a window, f may go first also if it starts later.
     let history = Scene::LevelWithTheNext.play(&mqfq(1, 4 * KIB), [side(MIB), side(512)], 1).unwrap();
@@ -97,7 +98,7 @@ fn theorem_1_does_not_hold_for_completed_service() {
 
 #[test]
 fn leases_need_their_term() {
-    // The same histories, of queues that lease, against the bounds of queues that do not.
+    // Histories of queues that lease, against the bounds of queues that do not.
     let Source::RandomMachines(kind, _) = case("random machines").source else { panic!("random machines") };
     let case = Case { source: Source::RandomMachines(kind, 300), ..case("random machines") };
     let (mut with, mut without) = (Verdict::default(), Verdict::default());
@@ -180,8 +181,7 @@ fn saturated_flows_share_a_second_by_weight() {
 fn the_command_reports_each_case_and_draws_it() {
     let folder = std::env::temp_dir().join(format!("mqfq-bench-{}-bound", std::process::id()));
     std::fs::create_dir_all(&folder).expect("the temporary folder is writable");
-    let options =
-        BoundOptions { out: Some(folder.clone()), case: Some("device full of each".into()), ..BoundOptions::default() };
+    let options = BoundOptions { out: Some(folder.clone()), case: Some("device full of each".into()), ..defaults() };
     let report = bound::measure(&options).unwrap();
     let picture = std::fs::read_to_string(report.svg_path.as_deref().expect("a folder was named")).unwrap();
     std::fs::remove_dir_all(&folder).expect("ours");

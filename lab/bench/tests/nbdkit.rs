@@ -1,4 +1,4 @@
-//! The load generator against a server that nobody here wrote.
+//! The load generator against a server of another author.
 
 use mqfq_demo::load::{Load, Window};
 use mqfq_demo::load_nbd::NbdTenant;

@@ -15,11 +15,11 @@
 
 use mqfq_blk::HctxId;
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions, PRESETS};
 use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions};
+use mqfq_blk::random::Random;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
-use mqfq_nvme::random::Random;
+use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions, PRESETS};
 use mqfq_sim::blk;
 use mqfq_sim::blk::device::Device as _;
 use mqfq_sim::cores::{self, Cores, core};
@@ -282,7 +282,7 @@ fn both_drives_end_the_same_requests_in_the_same_order_at_the_same_nanosecond() 
 
 #[test]
 fn another_history_or_seed_ends_otherwise() {
-    // What the test above compares does depend on what it is given.
+    // The result compared by the test above depends on its input.
     let given = history(1, 300, 500_000);
     let ends = |seed, history: &[Batch]| by_fake_clock("flash-60k", seed, history);
     let before = ends(1, &given);

@@ -6,8 +6,8 @@
 //! A lost wake-up is found when it happens, without a timeout: the last worker to fall asleep looks whether anything is
 //! left to do, and one that polls while nothing completes looks in vain only so often.
 
+use mqfq_blk::random::Random;
 use mqfq_config::form::ByHand;
-use mqfq_nvme::random::Random;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Handle, OwnOptions, Pick, PolicyKind};
@@ -19,13 +19,13 @@ use std::sync::{Arc, Condvar, Mutex};
 
 const WEIGHTS: [u64; 4] = [1, 100, 300, 10_000];
 
-/// Of each worker.
+/// Requests of each worker.
 const REQUESTS: u32 = if cfg!(debug_assertions) { 10_000 } else { 50_000 };
 
 /// Looks in vain of one that polls, each followed by a turn for other threads, while nothing completes.
 const LOOKS_MAX: u32 = 3_000_000;
 
-/// Who sleeps and who was kicked; under one lock, because this is the test and not what is tested.
+/// Sleeping and kicked workers; under one lock, because this is the test and not what is tested.
 struct Sleepers {
     kicked: Vec<bool>,
     asleep: Vec<bool>,
@@ -180,7 +180,7 @@ impl PolicyVisitor for Stress<'_> {
     }
 }
 
-/// What ships in the paper's form on two sockets, but for what is given.
+/// MQFQ in the paper's form on two sockets, but for the given structures.
 fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrottle) {
     let weights = WEIGHTS.map(|weight| Weight::new(weight).unwrap());
     for (depth, relaxed, topology) in

@@ -7,6 +7,7 @@ use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_demo::demo::{self, Scenario};
 use mqfq_demo::harness::{Tenant, as_shipped, by_default};
 use mqfq_demo::load::Window;
+use mqfq_policies::SFQD;
 use mqfq_sim::outcome::TenantOutcome;
 
 /// From a reply to the arrival of the next request over sockets. On two cores of 2.6 GHz, depth 1, a request takes 26
@@ -31,7 +32,7 @@ fn outcome(scenario: &Scenario, kind: PolicyKind, measured_ms: u64) -> Outcome {
     outcome_of(scenario, scenario.policy(kind, WORKERS), measured_ms)
 }
 
-/// The same with these settings.
+/// Outcome under these settings.
 fn outcome_of(scenario: &Scenario, policy: PolicyOptions, measured_ms: u64) -> Outcome {
     let alone = run(&scenario.tenants, policy, &[0], measured_ms);
     let shared = run(&scenario.tenants, policy, &[0, 1], measured_ms);
@@ -83,9 +84,9 @@ fn what_is_found_is_near_what_was_set_by_hand() {
 
 #[test]
 fn one_queue_and_one_lock_decide_the_same_as_many_queues() {
-    // What mqfq gives up for having no lock is order within T; both keep the reader's promise.
+    // Without a lock, mqfq gives up order within T; both keep the reader's promise.
     let [moderate, _] = demo::scenarios();
-    let sfqd = outcome(&moderate, PolicyKind::Sfqd, 300);
+    let sfqd = outcome(&moderate, SFQD, 300);
     let mqfq = outcome(&moderate, PolicyKind::Mqfq, 300);
     assert!((sfqd.slowdown / mqfq.slowdown - 1.0).abs() < 0.1, "{} and {}", sfqd.slowdown, mqfq.slowdown);
 }

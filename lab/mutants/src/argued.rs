@@ -1,10 +1,10 @@
-//! Which mutants change nothing that anybody could notice?
+//! Mutants with no observable effect, and the argument for each.
 //!
 //! `lab/mutants/argued.txt` lists them. A line that begins at the margin names a mutant, as the report of missed ones
 //! prints it; the indented lines below say why it and those above it are equivalent:
 //!
 //! ```text
-//! sched/src/offset_order.rs: rank: ^ is |: bits ^= bits >> 30;
+//! lab/policies/src/offset_order.rs: rank: ^ is |: bits ^= bits >> 30;
 //!     Ranks decide a tree's shape, not its order.
 //! ```
 //! A mutant is named by the text of its line and not by a number, so an argument holds as long as the line that it is
@@ -58,7 +58,7 @@ impl Argued {
         self.0.contains(name)
     }
 
-    /// Those of `file` that are none of these names: what they are about was changed.
+    /// Argued mutants of `file` that are not among `names`: the code that they are about was changed.
     pub fn stale<'a>(&'a self, file: &str, names: &BTreeSet<String>) -> Vec<&'a str> {
         let prefix = format!("{file}: ");
         self.0.iter().filter(|name| name.starts_with(&prefix) && !names.contains(*name)).map(String::as_str).collect()

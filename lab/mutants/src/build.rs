@@ -98,7 +98,7 @@ fn once(
     let messages: Vec<serde_json::Value> = lines.lines().flat_map(serde_json::from_str).collect();
     if output.status.success() {
         let mut binaries: Vec<_> = messages.iter().filter(|message| message["profile"]["test"] == true).collect();
-        // What is kept of an earlier run knows them by their place.
+        // An earlier run's file knows them by their place.
         let is_lib = |message: &serde_json::Value| message["target"]["kind"][0] == "lib";
         binaries.sort_by_key(|message| (!is_lib(message), message["target"]["name"].to_string()));
         let binaries = binaries.into_iter();

@@ -18,8 +18,9 @@
 //! | a step of a commit: a statement `call()?;` or `let _ = call();` | nothing |
 //! | what a `for` loop, or `all`, `any`, `for_each`, `try_for_each` or `collect`, goes through | the first alone |
 //! | a field of a struct's literal | its default |
+//! | a flag that a state packs | false |
 //!
-//! The last three kinds are [`Kinds::Effects`]: what a change of a program forgets, where the others are what it gets
+//! The last four kinds are [`Kinds::Effects`]: what a change of a program forgets, where the others are what it gets
 //! wrong.
 //!
 //! Not changed: tests, constants and functions that are `const`, and arguments of macros (assertions above all).
@@ -34,7 +35,7 @@ use syn::visit::{self, Visit};
 /// One change.
 #[derive(Clone, Debug)]
 pub struct Mutant {
-    /// Of its file, from 1.
+    /// Line of its file, from 1.
     pub line: usize,
     /// The function that it is in.
     pub function: String,
@@ -54,7 +55,7 @@ pub enum Kinds {
 }
 
 impl Kinds {
-    /// That of this name.
+    /// The kinds of this name.
     pub fn read(name: &str) -> Option<Kinds> {
         match name {
             "operators" => Some(Kinds::Operators),
@@ -72,7 +73,7 @@ enum Way {
     Instead,
     /// A statement is left out.
     Without,
-    /// Before the first statement of a body.
+    /// Text before the first statement of a body.
     First,
     /// A field's value, where its name alone is written.
     Named,
@@ -93,7 +94,7 @@ struct Place {
 pub struct Found<'s> {
     source: &'s str,
     places: Vec<Place>,
-    /// In the order of numbers.
+    /// Mutants in the order of their numbers.
     pub mutants: Vec<Mutant>,
     function: String,
     is_const: bool,
@@ -101,17 +102,18 @@ pub struct Found<'s> {
     kinds: Kinds,
 }
 
-/// Values that are a type's default, as they are written: a field of these is not changed.
+/// Values that are a type's default, as they are written: a field of these, or of what is made of one of them alone
+/// (`AtomicU64::new(0)`, `VSpan(0)`, `[None; N]`), is not changed.
 const DEFAULTS: [&str; 8] = ["0", "0.0", "false", "None", "Vec::new()", "String::new()", "&[]", "\"\""];
 
 /// Methods that go through what they are called on.
 const GOES_THROUGH: [&str; 5] = ["all", "any", "for_each", "try_for_each", "collect"];
 
 impl<'s> Found<'s> {
-    /// Those of a source. `first`: the number of the first one.
+    /// The mutants of a source. `first`: the number of the first one.
     ///
     /// # Errors
-    /// One sentence if it is no Rust.
+    /// One sentence if it is not Rust.
     pub fn of(source: &'s str, first: u32, kinds: Kinds) -> Result<Found<'s>, String> {
         let file = syn::parse_file(source).map_err(|error| error.to_string())?;
         let mut found = Found {
@@ -124,7 +126,7 @@ impl<'s> Found<'s> {
             kinds,
         };
         found.visit_file(&file);
-        // Whoever stands around comes first.
+        // An enclosing place comes first.
         found.places.sort_by_key(|place| (place.range.start, std::cmp::Reverse(place.range.end)));
         Ok(found)
     }
@@ -182,6 +184,21 @@ impl<'s> Found<'s> {
     fn forget(&mut self, span: Span, way: Way, what: String, text: &str) {
         if self.kinds != Kinds::Operators {
             self.put(span, way, vec![(what, text.to_owned())]);
+        }
+    }
+
+    /// See [`DEFAULTS`].
+    fn is_default(&self, value: &syn::Expr) -> bool {
+        let text = self.text(value.span());
+        match value {
+            _ if DEFAULTS.contains(&text) || text.ends_with("::default()") => true,
+            syn::Expr::Repeat(repeat) => self.is_default(&repeat.expr),
+            syn::Expr::Call(call) if call.args.len() == 1 => {
+                let made = self.text(call.func.span()).rsplit("::").next().unwrap_or("");
+                let is_made = made == "new" || made != "Some" && made.starts_with(char::is_uppercase);
+                is_made && self.is_default(&call.args[0])
+            }
+            _ => false,
         }
     }
 
@@ -407,12 +424,18 @@ impl<'a> Visit<'a> for Found<'_> {
         if GOES_THROUGH.contains(&&*name) && call.args.len() == arguments {
             self.forget(call.receiver.span(), Way::Many { is_made: false }, format!("{name} of the first"), "");
         }
+        // A state's writer.
+        if let ("flag", Some(packed), 1) = (&*name, call.args.first(), call.args.len())
+            && !matches!(packed, syn::Expr::Lit(_))
+        {
+            let what = format!("flag {} is packed as false", self.short(packed.span()));
+            self.forget(packed.span(), Way::Instead, what, "false");
+        }
         visit::visit_expr_method_call(self, call);
     }
 
     fn visit_field_value(&mut self, field: &'a syn::FieldValue) {
-        let value = self.text(field.expr.span());
-        if !DEFAULTS.contains(&value) && !value.ends_with("::default()") && !is_test(&field.attrs) {
+        if !self.is_default(&field.expr) && !is_test(&field.attrs) {
             let way = if field.colon_token.is_some() { Way::Instead } else { Way::Named };
             let what = format!("{} is its default", self.text(field.member.span()));
             self.forget(field.expr.span(), way, what, "Default::default()");
@@ -462,7 +485,7 @@ mod tests {
         assert!(found.render(&|number| number == 8).contains("{/*8*/ return false; /*~8*/}"));
     }
 
-    /// What one change makes of a source.
+    /// A source with one change.
     fn changed(source: &str, what: &str) -> String {
         let found = Found::of(source, 1, Kinds::Effects).unwrap();
         let at = found.mutants.iter().position(|mutant| mutant.what == what).unwrap_or_else(|| panic!("{what}")) as u32;
@@ -497,6 +520,11 @@ mod tests {
 
     #[test]
     fn a_field_is_forgotten_where_a_struct_is_made() {
+        let defaults = "S { a: AtomicU64::new(0), b: VSpan(0), c: [None; 3], d: Padded::new(Mutex::new(false)) }";
+        assert_eq!(
+            whats_of(&format!("fn a() {{ {defaults}; S {{ e: Some(0) }} }}"), Kinds::Effects),
+            ["e is its default"]
+        );
         let source = "fn a() -> S { S { fua, cost: b(c), kind: 0, lock: Mutex::default(), ..d } }";
         assert_eq!(whats_of(source, Kinds::Effects), ["fua is its default", "cost is its default"]);
         let named = "S { fua: (if crate::mutant(1) {/*1*/ Default::default() /*~1*/} else { fua }), cost";
@@ -508,6 +536,14 @@ mod tests {
             [""; 0],
             "a pattern makes none"
         );
+    }
+
+    #[test]
+    fn a_flag_is_cleared_where_it_is_packed() {
+        let source = "fn a() { writer.flag(self.b); writer.flag(false); c.flag(); }";
+        assert_eq!(whats_of(source, Kinds::Effects), ["flag self.b is packed as false"]);
+        let cleared = "writer.flag((if crate::mutant(1) {/*1*/ false /*~1*/} else { self.b })); writer.flag(false);";
+        assert!(changed(source, "flag self.b is packed as false").contains(cleared));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Longest that a test may take to count here: one that takes longer runs in the suite alone.
 const TEST_MAX: Duration = Duration::from_secs(120);
 
-/// What a test may wait beyond eight times its own time of a clock: on a busy machine a core is long in coming.
+/// Time that a test may wait beyond eight times its own wall time: on a busy machine it waits long for a core.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Mutants that are judged at once: one that hangs waits and takes no core.
@@ -26,22 +26,22 @@ pub struct Test {
     pub binary: usize,
     /// As the test harness has it.
     pub name: String,
-    /// Of a clock, on the product.
+    /// Wall time, on the product.
     pub took: Duration,
     /// Mutants.
     pub passes: BTreeSet<u32>,
 }
 
-/// What became of a mutant.
+/// Fate of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It is no program.
+    /// It does not compile.
     DoesNotCompile,
-    /// By this test.
+    /// This test fails.
     Caught(String),
     /// This test does not end.
     Hangs(String),
-    /// It changes nothing that anybody could notice, and is not run.
+    /// It has no observable effect, and is not run.
     Argued,
     /// How many tests pass it.
     Missed(usize),
@@ -179,7 +179,7 @@ fn alone(options: &Options, path: &Path, binary: usize, name: &str, passed: &Pat
     let start = Instant::now();
     let watched = ends(run().env("MQFQ_MUTANTS_PASSED", passed), TEST_MAX);
     let took = start.elapsed();
-    // One that may take no memory fails where it is watched, as writing down takes some.
+    // A test that may take no memory fails where it is watched, as the watching takes some.
     if watched.is_none() || watched == Some(false) && ends(&mut run(), TEST_MAX) != Some(true) {
         eprintln!("{name} is left out: it takes more than {} s here", TEST_MAX.as_secs());
         return None;

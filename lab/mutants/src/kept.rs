@@ -1,4 +1,4 @@
-//! What did an earlier run find out that was ended before it had judged all?
+//! Keeps the results of a run that was ended before it had judged all mutants, for the next run.
 //!
 //! A file of lines, to which each fate is added as it is known. Its name has a hash of all that a fate depends on (the
 //! crate's sources and tests, which mutants were drawn), so that a changed tree begins anew:
@@ -26,7 +26,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Of a run over what hashes to `key`, in `folder`; without a folder nothing is kept.
+    /// The results of runs over sources that hash to `key`, in `folder`; without a folder nothing is kept.
     ///
     /// # Errors
     /// One sentence if the file cannot be written.
@@ -69,7 +69,7 @@ impl Kept {
     }
 
     fn say(&mut self, lines: &str) {
-        // What cannot be kept is found out again.
+        // A result that cannot be kept is found again by the next run.
         let _ = self.file.as_mut().map(|file| file.write_all(lines.as_bytes()));
     }
 }
@@ -83,7 +83,7 @@ fn read_test(line: &str) -> Option<Test> {
     Some(Test { binary, name: words.next()?.to_owned(), took, passes })
 }
 
-/// Of all that a fate depends on: `words`, and every source below `folder`.
+/// Hash of all that a fate depends on: `words`, and every source below `folder`.
 pub fn key(words: &[String], folder: &Path) -> u64 {
     let mut files = Vec::new();
     sources(folder, &mut files);

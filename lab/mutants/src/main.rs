@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What to do.
+/// Options of a run.
 pub struct Options {
     /// The copy, in which files are changed.
     pub tree: PathBuf,
@@ -36,15 +36,15 @@ pub struct Options {
     pub package: String,
     /// Its folder in the tree.
     pub folder: String,
-    /// Of its integration tests those with these names; of none: unit tests alone.
+    /// Names of the integration tests to run; empty: unit tests alone.
     pub tests: Vec<String>,
-    /// Of so many mutants one is drawn.
+    /// One of so many mutants is drawn.
     pub every: u32,
     /// Where fates are kept for a run that goes on with it. `None`: nowhere.
     pub kept: Option<PathBuf>,
     /// No mutant is begun after this. `None`: all are judged.
     pub ends: Option<Instant>,
-    /// Of the mutants only those that this report names as missed.
+    /// Report of missed mutants: only these are judged.
     pub among: Option<PathBuf>,
     /// Which kinds of mutants.
     pub kinds: Kinds,
@@ -124,7 +124,7 @@ impl Mutated {
     /// Its mutants.
     ///
     /// # Errors
-    /// One sentence if it is no Rust.
+    /// One sentence if it is not Rust.
     pub fn found(&self) -> Result<Found<'_>, String> {
         Found::of(&self.source, self.numbers.start, self.kinds)
     }
@@ -144,7 +144,7 @@ fn read(options: &Options) -> Result<Vec<Mutated>, String> {
     Ok(all)
 }
 
-/// Scatters numbers, so that one in `every` is no pattern of the source.
+/// Scatters numbers, so that one in `every` does not follow a pattern of the source.
 fn is_drawn(number: u32, every: u32) -> bool {
     (number.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(every)
 }
@@ -186,7 +186,7 @@ fn go() -> Result<bool, String> {
     words.push(format!("{} {:?}", options.every, options.kinds));
     let key = kept::key(&words, &options.tree.join(&options.folder));
     let kept = kept::Kept::open(options.kept.as_deref(), &options.package, key)?;
-    // Those are not found again by the compiler, one check after the other.
+    // So the compiler does not find these again, one check after the other.
     alive.retain(|number| kept.fates.get(number) != Some(&judge::Fate::DoesNotCompile));
     let made = build::build(&options, &files, &mut alive);
     let judged = made.and_then(|binaries| judge::judge(&options, &files, &drawn, &alive, &binaries, kept));

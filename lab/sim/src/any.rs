@@ -1,6 +1,6 @@
 //! A scenario of either kind: tenants on a device, or programs on cores. Its text says which by itself.
 //!
-//! Whoever runs scenarios without caring what is in them (figures, the command line) does it here.
+//! Callers for which both kinds are alike (figures, the command line) run scenarios here.
 
 use crate::{cpu, outcome, run, scenario};
 use mqfq_config::ConfigError;
@@ -13,7 +13,7 @@ pub enum AnyScenario {
     Cpu(Box<cpu::Scenario>),
 }
 
-/// What came of one.
+/// Outcome of either kind.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AnyOutcome {
     /// Tenants on a device.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Longest latency told apart, ns (100 s).
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
-/// What one tenant (or as many as its `count` says) was given in the part of the run that counts.
+/// Service of one tenant (or as many as its `count` says) in the part of the run that counts.
 pub struct Given {
     /// Completed.
     pub requests: u64,
@@ -26,7 +26,7 @@ pub struct Given {
     pub total_ns: Histogram<u64>,
     /// Arrival to completion, summed.
     pub total_ns_sum: u128,
-    /// What completed in each part of the whole run.
+    /// Requests completed in each part of the whole run.
     pub windows: Vec<WindowOutcome>,
 }
 
@@ -38,7 +38,7 @@ impl Given {
     }
 }
 
-/// What all clients of a run write to.
+/// Results of a run, written by all clients.
 pub struct Recorder {
     /// By tenant of the scenario.
     pub given: Vec<Given>,
@@ -83,7 +83,7 @@ impl Recorder {
     }
 }
 
-/// Whose thread a client is.
+/// Owner of a client.
 #[derive(Clone, Copy)]
 pub struct Identity {
     /// Tenant of the scenario.
@@ -96,7 +96,7 @@ pub struct Identity {
     pub start_ns: u64,
     /// Nothing new after this, ns.
     pub stop_ns: u64,
-    /// What it computes before each request, ns. It is the application's time: the core may be interrupted meanwhile.
+    /// Computing before each request, ns. It is the application's time: the core may be interrupted meanwhile.
     pub cpu_ns: u64,
 }
 

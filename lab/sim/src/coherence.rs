@@ -1,11 +1,12 @@
-//! What an access to memory costs: who has which cache line, and who waits for it.
+//! Cost of an access to memory: cores that have a cache line, and cores that wait for it.
 //!
 //! # The model
-//! A line is with nobody, with one core that may write it, or with several that may read it: MESI without a distinction
-//! of E and M. A core that loads a line that nobody has, has it alone, and its first store is a hit. An access that the
-//! core's own copy allows is a hit. Any other takes the line from the others: a load from the nearest that has it, a
-//! write from all, and so as long as from the farthest. A line that is on its way to somebody must arrive before it can
-//! leave again, so requests for one line are served one after the other, in the order in which they were made:
+//! A line is with no core, with one core that may write it, or with several that may read it: MESI without a
+//! distinction of E and M. A core that loads a line with no copy elsewhere has it alone, and its first store is a hit.
+//! An access that the core's own copy allows is a hit. Any other takes the line from the others: a load from the
+//! nearest that has it, a write from all, and so as long as from the farthest. A line that is on its way to a core must
+//! arrive before it can leave again, so requests for one line are served one after the other, in the order in which
+//! they were made:
 //!
 //! ```text
 //!   core 0   rmw ████████████░                       transfer, then the operation itself
@@ -20,7 +21,7 @@
 //! other.
 //!
 //! # What it leaves out
-//! Capacity (a line stays until somebody takes it), prefetching, bandwidth of the interconnect, and false sharing with
+//! Capacity (a line stays until another takes it), prefetching, bandwidth of the interconnect, and false sharing with
 //! plain data: only words of `sched::sync` are seen. Speculation: a core that spins on a line sees it change after one
 //! transfer.
 //!
@@ -30,9 +31,10 @@
 use crate::machine::{Distance, Distances};
 use crate::outcome::MemoryOutcome;
 use crate::scenario::Latencies;
-use mqfq_sched_watched::watched::{Access, Kind};
+use mqfq_sched_watched::watched::{Access, Kind, LINE_BYTES};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::OnceLock;
 
 /// Virtual time of a core, picoseconds.
 pub type Ps = u64;
@@ -44,6 +46,13 @@ pub fn ps(ns: f64) -> Ps {
 
 /// Places for lines looked up last. Structures are aligned to two lines, so an odd number spreads them better.
 const RECENT: usize = 4093;
+
+/// Told the address of each line of words when it is first seen. A test sets it that knows how memory was allocated: a
+/// word that shares its line with something else makes a figure depend on where the allocator put both.
+pub static LINE_SEEN: OnceLock<fn(usize)> = OnceLock::new();
+
+/// The largest address of a process, x86-64; what lies above is made up, and stands for no memory.
+const ADDRESS_MAX: usize = (1 << 47) - 1;
 
 /// No core.
 const NOBODY: u16 = u16::MAX;
@@ -61,20 +70,20 @@ struct Costs {
     other_board: Ps,
 }
 
-/// Who has which line. By itself it counts what moves, without times.
+/// Copies of each line. By itself it counts transfers, without times.
 pub struct Copies {
     numbers: HashMap<usize, u32, BuildHasherDefault<LineHasher>>,
     /// The last line looked up in each place, with its number: most accesses are to a few of them.
     recent: Box<[(usize, u32)]>,
-    /// By line: the only one that has it, or [`NOBODY`].
+    /// By line: the only core that has it, or the mark for none.
     owners: Vec<u16>,
-    /// `words` of them per line: the cores that have a copy.
+    /// `words` words per line: the cores that have a copy.
     copies: Vec<u64>,
     words: usize,
 }
 
 impl Copies {
-    /// Nobody has anything.
+    /// No core has a copy of any line.
     pub fn new(cores: usize) -> Copies {
         Copies {
             numbers: HashMap::default(),
@@ -103,6 +112,11 @@ impl Copies {
         let next = self.owners.len() as u32;
         let number = *self.numbers.entry(line).or_insert(next);
         if number == next {
+            if let Some(told) = LINE_SEEN.get()
+                && line <= ADDRESS_MAX / LINE_BYTES
+            {
+                told(line * LINE_BYTES);
+            }
             self.owners.push(NOBODY);
             self.copies.resize(self.copies.len() + self.words, 0);
         }
@@ -155,7 +169,7 @@ pub struct Memory {
     counts: MemoryOutcome,
 }
 
-/// What an access needs.
+/// Requirement of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// Nothing: the core's own copy will do.
@@ -165,7 +179,7 @@ pub enum Need {
 }
 
 impl Memory {
-    /// Nobody has anything.
+    /// No core has a copy of any line.
     pub fn new(latency: &Latencies, cores: usize) -> Memory {
         let costs = Costs {
             load_hit: ps(latency.load_hit_ns),
@@ -251,8 +265,8 @@ impl Memory {
         now.max(self.drained_at[core]) + self.costs.fence
     }
 
-    /// When a line that `core` asked for at `asked_at` leaves where it is: at once, or if it is on its way to somebody,
-    /// a quarter of our transfer after it has arrived there.
+    /// Time at which a line that `core` asked for at `asked_at` leaves its place: at once, or if it is on its way to a
+    /// core, a quarter of our transfer after it has arrived there.
     pub fn leaves_at(&self, core: usize, line: u32, asked_at: Ps, distances: &Distances) -> Ps {
         let (owner, free_at) = (self.copies.owners[line as usize], self.free_at[line as usize]);
         if free_at <= asked_at || owner == NOBODY {
@@ -261,7 +275,7 @@ impl Memory {
         free_at + self.transfer_ps(distances.between(core, owner as usize)) / 4
     }
 
-    /// What moving a line over this distance takes.
+    /// Time to move a line over this distance.
     #[inline]
     pub fn transfer_ps(&self, distance: Distance) -> Ps {
         match distance {
@@ -278,7 +292,7 @@ impl Memory {
         self.counts.waited_for_lock_ns += waited / 1000;
     }
 
-    /// What was counted since the last call.
+    /// Returns the counts since the last call.
     pub fn take_counts(&mut self) -> MemoryOutcome {
         std::mem::take(&mut self.counts)
     }
@@ -300,7 +314,7 @@ impl Memory {
         start + self.transfer_ps(distance)
     }
 
-    /// How far away the copies are of which `choose` picks one; `None`: nobody has any.
+    /// Distance of the copy that `choose` picks; `None`: no core has any.
     fn distance(&self, core: usize, line: u32, choose: Choose, distances: &Distances) -> Option<Distance> {
         let owner = self.copies.owners[line as usize];
         if owner != NOBODY {
@@ -330,8 +344,8 @@ impl Memory {
 /// The nearer or the farther of two.
 type Choose = fn(Distance, Distance) -> Distance;
 
-/// Of maps whose keys are lines: those are numbers already, and the standard hash takes longer than all the rest of an
-/// access.
+/// Hash for maps whose keys are lines: those are numbers already, and the standard hash takes longer than all the rest
+/// of an access.
 #[derive(Default)]
 pub struct LineHasher(u64);
 

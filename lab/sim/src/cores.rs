@@ -18,7 +18,7 @@
 //! # Order
 //! An access that needs a line from elsewhere is made in the order of virtual time over all cores, and those for one
 //! line in the order of asking. One that hits the own cache may be made up to a quarter of a transfer early: a real
-//! core that has a line goes on using it until somebody's request for it has arrived. Without that no
+//! core that has a line goes on using it until another core's request for it has arrived. Without that no
 //! compare-and-exchange would succeed on a line that many want. (A locked addition of many cores to one word takes 10
 //! ns each on the machine of bench/record, where a line takes 40.) Equal times go by the number of the event, so a run
 //! is the same on every machine.
@@ -26,7 +26,7 @@
 //! # Invariants
 //! * A core's time never goes back. A core that is asleep has no entry in the heap but that of its alarm.
 //! * A lock that queues (a kernel's spinlock) is handed on in the order in which it was asked for. One that barges is
-//!   `std`'s (`cores/futex.rs`): once it is let go it is whose compare-and-exchange comes first, and that is mostly who
+//!   `std`'s (`cores/futex.rs`): once unlocked, the first compare-and-exchange takes it, mostly that of the core that
 //!   had it last.
 //!
 //! # Cost
@@ -52,14 +52,14 @@ const STACK_BYTES: usize = if cfg!(debug_assertions) { 1 << 20 } else { 256 << 1
 /// No core runs: the simulator itself does.
 const NO_CORE: usize = usize::MAX;
 
-/// What a core waits for.
+/// Reason for which a core waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Its turn: it is in the heap, or runs.
     Ready,
     /// To be rung, or for its alarm; since when.
     Asleep(Ps),
-    /// The same, without having let go of the core.
+    /// To be rung, or for its alarm, without giving up the core.
     Spinning,
     /// A lock.
     Locked,
@@ -74,7 +74,7 @@ struct Core {
     state: State,
     /// Entries in the heap of an earlier generation are void.
     generation: u32,
-    /// Of one that sleeps or spins: when it goes on, as far as is known.
+    /// When a core that sleeps or spins goes on, as far as is known.
     wakes_at: Ps,
     /// It was rung before it slept.
     rung_at: Option<Ps>,
@@ -90,10 +90,10 @@ struct Core {
 struct Lock {
     holder: Option<usize>,
     last: Option<usize>,
-    /// Who waits in a queued lock, and since when.
+    /// Waiters of a queued lock, and since when.
     waiting: VecDeque<(usize, Ps)>,
     bytes: u32,
-    /// The word of one that barges, and who looks at it or sleeps for it.
+    /// The word of a lock that barges, and the cores that look at it or sleep for it.
     futex: futex::Futex,
 }
 
@@ -107,9 +107,9 @@ struct Costs {
     wake_other_socket: Ps,
     sleep: Ps,
     interrupt: Ps,
-    /// What code takes while the other thread of the core runs, in 1/1024.
+    /// Time of code while the other thread of the core runs, in 1/1024.
     beside_sibling: u64,
-    /// What computing varies by, in 1/1024 to both sides.
+    /// Variation of computing time, in 1/1024 to both sides.
     jitter: u64,
     locks_barge: bool,
     locks_ticket: bool,
@@ -117,7 +117,7 @@ struct Costs {
     futex: Ps,
 }
 
-/// What the cores counted.
+/// Counts of all cores.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CoreCounts {
     /// Times that a core was resumed, lines that moved, device events.
@@ -138,7 +138,7 @@ pub struct Cores {
     sequence: u64,
     current: usize,
     locks: HashMap<usize, Lock>,
-    /// By line: who waits for it, in the order of asking.
+    /// By line: the cores that wait for it, in the order of asking.
     queues: Vec<VecDeque<usize>>,
     ahead: Ps,
     drive: Drive,
@@ -269,7 +269,7 @@ impl Cores {
         self.heap.push(Reverse((at, self.sequence, core, entry.generation)));
     }
 
-    /// The current core will go on at its own time, after those who come first.
+    /// The current core will go on at its own time, after the cores that come first.
     fn step_back(&mut self) {
         let now = self.now();
         self.enqueue(self.current, now);
@@ -362,7 +362,7 @@ impl Cores {
         Made::Granted
     }
 
-    /// The plain lines under a lock come if somebody else had it before.
+    /// Moves the plain lines under a lock here if another core had it before.
     fn hold(&mut self, address: usize, lock_bytes: u32, core: usize) {
         let lock = self.locks.get_mut(&address).expect("it is held");
         if let Some(last) = lock.last.replace(core) {
@@ -396,8 +396,8 @@ impl Cores {
         self.enqueue(next, at);
     }
 
-    /// What handing on a ticket lock takes beyond one transfer: the line is taken from all who look at it, and who is
-    /// next reads it after some of the others, by chance.
+    /// Time beyond one transfer to hand on a ticket lock: the line is taken from all waiting cores, and the next holder
+    /// reads it after some of the others, by chance.
     fn ticket_delay(&mut self, address: usize) -> Ps {
         let waiting = &self.locks[&address].waiting;
         let others = waiting.len().saturating_sub(1) as u64;
@@ -411,7 +411,7 @@ impl Cores {
         farthest + self.random % (others + 1) * (sum / (others + 1))
     }
 
-    /// One that sleeps or spins goes on at `at`, or earlier if something else has it do so.
+    /// A core that sleeps or spins goes on at `at`, or earlier if something else has it do so.
     fn wake(&mut self, core: usize, at: Ps) {
         let entry = &mut self.cores[core];
         let at = at.max(entry.now);
@@ -480,7 +480,7 @@ impl Cores {
             if let State::Asleep(since) = entry.state {
                 entry.slept += at - since;
             }
-            // Void from here on, for whoever looks at the heap for an older one of the same core.
+            // An older entry of the same core in the heap is void from here on.
             entry.generation += 1;
             entry.now = entry.now.max(at);
             entry.state = State::Ready;
@@ -525,7 +525,7 @@ fn suspend() {
     unsafe { (*yielder).suspend(()) };
 }
 
-/// Lets whoever comes earlier in virtual time go first.
+/// Lets cores that are earlier in virtual time go first.
 fn in_order() {
     while with(|cores| {
         let waits = cores.next_at() < cores.now();
@@ -538,7 +538,7 @@ fn in_order() {
     }
 }
 
-/// What a core's own code may do. Only inside [`run`], on a core.
+/// Operations of a core's own code. Only inside [`run`], on a core.
 pub mod core {
     use super::{Ps, State, in_order, suspend, with};
     use crate::drive::Drive;
@@ -635,13 +635,13 @@ pub mod core {
     }
 }
 
-/// What a run of the cores left.
+/// Results of a run of the cores.
 pub struct Finished<R> {
-    /// What each core's body returned.
+    /// Values returned by each core's body.
     pub results: Vec<R>,
-    /// What was counted.
+    /// Counts of the cores.
     pub counts: CoreCounts,
-    /// What memory cost.
+    /// Costs of memory.
     pub memory: MemoryOutcome,
     /// Time that each core slept.
     pub slept: Vec<Ps>,

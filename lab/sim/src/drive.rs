@@ -1,6 +1,6 @@
-//! The device of a simulation: the software NVMe controller that ships, driven by virtual time.
+//! The device of a simulation: the software NVMe controller, driven by virtual time.
 //!
-//! The real device (`blk::device::nvme`) has no thread of its own, so whichever worker looks moves the controller on
+//! The real device (`nvme::device`) has no thread of its own, so whichever worker looks moves the controller on
 //! for all. Here the simulator does, at the controller's own events, and its interrupts wake cores. Commands, rings,
 //! doorbells, arbitration and the model of the medium are the same code; no bytes move. `null` completes each command
 //! at its doorbell.
@@ -14,11 +14,11 @@ use mqfq_blk_watched::device::{
 };
 use mqfq_blk_watched::queues::Interrupt;
 use mqfq_blk_watched::request::{Op, Status};
-use mqfq_nvme::arbitration::ArbitrationBurst;
-use mqfq_nvme::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
-use mqfq_nvme::{
-    ArbClass, ArbitrationFeature, ArbitrationWeights, Controller, HostQueuePair, Mechanism, Preset, QueuePairOptions,
-    SubmissionEntry,
+use mqfq_nvme_watched::arbitration::ArbitrationBurst;
+use mqfq_nvme_watched::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
+use mqfq_nvme_watched::{
+    ArbClass, Arbitration, ArbitrationFeature, ArbitrationWeights, Controller, ControllerOptions, HostQueuePair,
+    Mechanism, Preset, QueuePairOptions, SubmissionEntry,
 };
 use mqfq_sched_watched::policy::{ClassWeights, QueueClass};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Queues of a set, one of each class.
 const CLASSES: usize = QueueClass::ALL.len();
 
-/// What the cores share.
+/// Drive that the cores share.
 pub struct Drive {
     /// `None`: the null device.
     controller: Option<Controller>,
@@ -53,7 +53,7 @@ impl Drive {
         let &scenario::Device { size_bytes, queue_depth, inside_max, slowed, spells, .. } = device;
         let preset = device.preset.as_deref().ok_or("the null device has no controller")?;
         let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
-        let mut options = preset.controller(size_bytes, scenario::Device::QUEUE_PAIRS, seed);
+        let mut options = ControllerOptions::of(&preset, size_bytes, scenario::Device::QUEUE_PAIRS, seed);
         options.media = options.media.slowed(slowed.into(), 1);
         options.media.inside_max = inside_max.unwrap_or(options.media.inside_max);
         options.arbitration = device.arbitration.unwrap_or(options.arbitration);
@@ -142,23 +142,22 @@ impl Drive {
     }
 }
 
-/// What blk sees of it: one for a whole run, a queue of it for each worker.
+/// Device as blk sees it: one for a whole run, a queue of it for each worker.
 pub struct SimDevice {
     info: DeviceInfo,
     is_null: bool,
     limits: QueueLimits,
     /// It arbitrates among queues of different classes by their weights.
     has_classes: bool,
-    /// What the weights were set to so far.
     class_weights: Arc<Mutex<Vec<WeightsOutcome>>>,
-    /// What a core does for each command it gives to the device, before it lets go of what it holds.
+    /// Time of a core for each command it gives to the device, before it releases its locks.
     submit: Ps,
-    /// What the interrupt of each queue opened calls.
+    /// Interrupt handler of each open queue.
     interrupts: Mutex<Vec<Interrupt>>,
 }
 
 impl SimDevice {
-    /// What a scenario says of it. `submit`: what a core does for each command.
+    /// Device of a scenario. `submit`: time of a core for each command.
     pub fn new(device: &scenario::Device, submit: Ps) -> SimDevice {
         let is_null = device.preset.is_none();
         let info = DeviceInfo {
@@ -167,19 +166,17 @@ impl SimDevice {
             preferred_bytes: 4096,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             volatile_cache: false,
-            segments_max: 1,
-            segment_align_bytes: 1,
             pages_align_bytes: 0,
         };
         let limits = QueueLimits { queues_max: device.queue_pairs.into(), ..QueueLimits::UNLIMITED };
         let preset = device.preset.as_deref().and_then(|name| Preset::by_name(name).ok());
-        let arbitration = preset.map(|preset| device.arbitration.unwrap_or(preset.arbitration));
+        let arbitration = preset.map(|preset| device.arbitration.unwrap_or(Arbitration::of(&preset)));
         let has_classes = arbitration.is_some_and(|arbitration| arbitration.offers(Mechanism::Weighted));
         let (class_weights, interrupts) = Default::default();
         SimDevice { info, is_null, limits, has_classes, class_weights, submit, interrupts }
     }
 
-    /// What the weights of its class queues were set to.
+    /// Weights set so far on its class queues.
     pub fn class_weights(&self) -> Vec<WeightsOutcome> {
         self.class_weights.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -205,7 +202,7 @@ impl SimDevice {
 }
 
 impl SimDevice {
-    /// What the interrupt of this queue calls. Not before it is open.
+    /// Interrupt handler of this queue, which must be open.
     pub fn interrupt_of(&self, queue: usize) -> Interrupt {
         self.interrupts.lock().unwrap_or_else(PoisonError::into_inner)[queue].clone()
     }
@@ -242,7 +239,7 @@ struct SimQueue {
     number: usize,
     submit: Ps,
     is_null: bool,
-    /// Of each class.
+    /// Depth of each class.
     depth: usize,
     /// By tag: a tag names a command among those of all classes.
     flights: Box<[Option<Command>]>,
@@ -255,7 +252,7 @@ struct SimQueue {
 }
 
 impl SimQueue {
-    /// Which of its queues a command is for.
+    /// Class queue of a command.
     fn class(&self, command: &Command) -> usize {
         if self.staged.len() == 1 { 0 } else { command.class.index() }
     }

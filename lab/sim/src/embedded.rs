@@ -86,12 +86,12 @@ pub fn figure_file(name: &str) -> String {
     format!("lab/sim/figures/{name}.toml")
 }
 
-/// The same for a scenario.
+/// The file of a scenario, for errors.
 pub fn scenario_file(name: &str) -> String {
     format!("lab/sim/scenarios/{name}.toml")
 }
 
-/// What a scenario says of itself: the comment that it begins with, as one line.
+/// Summary of a scenario: the comment that it begins with, as one line.
 pub fn summary(text: &str) -> String {
     let comment = text.lines().map_while(|line| line.strip_prefix('#')).map(str::trim);
     comment.collect::<Vec<_>>().join(" ")

@@ -1,18 +1,19 @@
 //! A virtual core as what a worker runs on ([`Host`]): its clock, its bell, its timers, and the sockets of tenants
 //! whose requests come through one.
 //!
-//! What is asked of a socket begins when the ring is entered, as with io_uring: what can be done then is done there, on
-//! the worker's time, and has ended when the next turn looks; the rest waits for the other end, and is done at the
-//! first entry after that.
+//! An operation on a socket begins when the ring is entered, as with io_uring: the part that can be done then is done
+//! there, on the worker's time, and has ended when the next turn looks; the rest waits for the other end, and is done
+//! at the first entry after that.
 
 use crate::coherence::{Ps, ps};
 use crate::cores::core;
-use crate::scenario::{Latencies, Unthrottle};
+use crate::scenario::{Latencies, Stolen, Unthrottle};
 use crate::socket::Socket;
 use mqfq_blk_watched::buffer::Buffer;
 use mqfq_blk_watched::client::{Descriptors, Event, MakeClient, Part};
 use mqfq_blk_watched::host::{Ended, Host, HostEvent, Mail};
 use mqfq_blk_watched::queues::{BlockLayer, Interrupt};
+use mqfq_blk_watched::random::Random;
 use mqfq_sched_watched::policy::Policy;
 use mqfq_sched_watched::sync::{AtomicU64, Ordering};
 use mqfq_sched_watched::topology::HctxId;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 #[repr(align(128))]
 pub struct Bell(WakeWord);
 
-/// What the layers above and below the policy cost, picoseconds.
+/// Costs of the layers above and below the policy, picoseconds.
 #[derive(Clone, Copy)]
 struct Costs {
     doorbell: Ps,
@@ -38,13 +39,13 @@ struct Costs {
     timer: Ps,
     /// How long the worker spins before it sleeps.
     patience: Ps,
-    /// Without a block layer nobody else spends the time of a request.
+    /// Times of a request without a block layer, which no other code spends then.
     raw: Option<(Ps, Ps)>,
     receive: Transfer,
     send: Transfer,
 }
 
-/// What a system call that moves bytes costs.
+/// Cost of a system call that moves bytes.
 #[derive(Clone, Copy)]
 struct Transfer {
     call: Ps,
@@ -74,12 +75,33 @@ struct Line {
 const RECEIVED: u64 = 1 << 63;
 const SENT: u64 = 1 << 62;
 
+/// The other programs on a core.
+struct Thief {
+    stolen: Stolen,
+    random: Random,
+    /// When they take the core next; 0: at a time that is not drawn yet.
+    next_ns: u64,
+}
+
+impl Thief {
+    /// For how long the worker stands now, if it does.
+    fn stop_ns(&mut self, now_ns: u64) -> Option<u64> {
+        let mut draw = |(least, most): (u64, u64)| least + self.random.below(most - least + 1);
+        let Stolen { runs_ns, stops_ns } = self.stolen;
+        let stop_ns = (self.next_ns > 0 && now_ns >= self.next_ns).then(|| draw(stops_ns));
+        if stop_ns.is_some() || self.next_ns == 0 {
+            self.next_ns = now_ns + stop_ns.unwrap_or(0) + draw(runs_ns);
+        }
+        stop_ns
+    }
+}
+
 /// A word of the layers above that all cores write, alone on its lines.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct SharedWord(AtomicU64);
 
-/// What cores share besides the block layer.
+/// State that cores share besides the block layer.
 #[derive(Clone)]
 pub struct Common {
     /// By worker.
@@ -103,7 +125,7 @@ impl Common {
     }
 
     fn touch(&self) {
-        // Relaxed: it is only counted, by nobody; that the line moves is all.
+        // Relaxed: the count is never read; only the line must move.
         self.words.iter().for_each(|word| {
             word.0.fetch_add(1, Ordering::Relaxed);
         });
@@ -123,7 +145,8 @@ pub struct VirtualHost {
     reschedules: u64,
     spun_ns: u64,
     lines: Vec<Line>,
-    /// Of a shared hardware queue: tells it that the drive has interrupted this core.
+    thief: Option<Thief>,
+    /// Tells a shared hardware queue that the drive has interrupted this core.
     news: Option<Interrupt>,
 }
 
@@ -160,11 +183,12 @@ impl VirtualHost {
             reschedules: 0,
             spun_ns: 0,
             lines: Vec::new(),
+            thief: None,
             news: None,
         }
     }
 
-    /// The same with a socket, whose number is that of those before it.
+    /// Returns this host with sockets, numbered in order.
     #[must_use]
     pub fn with_sockets(self, sockets: Vec<Rc<RefCell<Socket>>>) -> VirtualHost {
         let line = |socket| Line { socket, receive: None, send: None, received: None, has_sent: false };
@@ -206,10 +230,17 @@ impl VirtualHost {
         self.lines.iter().filter_map(of_line).min()
     }
 
-    /// The same for a worker whose hardware queue is shared: `news` is what the drive's interrupt calls.
+    /// Returns this host for a worker whose hardware queue is shared: `news` is called by the drive's interrupt.
     #[must_use]
     pub fn with_news(self, news: Interrupt) -> VirtualHost {
         VirtualHost { news: Some(news), ..self }
+    }
+
+    /// Host of a core that other programs take away, at times that `seed` determines.
+    #[must_use]
+    pub fn with_stolen(self, stolen: Option<Stolen>, seed: u64) -> VirtualHost {
+        let thief = |stolen| Thief { stolen, random: Random::new(seed), next_ns: 0 };
+        VirtualHost { thief: stolen.map(thief), ..self }
     }
 
     /// Time spent spinning, ns.
@@ -257,7 +288,7 @@ impl<P: Policy> Host<P> for VirtualHost {
     fn collect(&mut self, ended: &mut Vec<Ended>) {
         if let Some(news) = self.news.as_ref().filter(|_| core::is_interrupted()) {
             news(HctxId(self.own as u16));
-            // The queue knows now, and somebody else may already have looked.
+            // The queue knows now, and another worker may already have looked.
             core::interrupt_taken();
         }
         let now_ns = core::now_ns();
@@ -379,7 +410,7 @@ impl<P: Policy> Host<P> for VirtualHost {
         }
     }
 
-    // What a request costs is spent around the policy's operations (`crate::timed`), one request after the other.
+    // The cost of a request is spent around the policy's operations (`crate::timed`), one request after the other.
     fn dispatched(&mut self, count: usize) {
         if count > 0 {
             core::compute(self.costs.doorbell);
@@ -388,5 +419,8 @@ impl<P: Policy> Host<P> for VirtualHost {
 
     fn turned(&mut self) {
         core::compute(self.costs.turn);
+        if let Some(stop_ns) = self.thief.as_mut().and_then(|thief| thief.stop_ns(core::now_ns())) {
+            core::compute(stop_ns * 1000);
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! | `haswell-2x8` | 2 x 8 x 2 | MQFQ section 4, NVMf setup: Xeon E5-2630 v3, 2.4 GHz, Linux 4.15 block layer under FIO |
 //! | `haswell-2x6` | 2 x 6 x 2 | MQFQ section 4, MQ-SSD setup: Xeon E5-2620 v3, 2.4 GHz, the same |
 //! | `user-space-2` | 1 x 2 x 1 | the virtual machine of bench/record: our own worker loop, load inside the workers |
-//! | `user-space-8x128` | 8 x 128 x 1 | our own worker loop on a machine that nobody here has |
+//! | `user-space-8x128` | 8 x 128 x 1 | our own worker loop on a machine that we do not have |
 //! | `sandy-bridge-1x6` | 1 x 6 x 1 | blk-mq table 1: i7-3930K, 3.2 GHz, Linux 3.10 |
 //! | `westmere-2x6` | 2 x 6 x 1 | blk-mq table 1: X5690, 3.46 GHz, the same |
 //! | `nehalem-4x8` | 4 x 8 x 1 | blk-mq table 1: X7560, 2.66 GHz, the same |
@@ -28,8 +28,8 @@
 //!   they divide among submission, dispatch and completion is ASSUMED.
 //! * `user-space-2`: a sleeper on the other virtual core is woken in 25 us, through the hypervisor (measured at depth
 //!   1).
-//! * `user-space-*`, locks: a futex call that wakes nobody takes 230 ns on that machine, one that does not sleep 290
-//!   (measured alone, best of 200). From look to look of who waits 300 ns: CALIBRATED to two threads there on one
+//! * `user-space-*`, locks: a futex call that wakes no thread takes 230 ns on that machine, one that does not sleep 290
+//!   (measured alone, best of 200). From look to look of a waiting core 300 ns: CALIBRATED to two threads there on one
 //!   `std::sync::Mutex` (`cores/futex.rs` has the figures). No plain lines but those in the mutex: `mqfq-serial` has
 //!   none, `sfqd` its central queue; what that points to (nodes, lists) is left out.
 //! * blk-mq's machines, kernel path: "a single CPU core can sustain an IO submission rate of around 800 thousand IOPS"
@@ -45,8 +45,8 @@
 //!   2013, table 2: 109, 289 and 400 cycles at 2.13 GHz on an eight-socket Westmere-EX, none, one and two hops). That
 //!   another board is two hops away is ASSUMED.
 //! * blk-mq's machines, locks: Linux 3.10 has ticket locks, which take longer to hand on the more cores wait
-//!   (Boyd-Wickizer, Kaashoek, Morris, Zeldovich, "Non-scalable locks are dangerous", Linux Symposium 2012): who is
-//!   next reads the line after half of the others, on average.
+//!   (Boyd-Wickizer, Kaashoek, Morris, Zeldovich, "Non-scalable locks are dangerous", Linux Symposium 2012): the next
+//!   holder reads the line after half of the others, on average.
 //! * D2FQ's machines, cores: a Gold 5112 has 4 cores and a Gold 6226 has 12 (Intel ARK), and the paper speaks of
 //!   "cores/sockets" (section 4.2) and of "cross-socket communication" beyond 12 cores (section 4.3): two sockets each,
 //!   without second threads.
@@ -239,6 +239,7 @@ pub fn preset(name: &str) -> Option<Machine> {
         latency,
         memory_is_free: false,
         intake_is_fair: true,
+        stolen: None,
     })
 }
 
@@ -253,7 +254,7 @@ pub fn places(machine: &Machine) -> Vec<Place> {
     (0..machine.workers).map(place).collect()
 }
 
-/// Who is how far from whom, and who shares a core with whom.
+/// Distances between workers, and the workers that share a core.
 pub struct Distances {
     places: Vec<Place>,
     sockets_per_board: u16,
@@ -275,7 +276,7 @@ pub enum Distance {
 }
 
 impl Distances {
-    /// Of the workers of a machine.
+    /// Distances of the workers of a machine.
     pub fn new(machine: &Machine) -> Distances {
         Distances { places: places(machine), sockets_per_board: machine.sockets.div_ceil(machine.boards) as u16 }
     }
@@ -305,7 +306,7 @@ impl Distances {
         self.places.len()
     }
 
-    /// The same for the scheduler.
+    /// Topology for the scheduler.
     pub fn topology(&self) -> Topology {
         Topology::from_places(&self.places)
     }

@@ -1,4 +1,4 @@
-//! What a run gave: in all, by tenant, and by part of the run.
+//! Outcome of a run: in all, by tenant, and by part of the run.
 
 use serde::Serialize;
 
@@ -9,9 +9,9 @@ pub struct Outcome {
     pub tenants: Vec<TenantOutcome>,
     /// Length of what was counted.
     pub measured_ns: u64,
-    /// Of all tenants.
+    /// Requests of all tenants per second.
     pub requests_per_s: f64,
-    /// Of all tenants.
+    /// Bytes of all tenants per second.
     pub bytes_per_s: f64,
     /// Latencies of all tenants' requests together.
     #[serde(skip)]
@@ -32,21 +32,21 @@ pub struct Outcome {
     pub busy_share: f64,
     /// Time that cores were not asleep for each request that completed, ns; `null` if none did.
     pub cpu_ns_per_request: Option<f64>,
-    /// The same for each KiB.
+    /// CPU time for each KiB, ns.
     pub cpu_ns_per_kib: Option<f64>,
-    /// What memory cost.
+    /// Costs of memory.
     pub memory: MemoryOutcome,
     /// Length of each of the tenants' `windows`; `null` if the scenario asks for none.
     pub window_ns: Option<u64>,
-    /// What the weights of the device's class queues were set to, in the order of time.
+    /// Weights set on the device's class queues, in the order of time.
     pub class_weights: Vec<WeightsOutcome>,
-    /// What was chosen as D where a controller finds it, in the order of time; the last entry is the run's end.
+    /// Choices of D where a controller finds it, in the order of time; the last entry is the run's end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub depths: Vec<DepthAt>,
-    /// What large requests were cut into at the end, and why; only of a scenario with `split`.
+    /// Parts into which large requests are cut at the end, and why; only of a scenario with `split`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
-    /// What T was set to where a rule finds it, in the order of time.
+    /// Choices of T where a rule finds it, in the order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found_windows: Vec<WindowAt>,
 }
@@ -109,9 +109,9 @@ pub struct TenantOutcome {
     pub max_ns: u64,
     /// Its part, by weight, of the bytes per second of all.
     pub ideal_bytes_per_s: f64,
-    /// What it sent to the high, medium and low queues, bytes; 0 if the policy does not choose among them.
+    /// Bytes sent to the high, medium and low queues; 0 if the policy does not choose among them.
     pub class_bytes: [u64; 3],
-    /// What completed in each part of the run, warm-up included, from its start.
+    /// Requests completed in each part of the run, warm-up included, from its start.
     pub windows: Vec<WindowOutcome>,
     /// Largest deviation of one of `count` tenants from their mean service, of that mean; 0 for one.
     pub share_deviation_max: f64,
@@ -131,11 +131,11 @@ pub struct WindowOutcome {
 pub struct WeightsOutcome {
     /// Since the start of the run.
     pub at_ns: u64,
-    /// Of the high queues.
+    /// Weight of the high queues.
     pub high: u16,
-    /// Of the medium queues.
+    /// Weight of the medium queues.
     pub medium: u16,
-    /// Of the low queues.
+    /// Weight of the low queues.
     pub low: u16,
 }
 

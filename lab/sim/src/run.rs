@@ -41,7 +41,7 @@ use std::sync::Arc;
 /// Requests of an open loop or a trace that one thread may have staged before it is told to wait.
 const STAGED_MAX: u32 = 1024;
 
-/// What a connection sent at once before turns were bounded, bytes: with `intake = "round"`.
+/// Bytes that a connection sent at once before turns were bounded: with `intake = "round"`.
 const ROUND_SEND_BYTES: u32 = 128 << 10;
 
 /// Runs it.
@@ -60,7 +60,7 @@ pub fn run_counted(scenario: &Scenario) -> Result<(Outcome, Counters), String> {
     run_as(Run { scenario, is_counted: true })
 }
 
-/// What the data path counted of a whole run, warm-up included.
+/// Counts of the data path over a whole run, warm-up included.
 pub struct Counters {
     /// When the last worker ended, ns.
     pub end_ns: u64,
@@ -174,7 +174,7 @@ impl PolicyVisitor for Run<'_> {
             }
         }
         let device = &scenario.device;
-        // What SQ does for a dispatch it does under its lock; the others do it before (`Timed`).
+        // SQ spends the time of a dispatch under its lock; the others spend it before (`Timed`).
         let under_lock = if layer == BlockLayer::Sq { ps(scenario.machine.latency.dispatch_ns) } else { 0 };
         let info = SimDevice::new(device, under_lock);
         let topology = Distances::new(&scenario.machine).topology();
@@ -230,7 +230,8 @@ impl PolicyVisitor for Run<'_> {
             let context = if layer.is_bypass() { context.raw() } else { context };
             let latency = &scenario.machine.latency;
             let host = VirtualHost::new(worker, common.clone(), latency, scenario.policy.unthrottle, layer)
-                .with_sockets(sockets);
+                .with_sockets(sockets)
+                .with_stolen(scenario.machine.stolen, scenario.seed << 16 | worker as u64);
             let host = match queues.map().is_private() {
                 true => host,
                 false => host.with_news(info.interrupt_of(queues.map().hardware_of(hctx))),
@@ -281,7 +282,6 @@ impl PolicyVisitor for Run<'_> {
     }
 }
 
-/// What a core leaves.
 struct CoreResult {
     reschedules: u64,
     spun_ns: u64,
@@ -386,7 +386,7 @@ fn together(given: &[Given]) -> Together {
 fn parts_by_weight(scenario: &Scenario) -> Vec<(f64, f64)> {
     let at = |group: GroupId| group.0 as usize;
     let own = |tenant: &Tenant| f64::from(tenant.weight.get()) * f64::from(tenant.count);
-    // A group counts if somebody is in it.
+    // A group counts if it has a tenant.
     let mut is_used = vec![false; scenario.groups.len()];
     for tenant in &scenario.tenants {
         let mut group = tenant.group;
@@ -433,7 +433,7 @@ fn tenant_outcome(tenant: &Tenant, given: &Given, measured_s: f64) -> TenantOutc
         p99_9_ns: given.total_ns.value_at_quantile(0.999),
         p99_99_ns: given.total_ns.value_at_quantile(0.9999),
         max_ns: given.total_ns.max(),
-        // Of all tenants together: `outcome`.
+        // `outcome` sets it from all tenants together.
         ideal_bytes_per_s: 0.0,
         class_bytes: [0; 3],
         windows: given.windows.clone(),

@@ -1,4 +1,4 @@
-//! What is simulated: a machine, a device, a policy, tenants, and for how long.
+//! A scenario: a machine, a device, a policy, tenants, and a duration.
 //!
 //! The parser reads it from TOML; a figure makes many of one by setting keys. All times are virtual
 //! nanoseconds, all sizes bytes.
@@ -14,24 +14,25 @@ use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_config::form::ByHand;
-use mqfq_nvme::Arbitration;
-use mqfq_nvme::spells::Spells;
+use mqfq_nvme_watched::Arbitration;
+use mqfq_nvme_watched::spells::Spells;
+use serde::{Deserialize, Serialize};
 
 /// A whole scenario, checked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scenario {
     /// Where it runs.
     pub machine: Machine,
-    /// What is shared.
+    /// Shared device.
     pub device: Device,
-    /// Who shares it how.
+    /// Its policy.
     pub policy: Policy,
     /// Groups of tenants; each comes after the one that it is in.
     pub groups: Vec<Group>,
     /// The tenants, in the order of the file; flow number i is tenant i (a tenant with `count` > 1 is that many of
     /// them).
     pub tenants: Vec<Tenant>,
-    /// Of all random numbers.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// Nothing is counted before this.
     pub warm_up_ns: u64,
@@ -48,7 +49,7 @@ pub struct Machine {
     pub name: String,
     /// 1..=8.
     pub sockets: usize,
-    /// Of each socket, 1..=1024.
+    /// Cores of each socket, 1..=1024.
     pub cores_per_socket: usize,
     /// Circuit boards that the sockets are spread over evenly, 1..=`sockets`.
     pub boards: usize,
@@ -57,7 +58,7 @@ pub struct Machine {
     /// Workers, 1..=all hardware threads, at most 1024. They fill one thread of each core of the first socket, then of
     /// the second, and so on, then the second threads (MQFQ section 4).
     pub workers: usize,
-    /// What things cost.
+    /// Costs of operations.
     pub latency: Latencies,
     /// Accesses to shared memory cost nothing and an operation of the policy is one step: several times faster to
     /// simulate, and right where memory is not the question.
@@ -65,10 +66,22 @@ pub struct Machine {
     /// A worker's turns end for the sake of fairness, if tenants have sockets
     /// ([`mqfq_blk_watched::worker::WorkerOptions::fair_turns`]); otherwise it serves its sockets one after the other.
     pub intake_is_fair: bool,
+    /// Other programs take the cores from the workers. `None`: nothing else runs.
+    pub stolen: Option<Stolen>,
 }
 
-/// What a core pays. See `machine.rs` for the presets and the source of every number.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// Core time that workers lose: each runs and is stopped in turn, for times drawn evenly from these ranges, ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stolen {
+    /// Least and longest time between two stops.
+    pub runs_ns: (u64, u64),
+    /// Least and longest stop.
+    pub stops_ns: (u64, u64),
+}
+
+/// Costs of a core. See `machine.rs` for the presets and the source of every number.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Latencies {
     /// A load that hits the own cache, ns.
     pub load_hit_ns: f64,
@@ -86,9 +99,9 @@ pub struct Latencies {
     pub transfer_other_socket_ns: f64,
     /// A line from a socket of another board, ns.
     pub transfer_other_board_ns: f64,
-    /// A line that nobody has, ns.
+    /// A line without a copy in any core, ns.
     pub memory_ns: f64,
-    /// What two busy threads of a core do together, of what one does alone: 1.0..=2.0.
+    /// Work of two busy threads of a core, over that of one alone: 1.0..=2.0.
     pub two_threads_factor: f64,
     /// Instructions of the policy between two of its accesses, ns.
     pub code_per_access_ns: f64,
@@ -106,27 +119,27 @@ pub struct Latencies {
     pub doorbell_ns: f64,
     /// A turn of a worker's loop that finds nothing, ns.
     pub turn_ns: f64,
-    /// What a kick of a sleeper costs the kicker, ns.
+    /// Cost of a kick of a sleeper to the kicker, ns.
     pub kick_ns: f64,
     /// From the kick to the sleeper's first instruction, same socket, ns.
     pub wake_same_socket_ns: f64,
-    /// The same to another socket, ns.
+    /// From the kick to the first instruction, another socket, ns.
     pub wake_other_socket_ns: f64,
-    /// What going to sleep and waking up cost the sleeper, ns.
+    /// Cost of going to sleep and waking up, ns.
     pub sleep_ns: f64,
     /// From a completion in the device to the first instruction of a sleeping worker's handler, ns.
     pub interrupt_ns: f64,
     /// Arming a timer and its interrupt, ns of the core's time.
     pub timer_ns: f64,
-    /// What computing outside the policy takes varies by up to this part of it, 0.0..=0.5: without it cores of equal
-    /// load fall into a step in which they meet always or never.
+    /// Computing outside the policy varies by up to this part, 0.0..=0.5: without it cores of equal load fall into a
+    /// step in which they meet always or never.
     pub jitter_share: f64,
-    /// A lock goes to whoever asks first after it was let go, and who was too late sleeps, as with `std::sync::Mutex`
-    /// on Linux; otherwise it goes to who has waited longest, as with a queued spinlock of a kernel.
+    /// An unlocked lock goes to the first core that asks, and a late core sleeps, as with `std::sync::Mutex` on Linux;
+    /// otherwise it goes to the core that has waited longest, as with a queued spinlock of a kernel.
     pub locks_barge: bool,
-    /// A lock that queues is handed on as a ticket lock is: all who wait look at its one line, which must be taken from
-    /// all of them, and who is next reads it after some of the others. Otherwise who is next has a line of its own to
-    /// look at.
+    /// A lock that queues is handed on as a ticket lock is: all waiting cores look at its one line, which must be taken
+    /// from all of them, and the next holder reads it after some of the others. Otherwise the next holder has a line of
+    /// its own to look at.
     pub locks_ticket: bool,
     /// A receive from a socket, ns, and each byte of it. Only of tenants with [`Tenant::socket`], like the next two.
     pub receive_ns: f64,
@@ -139,9 +152,9 @@ pub struct Latencies {
     /// Words of the layers above the block layer that every core writes, once at each submission and once at each
     /// completion.
     pub shared_words: u32,
-    /// From one look of who waits for a lock that barges to its next, ns; after 100 it sleeps.
+    /// From one look of a core that waits for a lock that barges to its next, ns; after 100 it sleeps.
     pub lock_look_ns: f64,
-    /// A system call of such a lock that wakes nobody or does not sleep, ns.
+    /// A system call of such a lock that wakes no thread or does not sleep, ns.
     pub futex_ns: f64,
     /// Calls of clients after which what they staged is dispatched ([`mqfq_blk_watched::path::PathOptions::plug`]); 1:
     /// each request by itself, as a kernel does.
@@ -167,13 +180,13 @@ pub struct Device {
     pub inside_max: Option<u16>,
     /// Every time of the drive is multiplied by this.
     pub slowed: u32,
-    /// What it does now and then.
+    /// Its behaviour now and then.
     pub spells: Spells,
     /// Which queues workers share.
     pub queues: QueueLayout,
-    /// What large requests are cut into.
+    /// Parts of large requests.
     pub split: Split,
-    /// What requests cost.
+    /// Costs of requests.
     pub cost: CostModel,
     /// The cost of writes is followed from what `cost` says.
     pub follow_writes: bool,
@@ -215,26 +228,26 @@ pub struct Policy {
     pub window_bytes: u64,
     /// A rule finds T.
     pub window_auto: bool,
-    /// What is set by hand of the form that ships; `None`: it is in the paper's.
+    /// Relaxed form, set by hand; `None`: the paper's form.
     pub relaxed: Option<ByHand>,
     /// One unit of D per so many bytes; `None`: one per request.
     pub token_unit_bytes: Option<u32>,
-    /// What keeps virtual time.
+    /// Virtual-time structure.
     pub virtual_time: VirtualTimeKind,
-    /// What keeps tokens.
+    /// Token structure.
     pub tokens: TokensKind,
-    /// How a throttled queue is let go.
+    /// Release of throttled queues.
     pub unthrottle: Unthrottle,
-    /// What only one policy looks at.
+    /// Options of a single policy.
     pub own: OwnOptions,
-    /// What keeps `d2fq`'s global virtual time.
+    /// Structure of `d2fq`'s global virtual time.
     pub global_vtime: GvtKind,
 }
 
-/// What keeps virtual time.
+/// Virtual-time structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VirtualTimeKind {
-    /// What ships.
+    /// The scheduler's own.
     Mindicator,
     /// A scan of all leads after each change (MQFQ section 4.3.1).
     ArrayScan,
@@ -242,10 +255,10 @@ pub enum VirtualTimeKind {
     Off,
 }
 
-/// What keeps the global virtual time of `d2fq`.
+/// Structure of `d2fq`'s global virtual time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GvtKind {
-    /// What ships: one word that a flow holds.
+    /// The scheduler's own: one word that a flow holds.
     Sloppy,
     /// A leaf for each flow.
     Mindicator,
@@ -255,10 +268,10 @@ pub enum GvtKind {
     Off,
 }
 
-/// What keeps tokens.
+/// Token structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TokensKind {
-    /// What ships.
+    /// The scheduler's own.
     TokenTree,
     /// One counter.
     AtomicCounter,
@@ -266,10 +279,10 @@ pub enum TokensKind {
     ScalableBitmap,
 }
 
-/// How a throttled queue is let go.
+/// Release of throttled queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unthrottle {
-    /// By the wheel: what ships.
+    /// By the wheel, the scheduler's own.
     Wheel,
     /// By looking again after so many ns (MQFQ section 4.3.2).
     Poll {
@@ -305,9 +318,9 @@ pub struct Tenant {
     pub socket: Option<SocketOptions>,
     /// Most that each may have, over all its threads.
     pub caps: CapLimits,
-    /// What each thread does.
+    /// Load of each thread.
     pub load: Load,
-    /// What one more thread does because of what they did.
+    /// Load of one more thread, due to theirs.
     pub background: Option<Background>,
     /// Before this, nothing.
     pub start_ns: u64,
@@ -318,13 +331,13 @@ pub struct Tenant {
 /// A thread's connection to its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketOptions {
-    /// Of the kernel, in each direction, bytes.
+    /// Buffer of the kernel, in each direction, bytes.
     pub buffer_bytes: u64,
     /// From one end to the other, ns.
     pub network_ns: u64,
 }
 
-/// What a thread of a tenant does. Sources in [`crate::workload`].
+/// Load of a thread of a tenant. Sources in [`crate::workload`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Load {
     /// When requests come.
@@ -332,11 +345,11 @@ pub struct Load {
     /// Sizes with their parts in 100, which sum to 100. Empty if the requests come from a trace, which says that and
     /// the next two itself.
     pub sizes: Vec<(u32, u8)>,
-    /// Of 100 requests, so many are reads.
+    /// Reads, percent.
     pub read_percent: u8,
     /// Where they go.
     pub pattern: Pattern,
-    /// What the tenant computes for each request on its core, ns.
+    /// Computing for each request on its core, ns.
     pub cpu_ns: u64,
 }
 
@@ -373,7 +386,7 @@ pub enum Arrival {
     /// A recorded trace, its times multiplied by `stretch`; the thread's part of its requests is every n-th of n
     /// threads.
     Trace {
-        /// What was recorded.
+        /// Recorded requests.
         trace: crate::workload::Trace,
         /// 1.0: as recorded.
         stretch: f64,
@@ -387,11 +400,11 @@ pub enum Arrival {
 pub struct Background {
     /// Bytes that it must read and write for each completed request of a thread, on average.
     pub per_request_bytes: u32,
-    /// Of each of its requests.
+    /// Size of each of its requests.
     pub size_bytes: u32,
-    /// Of 100 of its requests, so many are reads.
+    /// Reads, percent.
     pub read_percent: u8,
-    /// Of its requests in flight.
+    /// Its requests in flight.
     pub depth: u32,
 }
 
@@ -432,7 +445,7 @@ impl Scenario {
         self.tenants.iter().map(|tenant| u64::from(tenant.count)).sum()
     }
 
-    /// The same with nobody but this tenant of the list: what its slowdown is compared with.
+    /// Returns the scenario with this tenant alone: its slowdown is compared with that.
     #[must_use]
     pub fn alone(&self, tenant: usize) -> Scenario {
         Scenario { tenants: vec![self.tenants[tenant].clone()], ..self.clone() }

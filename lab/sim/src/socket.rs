@@ -9,7 +9,7 @@
 //! What is asked and what is answered are lengths: no bytes move. A read is [`REQUEST_BYTES`] long on the way in, a
 //! write as much and its payload; replies are [`REPLY_BYTES`] and the payload of a read, as in NBD.
 //!
-//! The tenant's thread runs on a core of its own and nobody waits for it but its requests. It takes in a reply when it
+//! The tenant's thread runs on a core of its own and only its requests wait for it. It takes in a reply when it
 //! does not compute; until then the reply fills the send buffer. It asks as long as its source says so and nothing
 //! refuses: what does not fit the receive buffer waits at its end, and follows once there is room.
 //!
@@ -100,7 +100,7 @@ impl Socket {
         }
     }
 
-    /// Whose it is.
+    /// Owner of the socket.
     pub fn identity(&self) -> Identity {
         self.identity
     }

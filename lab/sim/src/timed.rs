@@ -1,8 +1,8 @@
 //! A policy with the time that the layers around it take, request by request.
 //!
-//! What a request costs above and below the policy is a parameter of the machine; where it is spent decides who meets
-//! whom on a cache line. In the real loop it is spent between the policy's operations, one request after the other, and
-//! so here.
+//! The cost of a request above and below the policy is a parameter of the machine; the place where it is spent decides
+//! which cores meet on a cache line. In the real loop it is spent between the policy's operations, one request after
+//! the other, and so here.
 
 use crate::coherence::{Ps, ps};
 use crate::cores::core;
@@ -20,7 +20,7 @@ use mqfq_sched_watched::topology::HctxId;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is counted of what passes.
+/// Flows and interval to count.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     /// Flows.
@@ -43,7 +43,7 @@ pub struct Timed<P> {
     depth: Mutex<DepthLog>,
 }
 
-/// What was seen of a D and a T that are found.
+/// Record of a D and a T that are found.
 #[derive(Default)]
 struct DepthLog {
     tuning: Option<Arc<Tuning>>,
@@ -74,12 +74,12 @@ impl<P: Policy> Timed<P> {
         self.log().tuning = tuning;
     }
 
-    /// What was chosen as D, and when, in the order of time; nothing if D is a number.
+    /// Choices of D, in the order of time; empty if D is a number.
     pub fn depths(&self) -> Vec<DepthAt> {
         std::mem::take(&mut self.log().chosen)
     }
 
-    /// What T was set to, and when, in the order of time; nothing if T is a number.
+    /// Choices of T, in the order of time; empty if T is a number.
     pub fn windows(&self) -> Vec<WindowAt> {
         std::mem::take(&mut self.log().windows)
     }
@@ -97,8 +97,8 @@ impl<P: Policy> Timed<P> {
             }
             log.tuning.clone()
         };
-        // All virtual cores run on one thread, and another may go on at any access to a watched word: who waits for it
-        // here, or holds the log meanwhile, waits for ever.
+        // All virtual cores run on one thread, and another may go on at any access to a watched word: a core that waits
+        // for it here, or holds the log meanwhile, waits for ever.
         let in_force = tuning.and_then(|tuning| tuning.try_in_force(now_ns));
         let mut log = self.log();
         let Some(in_force) = in_force else {

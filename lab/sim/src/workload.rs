@@ -1,4 +1,4 @@
-//! What tenants ask for, and when. Pure: time comes in, requests go out.
+//! Requests of tenants, and their times. Pure: time comes in, requests go out.
 //!
 //! A [`Source`] is one thread of a tenant. Its owner (a client on a worker, real or virtual) calls [`Source::next`] at
 //! the start, after each completion and at the time that it asked for, until it says to wait.
@@ -39,7 +39,7 @@ pub struct Ask {
     pub arrived_ns: u64,
 }
 
-/// What to do now.
+/// Next action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Submit this, then call [`Source::next`] again.
@@ -54,7 +54,7 @@ pub enum Step {
 
 /// One thread of a tenant.
 pub trait Source {
-    /// What to do at `now_ns`, which never goes back.
+    /// Next action at `now_ns`, which never goes back.
     fn next(&mut self, now_ns: u64) -> Step;
 
     /// A request of this thread completed.

@@ -1,4 +1,4 @@
-//! What schedulers do to parallel programs, in the simulator.
+//! Effects of schedulers on parallel programs, in the simulator.
 
 use mqfq_cpu::cfs::CfsOptions;
 use mqfq_cpu::kinds::{Base, Extension};
@@ -156,7 +156,7 @@ fn a_mutex_that_is_handed_on_makes_a_convoy_where_a_free_one_does_not() {
                 critical_ns: Some(2 * US),
             })
         };
-        // Whoever is handed the mutex waits for a hog first, with it.
+        // The thread that is handed the mutex waits for a hog first, with it.
         run(&scenario("cfs", 4, vec![of_body("app", body), program("hogs", "hog", 4)])).unwrap().programs[0].items
     };
     let (free, handed) = (items(false), items(true));
@@ -165,7 +165,7 @@ fn a_mutex_that_is_handed_on_makes_a_convoy_where_a_free_one_does_not() {
 
 #[test]
 fn a_condition_wakes_who_waits_and_gives_the_mutex_back() {
-    // One makes, three take turns at being told: wait lets go of the mutex, and has it again afterwards.
+    // One makes, three take turns at being told: wait unlocks the mutex, and has it again afterwards.
     let lock = Step::Lock { first: 0, count: 1 };
     let teller = vec![
         Step::Compute(Time::Fixed(20 * US)),
@@ -359,8 +359,8 @@ fn piece() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whatever programs do, under each scheduler: no time is lost or made, nobody is forgotten, and all are as far as
-    /// their barrier lets them.
+    /// Whatever programs do, under each scheduler: no time is lost or made, no thread is forgotten, and all are as far
+    /// as their barrier lets them.
     #[test]
     fn no_time_and_no_thread_is_lost_whatever_programs_do(
         pieces in prop::collection::vec(piece(), 1..6), threads in 1u32..9, cores in 1usize..9,

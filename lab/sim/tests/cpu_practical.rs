@@ -1,5 +1,5 @@
-//! What the practical P-MQFQ gives to parallel programs beside as many hogs as cores, and what it is compared with does
-//! not, in the simulator at its default costs.
+//! Service of the practical P-MQFQ to parallel programs beside as many hogs as cores, which its rivals do not give, in
+//! the simulator at its default costs.
 
 use mqfq_sim::cpu::profiles::{self, Parameters};
 use mqfq_sim::cpu::scenario::{Costs, Pin, Program};
@@ -121,7 +121,7 @@ fn a_pinned_critical_thread_waits_and_a_held_leader_leaves_its_core_idle() {
     let pinned = outcome("pin-cfs", 12, vec![program("app", "streamcluster", 12), program("hogs", "hog", 12)]);
     assert_eq!(pinned.program("app").migrations, 0);
     assert!(pinned.program("app").cores_used < 1.0, "{}", pinned.program("app").cores_used);
-    // Relaxed-Co holds who could run.
+    // Relaxed-Co holds threads that could run.
     let co = outcome("relaxed-co-cfs", 12, vec![program("app", "dedup", 12), program("hogs", "hog", 12)]);
     let cfs = outcome("cfs", 12, vec![program("app", "dedup", 12), program("hogs", "hog", 12)]);
     assert!(co.idle_ns > 10 * cfs.idle_ns.max(MS), "{} ns idle, {} under CFS", co.idle_ns, cfs.idle_ns);

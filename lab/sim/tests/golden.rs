@@ -27,7 +27,7 @@ const BLESS: &str = "MQFQ_BLESS";
 
 /// Set in the other process.
 const OTHER_PROCESS: &str = "MQFQ_OTHER_PROCESS";
-/// What the line of the other process's output begins with that has the figure's bytes.
+/// Beginning of the other process's line with the figure's bytes.
 const BYTES: &str = "bytes of the figure: ";
 
 /// A figure of the program, simulated.
@@ -42,7 +42,7 @@ fn simulated(name: &str) -> Rows {
     figure.assemble(&outcomes.collect::<Vec<_>>())
 }
 
-/// What the process says in which `test` alone runs, among other allocations and with a larger environment.
+/// Output of a process in which `test` alone runs, among other allocations and with a larger environment.
 fn bytes_in_another_process(test: &str) -> String {
     let own = std::env::current_exe().expect("a test has a file");
     let output = Command::new(own)

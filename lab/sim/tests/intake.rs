@@ -1,4 +1,4 @@
-//! Where the worker's CPU is the bottleneck and requests wait in sockets: who gets how much of it.
+//! Service of tenants where the worker's CPU is the bottleneck and requests wait in sockets.
 
 use mqfq_blk_watched::Weight;
 use mqfq_sim::embedded;

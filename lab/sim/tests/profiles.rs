@@ -1,4 +1,4 @@
-//! What the profiles of programs claim of themselves: how they synchronise, and how much of 48 cores they use alone.
+//! Claims of the profiles of programs: how they synchronise, and how much of 48 cores they use alone.
 
 use mqfq_sim::any::{self, AnyOutcome};
 use mqfq_sim::cpu::body::{Body, Step};
@@ -6,7 +6,7 @@ use mqfq_sim::cpu::profiles::{self, Parameters};
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{Extent, Figure};
 
-/// What threads of a program wait for.
+/// Objects that threads of a program wait for.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct Kind {
     mutex: bool,

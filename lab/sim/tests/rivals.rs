@@ -1,15 +1,22 @@
 //! The policy over each rival of its structures: the invariants of ARCHITECTURE.md, step by step against the oracle,
 //! and with workers that are interrupted at any access to memory that they share.
 //!
-//! The second kind runs each worker as a coroutine and lets chance choose, before each access, who goes on. So the
-//! races that the structures close by looking twice really happen, some thousand times per history, and the same way in
-//! every run. What it cannot show is a fence that is missing: accesses take effect in the order in which they are made.
+//! The second kind runs each worker as a coroutine and lets chance choose, before each access, the worker that goes on.
+//! So the races that the structures close by looking twice really happen, some thousand times per history, and the same
+//! way in every run. What it cannot show is a fence that is missing: accesses take effect in the order in which they
+//! are made.
+
+// The oracle once more, over the scheduler whose atomics tell a watcher.
+extern crate mqfq_sched_watched as mqfq_sched;
+#[allow(dead_code, reason = "other tests ask it more")]
+#[path = "../../../testing/src/oracle.rs"]
+mod oracle;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use mqfq_config::form::ByHand;
+use mqfq_policies_watched::MQFQ_SERIAL;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::oracle::{Oracle, narrow};
 use mqfq_sched_watched::policy::{
     DispatchToken, Done, Entry, Grant, Handle, OwnOptions, Pick, PolicyKind, PolicyOptions,
 };
@@ -18,6 +25,7 @@ use mqfq_sched_watched::vtime::VTime;
 use mqfq_sched_watched::watched;
 use mqfq_sim::rivals::{self, Inspect, PolicyVisitor, with_policy};
 use mqfq_sim::scenario::{GvtKind, Policy, TokensKind, Unthrottle, VirtualTimeKind};
+use oracle::{Oracle, narrow};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cell::{Cell, RefCell};
@@ -44,7 +52,7 @@ fn shipped() -> Policy {
     }
 }
 
-/// All that go together, what ships first.
+/// All combinations, the scheduler's own first.
 fn combinations() -> Vec<Policy> {
     use TokensKind::{AtomicCounter, ScalableBitmap, TokenTree};
     use VirtualTimeKind::{ArrayScan, Mindicator, Off};
@@ -223,7 +231,7 @@ impl<P: Inspect> Env<'_, P> {
         self.device.iter().filter(|request| request.hctx == hctx).count() < self.room
     }
 
-    /// Somebody who is awake picks once, or pauses; and sleeps, if that was for nothing.
+    /// A worker that is awake picks once, or pauses; and sleeps, if that was for nothing.
     fn step(&mut self, rng: &mut ChaCha8Rng) {
         let awake: Vec<usize> = self.awake.iter().copied().collect();
         if awake.is_empty() {
@@ -274,7 +282,7 @@ impl<P: Inspect> Env<'_, P> {
                 return true;
             }
             Pick::NoToken if self.scenario.tokens != TokensKind::TokenTree => {
-                // With one pool and nobody else inside, no token means that there is none.
+                // With one pool and no other worker inside, no token means that there is none.
                 assert!(self.policy.free_units() <= Some(0));
             }
             Pick::Throttled => {
@@ -303,7 +311,7 @@ impl<P: Inspect> Env<'_, P> {
         }
     }
 
-    /// All go to sleep; whoever polls looks again whenever everybody else sleeps. I4: then nobody could do anything.
+    /// All go to sleep; pollers look again whenever all others sleep. I4: then no worker could do anything.
     fn settle(&mut self, rng: &mut ChaCha8Rng) {
         for _ in 0..5000 {
             while !self.awake.is_empty() {
@@ -335,7 +343,7 @@ impl<P: Inspect> Env<'_, P> {
 
 impl<P: Inspect> Drop for Env<'_, P> {
     fn drop(&mut self) {
-        // Of a test that has failed: what is on the device is nobody's loss.
+        // After a failed test, requests on the device are dropped without harm.
         self.device.drain(..).for_each(|request| _ = request.token.into_units());
     }
 }
@@ -364,7 +372,7 @@ fn suspend() {
     unsafe { (*yielder).suspend(()) };
 }
 
-/// The watcher: before one access in three, somebody else goes on.
+/// The watcher: before one access in three, another worker goes on.
 fn perhaps_suspend(_: watched::Access) {
     let is_time = CHANCE.with_borrow_mut(|chance| chance.as_mut().is_some_and(|chance| chance.random_range(0..3) == 0));
     if is_time && !YIELDER.get().is_null() {
@@ -372,7 +380,6 @@ fn perhaps_suspend(_: watched::Access) {
     }
 }
 
-/// What the workers share besides the policy.
 struct Shared {
     kicked: RefCell<Vec<bool>>,
     asleep: RefCell<Vec<bool>>,
@@ -559,7 +566,7 @@ fn what_ships_is_the_policy_that_ships() {
         let is_any_policy = type_of(&policy).unwrap().ends_with("::AnyPolicy");
         assert_eq!(is_any_policy, policy == shipped(), "{policy:?}");
     }
-    for kind in PolicyKind::ALL {
+    for kind in mqfq_policies_watched::ALL {
         assert!(type_of(&Policy { kind, ..shipped() }).unwrap().ends_with("::AnyPolicy"));
     }
 }
@@ -567,7 +574,7 @@ fn what_ships_is_the_policy_that_ships() {
 #[test]
 fn what_does_not_go_together_is_one_sentence() {
     let wrong = |policy: Policy| type_of(&policy).unwrap_err();
-    let serial = Policy { kind: PolicyKind::MqfqSerial, tokens: TokensKind::AtomicCounter, ..shipped() };
+    let serial = Policy { kind: MQFQ_SERIAL, tokens: TokensKind::AtomicCounter, ..shipped() };
     assert_eq!(wrong(serial), "policy: structures can be replaced under kind \"mqfq\" only, not under \"mqfq-serial\"");
     let never = Policy { unthrottle: Unthrottle::Poll { period_ns: 0 }, ..shipped() };
     assert_eq!(wrong(never), "policy: a poll period of 0 ns is out of range, allowed is 1 or more");

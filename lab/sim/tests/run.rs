@@ -2,7 +2,6 @@
 
 mod placement;
 
-use mqfq_blk_watched::PolicyKind;
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::run::run;
 use mqfq_sim::scenario::Scenario;
@@ -45,7 +44,7 @@ fn two(policy: &str) -> String {
 
 #[test]
 fn a_scenario_and_its_seed_give_the_same_bytes_wherever_memory_lies() {
-    for kind in PolicyKind::ALL {
+    for kind in mqfq_policies_watched::ALL {
         let text = two(&format!("kind = \"{kind}\"\ndepth = 128"));
         placement::choose(0);
         let first = serde_json::to_string(&outcome(&text)).unwrap();
@@ -60,7 +59,7 @@ fn a_scenario_and_its_seed_give_the_same_bytes_wherever_memory_lies() {
 
 #[test]
 fn bytes_are_shared_equally_under_mqfq_and_by_request_without() {
-    // What the drive gives to whom: one request of each in turn, so four times the bytes to the large ones.
+    // Without a policy the drive serves one request of each in turn, so the large ones get four times the bytes.
     let ratio = |policy: &str| {
         let Outcome { tenants, .. } = outcome(&two(policy));
         tenants[0].bytes as f64 / tenants[1].bytes as f64
@@ -333,7 +332,7 @@ fn a_drive_that_weighs_classes_keeps_to_weights_and_is_told_the_ratio() {
     assert_eq!(heavy.class_bytes[1..], [0, 0], "who is behind goes to the high queues");
     assert!(light.class_bytes[1] + light.class_bytes[2] > light.class_bytes[0], "{:?}", light.class_bytes);
     for tenant in [light, heavy] {
-        // What was submitted in the time that counts is what completed in it, but for what was in flight at its ends.
+        // Bytes submitted in the time that counts equal those completed in it, but for those in flight at its ends.
         let submitted: u64 = tenant.class_bytes.iter().sum();
         assert!(submitted.abs_diff(tenant.bytes) <= 3 * 64 * 4096, "{submitted} and {}", tenant.bytes);
     }

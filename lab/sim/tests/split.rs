@@ -68,3 +68,31 @@ fn a_depth_is_found_where_requests_are_longer_than_the_window() {
     let last = outcome.depths.last().expect("D is found").depth;
     assert!((33..=129).contains(&last), "{:?}", outcome.depths);
 }
+
+/// Three tenants whose few large requests are more than the device needs in flight.
+fn three_sizes(depth: &str) -> Scenario {
+    let text = format!(
+        "[run]\nwarm-up = \"100ms\"\nmeasured = \"200ms\"\n[machine]\npreset = \"user-space-2\"\n\
+         [device]\nkind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"1GiB\"\n[policy]\nkind = \"mqfq\"\n{depth}\n\
+         [tenant.a]\nweight = 300\nload = \"closed\"\ndepth = 16\nsize = \"64KiB\"\n\
+         [tenant.b]\nweight = 200\nload = \"closed\"\ndepth = 16\nsize = \"64KiB\"\n\
+         [tenant.c]\nweight = 100\nload = \"closed\"\ndepth = 16\nsize = \"128KiB\"\n"
+    );
+    Scenario::parse("three.toml", &text).unwrap()
+}
+
+#[test]
+fn a_depth_that_was_found_gives_the_same_shares_when_it_is_set_in_its_units() {
+    let found = run(&three_sizes("depth = \"auto\"")).unwrap();
+    let depth = found.depths.last().expect("D is found").depth;
+    // How far the worst tenant is from its part.
+    let error = |depth: &str| {
+        let outcome = run(&three_sizes(depth)).unwrap();
+        let errors = outcome.tenants.iter().map(|tenant| (tenant.bytes_per_s / tenant.ideal_bytes_per_s - 1.0).abs());
+        errors.fold(0.0, f64::max)
+    };
+    let [auto, units, requests] = ["\"auto\"".to_owned(), format!("{depth}\ntoken-unit = \"4KiB\""), depth.to_string()]
+        .map(|depth| error(&format!("depth = {depth}")));
+    println!("D {depth}: found {auto}, set {units}, in requests {requests}");
+    assert!(units < auto + 0.02 && requests > 3.0 * units, "found {auto}, set {units}, in requests {requests}");
+}

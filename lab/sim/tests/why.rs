@@ -1,5 +1,5 @@
-//! What a server says of a tenant (`observe`), of loads of which the truth is known: each verdict, and the nearest load
-//! that must not have it.
+//! Verdicts of a server on a tenant (`observe`), for loads of which the truth is known: each verdict, and the nearest
+//! load that must not have it.
 
 use mqfq_blk::engine::{DeviceStats, EngineStats, GroupStats, NamedFlowStats, WorkerStats};
 use mqfq_blk::hierarchy::{EffectiveWeight, GroupId};
@@ -33,7 +33,6 @@ fn closed(name: &str, weight: u32, depth: u32, size: &str, more: &str) -> String
     format!("[tenant.{name}]\nweight = {weight}\nload = \"closed\"\ndepth = {depth}\nsize = \"{size}\"\n{more}\n")
 }
 
-/// What is known of a run when it has ended.
 struct Seen {
     outcome: Outcome,
     stats: EngineStats,
@@ -77,7 +76,7 @@ fn stats(scenario: &Scenario, counters: &Counters) -> EngineStats {
         }
     };
     let is_it = |kind: &PolicyKind| kind.name() == scenario.policy.kind.name();
-    let kind = PolicyKind::ALL.into_iter().find(is_it).expect("the same source has the same policies");
+    let kind = mqfq_policies::ALL.into_iter().find(is_it).expect("the same source has the same policies");
     let group = |number: usize| GroupStats {
         name: format!("group-{number}"),
         parent: None,

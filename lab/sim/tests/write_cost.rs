@@ -1,7 +1,7 @@
 //! Shares of a drive's time where a write's cost is followed, and where it is not. `--nocapture` prints both.
 
-use mqfq_nvme::presets::FLASH_60K;
-use mqfq_nvme::spells::Spells;
+use mqfq_nvme_watched::presets::FLASH_60K;
+use mqfq_nvme_watched::spells::Spells;
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::run::run;
 use mqfq_sim::scenario::{Device, Scenario};
@@ -16,7 +16,7 @@ fn with(old: &str, new: &str) -> Scenario {
     Scenario::parse("write-cost.toml", &SCENARIO.replace(old, new)).unwrap()
 }
 
-/// What the reader had of the drive's time in each part of the run, and in all that was measured.
+/// Reader's part of the drive's time in each part of the run, and in all that was measured.
 fn reader_shares(scenario: &Scenario, outcome: &Outcome) -> (Vec<f64>, f64) {
     let write_drift = scenario.device.spells.write_drift;
     let window_ns = scenario.window_ns.unwrap();
@@ -41,7 +41,7 @@ fn reader_shares(scenario: &Scenario, outcome: &Outcome) -> (Vec<f64>, f64) {
     (times.into_iter().map(share).collect(), share(all))
 }
 
-/// The same of a run; prints its second parts.
+/// Reader's parts of a run; prints its second parts.
 fn run_and_print(name: &str, scenario: &Scenario) -> (Vec<f64>, f64) {
     let (shares, all) = reader_shares(scenario, &run(scenario).unwrap());
     let seconds: Vec<String> =

@@ -6,7 +6,7 @@ use mqfq_sim::figure::{ClaimRow, Extent, Rows, X, render};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// What to simulate.
+/// Options of `sim figure`.
 #[derive(clap::Args, Debug)]
 pub struct FigureOptions {
     /// A name that `sim list` tells, such as mqfq/8, or the path of a figure's TOML file.
@@ -25,7 +25,7 @@ pub struct FigureOptions {
     pub check: bool,
 }
 
-/// What is printed with `--json`: the rows, and what was written.
+/// Output of `--json`: the rows, and the names of the written files.
 #[derive(Serialize)]
 struct Printed<'a> {
     #[serde(flatten)]

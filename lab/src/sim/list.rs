@@ -61,7 +61,7 @@ pub fn list(json: bool) -> Result<(), String> {
         &[("figure", Align::Left), ("simulations", Align::Right), ("title", Align::Left)],
         list.figures.into_iter().map(|one| vec![one.figure, one.simulations.to_string(), one.title]).collect(),
     )?;
-    // The first sentence: the rest is for who opens the file.
+    // The first sentence: the rest is for readers of the file.
     let first = |summary: String| summary.split_inclusive(". ").next().unwrap_or_default().trim_end().to_string();
     let named = |list: Vec<Listed>| list.into_iter().map(|one| vec![one.name, first(one.summary)]).collect();
     rows(&[("scenario", Align::Left), ("what", Align::Left)], named(list.scenarios))?;
@@ -93,7 +93,7 @@ fn gather() -> Result<List, String> {
             threads_per_core: machine.threads_per_core,
         }
     };
-    let drives = mqfq_blk::device::nvme::PRESETS.iter();
+    let drives = mqfq_blk::device::model::presets::ALL.iter();
     Ok(List {
         figures: embedded::FIGURES.iter().map(figure).collect::<Result<_, String>>()?,
         scenarios: embedded::SCENARIOS.iter().map(scenario).collect(),

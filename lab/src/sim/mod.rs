@@ -1,7 +1,7 @@
 //! `mqfq-lab sim`: figures and scenarios through the simulator.
 //!
-//! The simulator is one function of a scenario. What is here brings the rest: files, threads, clocks, tables. Many
-//! scenarios are run at once, each on one thread; how many at once changes the time that it takes and nothing else.
+//! The simulator is one function of a scenario. This module adds files, threads, clocks and tables. Many scenarios are
+//! run at once, each on one thread; how many at once changes the time that it takes and nothing else.
 
 mod figure;
 mod html;
@@ -113,7 +113,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The same, or what stands for a number that does not exist.
+/// A number as text, or the mark for a number that does not exist.
 fn maybe(value: Option<f64>) -> String {
     value.map_or("-".into(), number)
 }

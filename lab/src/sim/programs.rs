@@ -1,4 +1,4 @@
-//! `mqfq-lab sim run` of a scenario of programs: who got how much of the cores, what came of it, and who ran where.
+//! `mqfq-lab sim run` of a scenario of programs: each program's part of the cores, its work, and where it ran.
 
 use super::run::{Host, RunOptions};
 use mqfq_report::print_line;
@@ -10,7 +10,7 @@ use mqfq_sim::figure::draw_run;
 use serde::Serialize;
 use std::time::Instant;
 
-/// What was simulated: the same for the same scenario, whatever the machine.
+/// The simulated part of the output: equal for equal scenarios on any machine.
 #[derive(Serialize)]
 struct Simulated<'a> {
     scenario: &'a str,
@@ -77,7 +77,7 @@ pub fn run(options: &RunOptions, as_json: bool, file: &str, text: &str, scenario
     Ok(())
 }
 
-/// Each program with nobody else.
+/// Each program simulated alone.
 fn alone(scenario: &Scenario, together: &Outcome) -> Result<Vec<Alone>, String> {
     let one = |index: usize| {
         let alone = cpu::run(&scenario.alone(index))?.programs.swap_remove(0);

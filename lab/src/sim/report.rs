@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What to simulate.
+/// Options of `sim report`.
 #[derive(clap::Args, Debug)]
 pub struct ReportOptions {
     /// The page.

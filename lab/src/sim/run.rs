@@ -1,4 +1,4 @@
-//! `mqfq-lab sim run`: one scenario, who got what, and what it cost.
+//! `mqfq-lab sim run`: one scenario, each tenant's part, and the simulation's cost.
 
 use mqfq_report::print_line;
 use mqfq_report::table::{Align, Table};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What to simulate.
+/// Options of `sim run`.
 #[derive(clap::Args, Debug)]
 pub struct RunOptions {
     /// A name that `sim list` tells, or the path of a scenario's TOML file.
@@ -24,12 +24,12 @@ pub struct RunOptions {
     /// Simulate each tenant or program alone as well, for its slowdown.
     #[arg(long)]
     pub alone: bool,
-    /// Of a scenario of programs: another scheduler than the scenario's.
+    /// For a scenario of programs: another scheduler than the scenario's.
     #[arg(long, value_name = "KIND")]
     pub scheduler: Option<String>,
 }
 
-/// What was simulated: the same for the same scenario, whatever the machine.
+/// The simulated part of the output: equal for equal scenarios on any machine.
 #[derive(Serialize)]
 struct Simulated {
     scenario: String,
@@ -51,14 +51,14 @@ struct Alone {
     slowdown: Option<f64>,
 }
 
-/// What the simulation cost this machine, and so different each time.
+/// Cost of the simulation on this machine, which differs each time.
 #[derive(Serialize)]
 pub(super) struct Host {
-    /// Of the scenario alone, without the runs of single tenants.
+    /// Wall time of the scenario, without the runs of single tenants.
     wall_s: f64,
     events_per_wall_s: f64,
     wall_s_per_virtual_s: f64,
-    /// Of the whole process so far.
+    /// Peak memory of the whole process so far.
     peak_memory_bytes: Option<u64>,
 }
 
@@ -143,7 +143,7 @@ fn run_tenants(options: &RunOptions, as_json: bool, file: &str, text: &str, scen
     Ok(())
 }
 
-/// Each tenant with nobody else. A scenario may share its trace within a thread only, so each thread reads its own.
+/// Each tenant simulated alone. A scenario may share its trace within a thread only, so each thread reads its own.
 fn alone(file: &str, text: &str, scenario: &Scenario, together: &Outcome) -> Result<Vec<Alone>, String> {
     let one = |index: usize| {
         let scenario = Scenario::parse(file, text).map_err(|error| error.to_string())?;
@@ -158,7 +158,7 @@ fn alone(file: &str, text: &str, scenario: &Scenario, together: &Outcome) -> Res
     (0..scenario.tenants.len()).into_par_iter().with_max_len(1).map(one).collect()
 }
 
-/// Who got what, drawn.
+/// The outcome as a picture.
 fn picture(file: &str, text: &str, simulated: &Simulated) -> Result<String, String> {
     let Simulated { scenario, policy, workers, machine, outcome, .. } = simulated;
     let title = format!("{scenario} under {policy}, {workers} workers of {machine}");

@@ -1,4 +1,4 @@
-//! What of the commands needs no simulation.
+//! Tests of the commands that need no simulation.
 
 use super::*;
 use mqfq_sim::figure::{ClaimRow, PanelRow, Row, Rows, X};

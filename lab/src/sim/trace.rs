@@ -1,4 +1,4 @@
-//! `mqfq-lab sim trace`: who ran where on a real kernel under `scx_pmqfq`?
+//! `mqfq-lab sim trace`: where did each program run on a real kernel under `scx_pmqfq`?
 //!
 //! Source: the events that `scx_pmqfq --trace` records ([`scx_pmqfq::trace`]), drawn by the simulator's timeline.
 
@@ -10,10 +10,10 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What to draw.
+/// Options of `sim trace`.
 #[derive(clap::Args, Debug)]
 pub struct TraceOptions {
-    /// What `scx_pmqfq --trace` has written.
+    /// File that `scx_pmqfq --trace` has written.
     pub trace: PathBuf,
     /// The SVG to write.
     #[arg(long, value_name = "FILE")]
@@ -32,7 +32,7 @@ pub struct TraceOptions {
 /// Draws a trace and says which share each program had in the picture.
 ///
 /// # Errors
-/// One sentence: the file is no trace, or it has nothing in that window.
+/// One sentence: the file is not a trace, or it has nothing in that window.
 pub fn trace(options: &TraceOptions, as_json: bool) -> Result<(), String> {
     let path = options.trace.display();
     let bytes = std::fs::read(&options.trace).map_err(|error| format!("{path}: {}", plain(&error)))?;
@@ -59,7 +59,7 @@ pub fn trace(options: &TraceOptions, as_json: bool) -> Result<(), String> {
     rows.iter().try_for_each(|(name, share)| print_line(format!("{name}: {:.1}% of the cores", share * 100.0)))
 }
 
-/// CPU time of each program in the window, the most first, and who ran where: programs and threads by that order.
+/// CPU time of each program in the window, the most first, and the stretches of their threads, numbered in that order.
 fn stretches(events: &[Event], window_ns: (u64, u64)) -> (Vec<u64>, Vec<Stretch>) {
     let mut begun: BTreeMap<u16, Event> = BTreeMap::new();
     let mut found: Vec<(u32, Stretch)> = Vec::new();

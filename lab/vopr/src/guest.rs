@@ -1,22 +1,23 @@
-//! A guest with a disk over vhost-user: its memory and rings, the messages of its front-end, and what it is told.
+//! A guest with a disk over vhost-user: its memory and rings, the messages of its front-end, and the answers.
 //!
 //! ```text
 //!   memory   descriptors at 0, available ring at 20 KiB, used ring at 32 KiB
 //!            request i at 64 KiB + i * 32 KiB: header at 0, status at 16, data or range at 4 KiB
 //! ```
 //!
-//! Memory and the area of requests in flight outlive each server: who is killed leaves heads behind, which the next
-//! server ends, each once (I15).
+//! Memory and the area of requests in flight outlive each server: a killed server leaves heads behind, which the next
+//! server ends, each once (I10).
 
 use crate::nbd::{Counts, Want};
 use crate::net::{self, SharedPipe};
 use crate::oracle::{Oracle, SECTOR_BYTES};
+use crate::talk::{Answer, Talk, payload};
+use crate::world::now_ns;
 use mqfq_blk::foreign::ForeignMemory;
+use mqfq_blk::random::Random;
 use mqfq_front::vhost_user_blk::wire::{
-    DESCRIPTOR_NEXT, DESCRIPTOR_WRITE, FLAG_NEED_REPLY, HEADER_BYTES, Header, Message, USED_NO_NOTIFY, feature,
-    message, protocol, request, status,
+    DESCRIPTOR_NEXT, DESCRIPTOR_WRITE, Message, USED_NO_NOTIFY, feature, protocol, request, status,
 };
-use mqfq_nvme::random::Random;
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 use std::cell::RefCell;
@@ -47,16 +48,7 @@ struct UnderWay {
     want: Want,
     values: Vec<u64>,
     asked_at: u64,
-}
-
-/// What a message brings back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
-    Nothing,
-    /// 0: it was done.
-    Ack,
-    /// Something of its own.
-    Own,
+    asked_at_ns: u64,
 }
 
 /// One guest.
@@ -71,17 +63,17 @@ pub struct Guest {
     seen: u16,
     slots: Vec<Option<UnderWay>>,
     wants: VecDeque<Want>,
-    pipe: Option<SharedPipe>,
-    /// Messages to come: number, payload, descriptors, answer.
-    talk: VecDeque<(Message, Vec<u8>, Vec<OwnedFd>, Answer)>,
-    awaited: Option<(Message, Answer)>,
-    received: Vec<u8>,
+    talk: Talk,
     is_ready: bool,
     random: Random,
+    /// It knows no flush, so what it changes is stable when it ends.
+    is_writethrough: bool,
     /// Errors are answers that may come.
     pub may_fail: bool,
-    /// What it counted.
+    /// Counts of its requests.
     pub counts: Counts,
+    /// Longest time of a request since this was last set, ns.
+    pub longest_ns: u64,
 }
 
 impl std::fmt::Display for Guest {
@@ -107,20 +99,19 @@ impl Guest {
             seen: 0,
             slots: (0..SLOTS).map(|_| None).collect(),
             wants: VecDeque::new(),
-            pipe: None,
-            talk: VecDeque::new(),
-            awaited: None,
-            received: Vec::new(),
+            talk: Talk::default(),
             is_ready: false,
             random: Random::new(seed),
+            is_writethrough: Random::new(!seed).chance(32768),
             may_fail: false,
             counts: Counts::default(),
+            longest_ns: 0,
         }
     }
 
-    /// It has no server.
+    /// Whether it has no server.
     pub fn is_away(&self) -> bool {
-        self.pipe.is_none()
+        self.talk.is_away()
     }
 
     /// Requests under way.
@@ -128,7 +119,7 @@ impl Guest {
         self.slots.iter().flatten().count()
     }
 
-    /// It has its queue, and has asked for all that is wanted.
+    /// Whether it has its queue and has asked for all its wants.
     pub fn is_idle(&self) -> bool {
         self.is_ready && self.wants.is_empty()
     }
@@ -147,6 +138,12 @@ impl Guest {
         }
     }
 
+    /// Reads of 4 KiB, one beside the other, and no writes.
+    pub fn want_reads(&mut self, count: usize) {
+        let sectors = self.oracle.borrow().sectors();
+        self.wants.extend((0..count).map(|number| Want::Read(number * 8 % sectors, 8)));
+    }
+
     /// Reads all of its disk.
     pub fn want_all(&mut self) {
         let sectors = self.oracle.borrow().sectors();
@@ -155,67 +152,51 @@ impl Guest {
 
     /// Its front-end goes away, in the middle of everything.
     pub fn leave(&mut self) {
-        if let Some(pipe) = self.pipe.take() {
-            pipe.borrow_mut().is_left = true;
-        }
+        self.talk.leave();
         self.lost();
     }
 
     /// There is no server any more.
     pub fn lost(&mut self) {
-        (self.pipe, self.is_ready, self.awaited) = (None, false, None);
-        self.talk.clear();
-        self.received.clear();
+        (self.talk, self.is_ready) = (Talk::default(), false);
     }
 
     /// Its front-end connects: all messages up to a queue that runs.
     pub fn plug(&mut self, pipe: SharedPipe) {
         self.lost();
-        self.pipe = Some(pipe);
-        let say = |talk: &mut VecDeque<_>, message, words: &[u64], answer| {
-            let payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            talk.push_back((message, payload, Vec::new(), answer));
-        };
-        let with = |talk: &mut VecDeque<_>, message, words: &[u64], file: &OwnedFd| {
-            let payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            talk.push_back((message, payload, vec![file.try_clone().expect("a descriptor")], Answer::Ack));
-        };
-        let features = feature::PROTOCOL_FEATURES | feature::VERSION_1 | feature::BLK_FLUSH;
-        let features = features | feature::BLK_DISCARD | feature::BLK_WRITE_ZEROES;
-        let protocols = protocol::MQ | protocol::REPLY_ACK | protocol::INFLIGHT_SHMFD;
+        self.talk = Talk::new(pipe);
         let talk = &mut self.talk;
-        say(talk, Message::SetOwner, &[], Answer::Nothing);
-        say(talk, Message::GetFeatures, &[], Answer::Own);
-        say(talk, Message::GetProtocolFeatures, &[], Answer::Own);
-        say(talk, Message::SetProtocolFeatures, &[protocols], Answer::Nothing);
-        say(talk, Message::SetFeatures, &[features], Answer::Ack);
-        with(talk, Message::SetMemTable, &[1, BASE, MEMORY_BYTES as u64, USER, 0], &self.file);
+        let features = feature::PROTOCOL_FEATURES | feature::VERSION_1;
+        let features = features | feature::BLK_DISCARD | feature::BLK_WRITE_ZEROES;
+        let features = features | if self.is_writethrough { 0 } else { feature::BLK_FLUSH };
+        let protocols = protocol::MQ | protocol::REPLY_ACK | protocol::INFLIGHT_SHMFD;
+        talk.say(Message::SetOwner, Vec::new(), &[], Answer::Nothing);
+        talk.say(Message::GetFeatures, Vec::new(), &[], Answer::Own);
+        talk.say(Message::GetProtocolFeatures, Vec::new(), &[], Answer::Own);
+        talk.say(Message::SetProtocolFeatures, payload(&[protocols]), &[], Answer::Nothing);
+        talk.say(Message::SetFeatures, payload(&[features]), &[], Answer::Ack);
+        let table = [1, BASE, MEMORY_BYTES as u64, USER, 0];
+        talk.say(Message::SetMemTable, payload(&table), &[&self.file], Answer::Ack);
+        let queues = u64::from(QUEUE_SIZE) << 16 | 1;
         match &self.inflight {
             Some((file, about)) => {
-                let mut payload = about.to_vec();
-                payload.extend([1u16, QUEUE_SIZE].iter().flat_map(|half| half.to_ne_bytes()));
-                payload.extend([0; 4]);
-                let file = vec![file.try_clone().expect("a descriptor")];
-                talk.push_back((Message::SetInflightFd, payload, file, Answer::Ack));
+                let payload = [&about[..], &queues.to_ne_bytes()].concat();
+                talk.say(Message::SetInflightFd, payload, &[file], Answer::Ack);
             }
-            None => {
-                let mut payload = vec![0; 16];
-                payload.extend([1u16, QUEUE_SIZE].iter().flat_map(|half| half.to_ne_bytes()));
-                payload.extend([0; 4]);
-                talk.push_back((Message::GetInflightFd, payload, Vec::new(), Answer::Own));
-            }
+            None => talk.say(Message::GetInflightFd, payload(&[0, 0, queues]), &[], Answer::Own),
         }
         let event = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
         let (kick, call) = (event(), event());
         // Acquire: pairs with the Release of the server that showed the last end.
         let used = self.memory.atomic_u16(USED_AT + 2).expect("inside").load(Ordering::Acquire);
-        say(talk, Message::SetVringNum, &[u64::from(QUEUE_SIZE) << 32], Answer::Ack);
-        say(talk, Message::SetVringBase, &[u64::from(used) << 32], Answer::Ack);
-        let addresses = [0, USER, USER + USED_AT as u64, USER + AVAIL_AT as u64, 0];
-        say(talk, Message::SetVringAddr, &addresses, Answer::Ack);
-        with(talk, Message::SetVringCall, &[0], &call);
-        with(talk, Message::SetVringKick, &[0], &kick);
-        say(talk, Message::SetVringEnable, &[1 << 32], Answer::Ack);
+        let mut ask =
+            |message, words: &[u64], files: &[&OwnedFd]| talk.say(message, payload(words), files, Answer::Ack);
+        ask(Message::SetVringNum, &[u64::from(QUEUE_SIZE) << 32], &[]);
+        ask(Message::SetVringBase, &[u64::from(used) << 32], &[]);
+        ask(Message::SetVringAddr, &[0, USER, USER + USED_AT as u64, USER + AVAIL_AT as u64, 0], &[]);
+        ask(Message::SetVringCall, &[0], &[&call]);
+        ask(Message::SetVringKick, &[0], &[&kick]);
+        ask(Message::SetVringEnable, &[1 << 32], &[]);
         self.kick = Some(kick);
         self.counts.sessions += 1;
     }
@@ -223,62 +204,29 @@ impl Guest {
     /// Looks at what came and what ended, and asks for more. True: something happened.
     pub fn turn(&mut self) -> bool {
         let mut has_moved = self.ended();
-        let Some(pipe) = self.pipe.clone() else { return has_moved };
-        let (bytes, descriptors, is_over) = {
-            let mut pipe = pipe.borrow_mut();
-            let descriptors = std::mem::take(&mut pipe.descriptors_to_client);
-            (std::mem::take(&mut pipe.to_client), descriptors, pipe.is_shut)
-        };
-        has_moved |= !bytes.is_empty();
-        self.received.extend(bytes);
-        if is_over {
+        if self.is_away() {
+            return has_moved;
+        }
+        let (name, inflight) = (&self.name, &mut self.inflight);
+        let talked = self.talk.turn(|message, payload, files| match message {
+            Message::GetInflightFd => {
+                let file = files.first().expect("the area comes with its file").try_clone().expect("a descriptor");
+                *inflight = Some((file, payload[..16].try_into().expect("16 bytes")));
+            }
+            Message::GetFeatures | Message::GetProtocolFeatures => {}
+            _ => assert!(payload.iter().all(|byte| *byte == 0), "guest {name}: {message:?} was refused"),
+        });
+        let Some(has_talked) = talked else {
             self.lost();
             return true;
-        }
-        while self.hear(&descriptors) || self.speak() {
-            has_moved = true;
+        };
+        has_moved |= has_talked;
+        if !self.is_ready && self.talk.is_over() {
+            self.is_ready = true;
+            // Requests may have been offered while there was no server.
+            self.ring();
         }
         has_moved | (self.is_ready && self.ask())
-    }
-
-    fn hear(&mut self, descriptors: &[OwnedFd]) -> bool {
-        let Some((message, answer)) = self.awaited else { return false };
-        let Some(header) = Header::read(&self.received) else { return false };
-        let length = HEADER_BYTES + header.size as usize;
-        if self.received.len() < length {
-            return false;
-        }
-        let payload: Vec<u8> = self.received.drain(..length).skip(HEADER_BYTES).collect();
-        assert_eq!(header.request, message as u32, "{self}: an answer to another message");
-        if answer == Answer::Ack {
-            assert!(payload.iter().all(|byte| *byte == 0), "{self}: {message:?} was refused");
-        }
-        if message == Message::GetInflightFd {
-            let file = descriptors.first().expect("the area comes with its file").try_clone().expect("a descriptor");
-            self.inflight = Some((file, payload[..16].try_into().expect("16 bytes")));
-        }
-        self.awaited = None;
-        true
-    }
-
-    fn speak(&mut self) -> bool {
-        if self.awaited.is_some() || self.is_ready {
-            return false;
-        }
-        let Some((number, payload, descriptors, answer)) = self.talk.pop_front() else {
-            self.is_ready = true;
-            // What was offered while there was no server.
-            self.ring();
-            return false;
-        };
-        let flags = if answer == Answer::Ack { FLAG_NEED_REPLY } else { 0 };
-        if let Some(pipe) = &self.pipe {
-            let mut pipe = pipe.borrow_mut();
-            pipe.to_server.extend(message(number as u32, flags, &payload));
-            pipe.descriptors.extend(descriptors);
-        }
-        self.awaited = (answer != Answer::Nothing).then_some((number, answer));
-        true
     }
 
     fn ring(&self) {
@@ -348,6 +296,7 @@ impl Guest {
                 length = data.len();
                 (if is_trim { request::DISCARD } else { request::WRITE_ZEROES }, 0)
             }
+            Want::Flush if self.is_writethrough => return,
             Want::Flush => (request::FLUSH, 0),
         };
         let header = [&kind.to_le_bytes()[..], &[0; 4], &(sector as u64).to_le_bytes(), &[0xff]].concat();
@@ -364,7 +313,7 @@ impl Guest {
         self.descriptor(last, at + 16, 1, DESCRIPTOR_WRITE);
         self.write(AVAIL_AT + 4 + usize::from(self.offered % QUEUE_SIZE) * 2, &head.to_le_bytes());
         self.offered = self.offered.wrapping_add(1);
-        self.slots[usize::from(slot)] = Some(UnderWay { want, values, asked_at });
+        self.slots[usize::from(slot)] = Some(UnderWay { want, values, asked_at, asked_at_ns: now_ns() });
     }
 
     /// Takes what has ended. True: something had.
@@ -379,7 +328,7 @@ impl Guest {
             let slot = head / 3;
             let under_way = self.slots.get_mut(usize::from(slot)).and_then(Option::take);
             let under_way =
-                under_way.unwrap_or_else(|| panic!("exactly once (I15): head {head} of {self} ended twice"));
+                under_way.unwrap_or_else(|| panic!("exactly once (I10): head {head} of {self} ended twice"));
             self.end(slot, under_way);
             has_moved = true;
         }
@@ -387,7 +336,8 @@ impl Guest {
     }
 
     fn end(&mut self, slot: u16, under_way: UnderWay) {
-        let UnderWay { want, values, asked_at } = under_way;
+        let UnderWay { want, values, asked_at, asked_at_ns } = under_way;
+        self.longest_ns = self.longest_ns.max(now_ns() - asked_at_ns);
         let mut told = [0];
         self.read(slot_at(slot) + 16, &mut told);
         let is_good = told[0] == status::OK;
@@ -402,7 +352,7 @@ impl Guest {
         let judged = match want {
             Want::Read(from, count) => oracle.read_ends(from, count, is_good.then_some(&bytes[..])),
             Want::Write(from, ..) | Want::Zero(from, ..) => {
-                oracle.write_ends(from, &values, is_good, false);
+                oracle.write_ends(from, &values, is_good, self.is_writethrough);
                 Ok(())
             }
             Want::Flush => {
@@ -413,7 +363,7 @@ impl Guest {
             }
         };
         judged.unwrap_or_else(|what| panic!("guest {}: {what}", self.name));
-        // What follows is another order of slots, as a guest's driver has it.
+        // Later requests use slots in another order, as a guest's driver does.
         let other = self.random.below(u64::from(SLOTS)) as usize;
         if self.slots[other].is_none() && self.wants.len() > 1 {
             self.wants.rotate_left(1);

@@ -1,4 +1,4 @@
-//! What a worker's loop runs on here: virtual time, sockets in memory, real eventfds.
+//! Host of a worker's loop here: virtual time, sockets in memory, real eventfds.
 //!
 //! A sleep returns at once and says when it would have ended; the world (`world.rs`) steps the worker again then, or
 //! when it is kicked, or when something that it asked for can be done.
@@ -19,7 +19,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// What a client asked for and has not heard of.
+/// Operation that a client asked for and that has not ended.
 enum Asked {
     Receive {
         pipe: Option<SharedPipe>,

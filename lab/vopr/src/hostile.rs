@@ -1,13 +1,13 @@
-//! Clients that mean harm: what they say is half right, and they read nothing.
+//! Clients that mean harm: their messages are half right, and they read nothing.
 //!
 //! Their tenant's export lies between those of others, so bytes that leave it are noticed where they do not belong.
 
 use crate::net::SharedPipe;
 use crate::server::EXPORT_BYTES;
+use mqfq_blk::random::Random;
 use mqfq_front::nbd::wire::{OPTION_MAGIC, REQUEST_MAGIC, handshake, option};
-use mqfq_nvme::random::Random;
 
-/// One of them. What it has to say it says at once.
+/// A hostile client, which sends all its bytes at once.
 pub struct Hostile {
     pipe: SharedPipe,
     random: Random,
@@ -65,7 +65,7 @@ impl Hostile {
         }
     }
 
-    /// It goes away.
+    /// Disconnects the client.
     pub fn leave(&mut self) {
         self.pipe.borrow_mut().is_left = true;
     }

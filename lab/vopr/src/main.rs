@@ -1,6 +1,6 @@
 //! `cargo xtask vopr`: runs seeds until one fails, and then says what is enough for that.
 
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use mqfq_vopr::run::{Failure, Outcome, run};
 use mqfq_vopr::script::Script;
 use mqfq_vopr::shrink::shrink;
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // What a run says, the runs of looking for a shorter script say over and over.
+    // Panics print nothing: the runs that look for a shorter script would repeat the message.
     std::panic::set_hook(Box::new(|_| ()));
     let length = options.steps.unwrap_or(60);
     if let Some(path) = &options.script {

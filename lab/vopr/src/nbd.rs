@@ -5,11 +5,11 @@
 
 use crate::net::SharedPipe;
 use crate::oracle::{Oracle, SECTOR_BYTES};
+use mqfq_blk::random::Random;
 use mqfq_front::nbd::wire::{
     CHUNK_HEADER_BYTES, CHUNK_MAGIC, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC,
     SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, chunk, handshake, option, option_reply, request,
 };
-use mqfq_nvme::random::Random;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ mod command {
     pub const WRITE_ZEROES: u16 = 6;
 }
 
-/// What a client does.
+/// Request that a client is to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
     /// Reads sectors: from, count.
@@ -80,7 +80,7 @@ struct UnderWay {
     want: Want,
     values: Vec<u64>,
     asked_at: u64,
-    /// Of a read, as chunks come.
+    /// Bytes of a read, as chunks come.
     bytes: Vec<u8>,
     error: u32,
 }
@@ -94,10 +94,10 @@ enum Phase {
     Ready,
 }
 
-/// How it speaks.
+/// Manners of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// With structured replies.
+    /// It asks for structured replies.
     pub structured: bool,
     /// Requests under way at once.
     pub depth: usize,
@@ -151,7 +151,7 @@ pub struct NbdClient {
     export: String,
     /// Errors are answers that may come.
     pub may_fail: bool,
-    /// What it counted.
+    /// Counts of its requests.
     pub counts: Counts,
 }
 
@@ -191,12 +191,12 @@ impl NbdClient {
         self.oracle = oracle.clone();
     }
 
-    /// It has no connection.
+    /// Whether it has no connection.
     pub fn is_away(&self) -> bool {
         self.phase == Phase::Away
     }
 
-    /// It has an export.
+    /// Whether it has an export.
     pub fn is_served(&self) -> bool {
         self.phase == Phase::Ready
     }
@@ -240,6 +240,22 @@ impl NbdClient {
                     next += count;
                 }
             }
+        }
+    }
+
+    /// More to ask for, all of it with FUA. Half of the time a write of all that it may write comes first, of which
+    /// pieces are left for long.
+    pub fn want_stable(&mut self, count: u64, random: &mut Random) {
+        let (sectors, (low, high)) = (self.oracle.borrow().sectors(), self.region);
+        if random.chance(32768) {
+            self.wants.push_back(Want::Write(low, high - low, true));
+        }
+        for _ in 0..count {
+            self.wants.push_back(match Want::draw(random, self.region, sectors) {
+                Want::Write(from, count, _) => Want::Write(from, count, true),
+                Want::Zero(from, count, is_trim, _) => Want::Zero(from, count, is_trim, true),
+                want => want,
+            });
         }
     }
 

@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-/// What a socket that nobody reads from takes, bytes.
+/// Bytes that an unread socket takes.
 pub const SOCKET_BYTES: usize = 256 << 10;
 
 /// One connection, as both ends see it.
@@ -31,7 +31,7 @@ pub struct Pipe {
     pub descriptors: Vec<OwnedFd>,
     /// Sent by the server, not yet read.
     pub to_client: Vec<u8>,
-    /// That came with it.
+    /// Descriptors that came with it.
     pub descriptors_to_client: Vec<OwnedFd>,
     /// The client has gone.
     pub is_left: bool,
@@ -49,7 +49,7 @@ pub type SharedPipe = Rc<RefCell<Pipe>>;
 pub struct Net {
     /// And the other end, to which the kernel tells when no descriptor of the socket is left.
     pipes: HashMap<u64, (SharedPipe, OwnedFd)>,
-    /// By the path of the listening socket: connections that nobody has accepted.
+    /// By the path of the listening socket: connections that were not accepted yet.
     waiting: HashMap<PathBuf, VecDeque<OwnedFd>>,
     /// Connections in `waiting`.
     waiting_count: usize,
@@ -104,7 +104,7 @@ pub fn rings() -> u64 {
 
 /// Where a socket listens.
 pub fn path_of(listener: RawFd) -> Option<PathBuf> {
-    // SAFETY: whoever asks holds the descriptor, for the duration of the call at least.
+    // SAFETY: the caller holds the descriptor, for the duration of the call at least.
     let borrowed = unsafe { BorrowedFd::borrow_raw(listener) };
     let address = SocketAddrUnix::try_from(rustix::net::getsockname(borrowed).ok()?).ok()?;
     Some(PathBuf::from(OsStr::from_bytes(address.path_bytes()?)))
@@ -116,9 +116,9 @@ pub fn scratch() -> PathBuf {
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// What a descriptor is, whatever its number.
+/// Inode of a descriptor, which identifies it whatever its number.
 pub fn identity(descriptor: RawFd) -> u64 {
-    // SAFETY: whoever asks holds the descriptor, for the duration of the call at least.
+    // SAFETY: the caller holds the descriptor, for the duration of the call at least.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     fstat(borrowed).map_or(0, |about| about.st_ino)
 }
@@ -129,8 +129,8 @@ impl Net {
         self.connect_by(listener, piece_bytes, None)
     }
 
-    /// The same by a process of this user and group, if there is one and this process is root's: SO_PEERCRED names who
-    /// has made the sockets.
+    /// As [`Net::connect`], by a process of this user and group, if given and this process is root's: SO_PEERCRED names
+    /// the process that made the sockets.
     pub fn connect_by(&mut self, listener: PathBuf, piece_bytes: usize, whose: Option<(u32, u32)>) -> SharedPipe {
         let pair = || UnixStream::pair().expect("a socket for a client");
         let (ours, theirs) = match whose.filter(|_| user::is_root()) {

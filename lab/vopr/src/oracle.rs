@@ -1,4 +1,4 @@
-//! What each sector of each tenant may hold: the judge of every byte that a read brings.
+//! Values that each sector of each tenant may hold: the judge of every byte that a read brings.
 //!
 //! Each sector that is written gets a value of its own, with its tenant and its number in it, so a read tells whose
 //! bytes it brought and of which write.
@@ -38,14 +38,14 @@ struct Written {
 }
 
 impl Written {
-    /// What was there before anything.
+    /// The value before any write.
     const ZERO: Written = Written { value: 0, asked_at: 0, told_at: 0 };
 }
 
 #[derive(Clone, Debug)]
 struct Sector {
     now: Vec<u64>,
-    /// What the device holds, if it is known.
+    /// Value on the device, if it is known.
     last: Option<u64>,
     cut: Vec<Written>,
     is_writing: bool,
@@ -73,7 +73,7 @@ impl Default for Sector {
     }
 }
 
-/// What one tenant's export may hold.
+/// Values that one tenant's export may hold.
 pub struct Oracle {
     tenant: u8,
     sectors: Vec<Sector>,
@@ -82,13 +82,13 @@ pub struct Oracle {
     clock: u64,
     /// Sectors that a flush may settle.
     unsettled: Vec<u32>,
-    /// Sectors with a write that nobody waits for, and which may come at any time.
+    /// Sectors with a write for which no client waits, and which may come at any time.
     ghosts: Vec<u32>,
-    /// Sectors that the export has, and since when.
+    /// Sectors of the export, and the time since which it has them.
     limit: (usize, u64),
-    /// Since when it has been shorter than before.
+    /// Time of its last shrink.
     shrunk_at: u64,
-    /// Since when it may not be written to.
+    /// Time since which it may not be written to.
     read_only_since: Option<u64>,
 }
 
@@ -158,7 +158,7 @@ impl Oracle {
         }
     }
 
-    /// These sectors were to be erased, and nobody knows how far that came.
+    /// These sectors were to be erased, and it is not known how far that came.
     pub fn doubt(&mut self, from: usize, count: usize) {
         self.sectors[from..from + count].iter_mut().for_each(|sector| sector.is_doubtful = true);
     }
@@ -168,7 +168,7 @@ impl Oracle {
         self.limit.0
     }
 
-    /// What is asked for from now on changes nothing, or may.
+    /// Requests from now on may not change anything, or may again.
     pub fn read_only(&mut self, read_only: bool) {
         let now = self.tick();
         self.read_only_since = read_only.then_some(now);
@@ -322,7 +322,7 @@ impl Oracle {
         Err(format!("sector {at} of tenant {tenant} holds {value:#x}, which is none of {:x?}", sector.now))
     }
 
-    /// Those who asked have no answer to come any more. A write may still be carried out: see [`Oracle::rest`].
+    /// The client gets no answer any more. A write may still be carried out: see [`Oracle::rest`].
     pub fn forsaken(&mut self, from: usize, count: usize, is_write: bool) {
         for at in from..from + count {
             if is_write {
@@ -348,7 +348,7 @@ impl Oracle {
             if let Some(written) = sector.cut.last().filter(|_| sector.is_writing) {
                 sector.is_cut |= may_lose(at, &bytes_of(written.value));
             }
-            // What a read under way has seen it may still bring.
+            // A read under way may still bring the values that it has seen.
             if sector.readers == 0 {
                 sector.now.clear();
             }

@@ -2,15 +2,16 @@
 //!
 //! | invariant | how it is looked at |
 //! |---|---|
-//! | I10 each request ends once | a reply names a request under way (`nbd.rs`, `guest.rs`); nothing is left in a server that is asked for nothing (`Server::assert_idle`); nobody waits for ever (`Run::settle`) |
-//! | I11 nobody reads or writes another's bytes | each sector's value names its tenant, its write and its place (`oracle.rs`); no request that came after a resize ends well beyond it |
+//! | I10 each request ends once | a reply names a request under way (`nbd.rs`, `guest.rs`); nothing is left in a server that is asked for nothing (`Server::assert_idle`); no client waits for ever (`Run::settle`) |
+//! | I11 no tenant reads or writes another's bytes | each sector's value names its tenant, its write and its place (`oracle.rs`); no request that came after a resize ends well beyond it |
 //! | I12 a change is made whole or not at all | policy and weights after each change (`server.rs`) |
-//! | I14 bounded | requests staged and in flight, payload memory, after each step (`Server::assert_bounds`); payload memory of a server without requests |
-//! | I15 exactly once through restarts | a guest's area in flight: `guest.rs` |
+//! | I14 a foreign fault is local | requests staged and in flight, payload memory, after each step (`Server::assert_bounds`); payload memory of a server without requests; what hostile guests get hold of (`hostile_guest.rs`) |
+//! | I10 through restarts | a guest's area in flight: `guest.rs` |
 //! | flush and FUA | what a power cut may leave (`oracle.rs`) |
 
 use crate::guest::Guest;
 use crate::hostile::Hostile;
+use crate::hostile_guest::{Files, Harm, HostileGuest};
 use crate::managed::Run as Managed;
 use crate::nbd::{Counts, Manners, NbdClient};
 use crate::net::SharedPipe;
@@ -18,7 +19,7 @@ use crate::oracle::Oracle;
 use crate::script::{CLIENTS_EACH, Config, MANAGED, Script, Step};
 use crate::server::{self, SECTORS, Server, Site};
 use crate::world::{self, World};
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -27,13 +28,13 @@ use std::rc::Rc;
 /// time after which a connection looks whether its client got on (`stall-s`), of which the last reply can be the start.
 const SETTLE_NS: u64 = 60_000_000_000 + 60_000_000_000;
 
-/// Of each read of [`crate::nbd::NbdClient::want_all`].
+/// Size of each read of [`crate::nbd::NbdClient::want_all`].
 const CHECK_SECTORS: usize = 16;
 
-/// What a run did.
+/// Outcome of a run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Outcome {
-    /// Of all clients.
+    /// Sum over all clients.
     pub counts: Counts,
     /// Steps of workers.
     pub turns: u64,
@@ -70,6 +71,7 @@ struct Clients {
     nbd: Vec<NbdClient>,
     guests: Vec<Guest>,
     hostile: Vec<Hostile>,
+    hostile_guests: Vec<HostileGuest>,
 }
 
 impl Clients {
@@ -79,6 +81,8 @@ impl Clients {
         self.guests.iter_mut().for_each(|guest| has_moved |= guest.turn());
         self.hostile.iter_mut().for_each(|hostile| has_moved |= hostile.turn());
         self.hostile.retain(|hostile| !hostile.is_over());
+        self.hostile_guests.iter_mut().for_each(|guest| has_moved |= guest.turn());
+        self.hostile_guests.retain(|guest| !guest.is_over());
         has_moved
     }
 
@@ -94,8 +98,10 @@ struct Run {
     site: Rc<Site>,
     server: Option<Server>,
     clients: Rc<RefCell<Clients>>,
-    /// By tenant: of NBD's, then of guests (the hostile one has none between them).
+    /// Oracles by tenant: NBD's, then guests' (the hostile tenant between them has none).
     oracles: Vec<Rc<RefCell<Oracle>>>,
+    /// Files of hostile guests, once there was one.
+    files: Option<Rc<Files>>,
     outcome: Outcome,
 }
 
@@ -168,7 +174,7 @@ impl Run {
         let clients = Rc::new(RefCell::new(clients));
         let told = clients.clone();
         world.serve(Box::new(move || told.borrow_mut().turn()));
-        Run { config, world, site, server: Some(server), clients, oracles, outcome: Outcome::default() }
+        Run { config, world, site, server: Some(server), clients, oracles, files: None, outcome: Outcome::default() }
     }
 
     fn server(&mut self) -> &mut Server {
@@ -191,6 +197,10 @@ impl Run {
             "io" => {
                 self.clients.borrow_mut().nbd[client].want(second, &mut Random::new(third));
                 // A moment, so that it begins.
+                world::run(1_000);
+            }
+            "stable" => {
+                self.clients.borrow_mut().nbd[client].want_stable(second, &mut Random::new(third));
                 world::run(1_000);
             }
             "guest" if guests > 0 => self.plug(first as usize % guests),
@@ -277,6 +287,9 @@ impl Run {
     }
 
     fn invade(&mut self, seed: u64, kind: u64) {
+        if kind > 2 {
+            return self.invade_as_guests(seed, if kind == 3 { Harm::Looks } else { Harm::Lies });
+        }
         let tenant = self.config.count("tenants");
         let at = if kind == 2 && self.config.count("guests") > 0 { tenant + 1 } else { tenant };
         let pipe = self.pipe(at, 1 << 20);
@@ -284,12 +297,36 @@ impl Run {
         world::run(20_000);
     }
 
-    /// Lets everything end that can. Nobody waits after that.
+    /// A crowd of front-ends that only look, or one that has a guest. Every fourth leaves soon.
+    fn invade_as_guests(&mut self, seed: u64, harm: Harm) {
+        let looks = harm == Harm::Looks;
+        let files = self.files.get_or_insert_with(Files::new).clone();
+        if !looks {
+            // One front-end at a time has the disk.
+            self.clients.borrow_mut().hostile_guests.iter_mut().for_each(HostileGuest::leave);
+            world::run(100_000);
+        }
+        let path = self.server().hostile_path();
+        for number in 0..if looks { 8 + seed % 17 } else { 1 } {
+            let pipe = self.world.net.borrow_mut().connect(path.clone(), 1 << 20);
+            let guest = HostileGuest::new(pipe, &files, seed ^ number << 32, harm);
+            self.clients.borrow_mut().hostile_guests.push(guest);
+        }
+        world::run(2_000_000);
+        // The kernel tells the clients of sockets that were shut down.
+        self.world.net.borrow().hang_up();
+        world::run(100_000);
+        files.assert_bounded();
+        if seed.is_multiple_of(4) {
+            self.clients.borrow_mut().hostile_guests.iter_mut().for_each(HostileGuest::leave);
+        }
+    }
+
+    /// Lets all requests end that can; no client waits after that.
     fn settle(&mut self) {
         let is_over = world::settle(SETTLE_NS);
         assert!(is_over, "nobody is silent after {SETTLE_NS} ns");
-        // What a drive has lost keeps the requests that want its place; a command that was lost without a timeout is
-        // the drive's fault.
+        // A lost command keeps the requests that want its place; where it has no timeout, that is the drive's fault.
         let is_stuck = self.site.device.forgotten() > 0;
         for client in &self.clients.borrow().nbd {
             let left = client.under_way();
@@ -309,26 +346,32 @@ impl Run {
         self.outcome_is_idle();
     }
 
-    /// What clients had asked for and left is over.
+    /// Requests that clients left behind are over.
     fn rest(&self) {
         self.oracles.iter().for_each(|oracle| oracle.borrow_mut().rest());
     }
 
     fn outcome_is_idle(&mut self) {
-        let has_hostile = !self.clients.borrow().hostile.is_empty();
+        let has_hostile = {
+            let clients = self.clients.borrow();
+            !clients.hostile.is_empty() || clients.hostile_guests.iter().any(HostileGuest::may_hold)
+        };
         let server = self.server();
         server.assert_idle();
         let held = server.held_bytes();
-        // What a hostile client has half said may be held until it goes.
+        // A hostile client's incomplete request may be held until it goes.
         assert!(has_hostile || held == 0, "{held} bytes of payload are held and nobody asks for anything (I14)");
     }
 
-    /// Everybody reads everything.
+    /// Every client reads everything.
     fn check(&mut self) {
         let [tenants, clients] = [self.config.count("tenants"), self.clients.borrow().nbd.len()];
         self.clients.borrow_mut().hostile.iter_mut().for_each(Hostile::leave);
+        self.clients.borrow_mut().hostile_guests.iter_mut().for_each(HostileGuest::leave);
         (0..tenants).for_each(|tenant| self.server().set_cap(tenant, None));
         self.settle();
+        self.world.net.borrow_mut().forget();
+        self.files.iter().for_each(|files| files.assert_back());
         let good = |run: &Run, tenant: usize| run.clients.borrow().nbd[tenant * CLIENTS_EACH].counts.good;
         let before: Vec<u64> = (0..tenants).map(|tenant| good(self, tenant)).collect();
         for client in (0..clients).step_by(CLIENTS_EACH) {
@@ -407,5 +450,76 @@ impl Run {
             server.kill();
         }
         Outcome { counts, turns: self.world.steps(), now_ns: world::now_ns(), ..self.outcome }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqfq_blk::PolicyKind;
+
+    const CONFIG: &str = "config seed 1 workers 2 policy 0 depth 8 tenants 1 guests 0 split 0 sq 0 cache 0 \
+                          reorder 0 error 0 torn 0 stall 0 lose 0 slow 0 abort 3 staged 64 memory 67108864";
+
+    #[test]
+    fn hostile_guests_come_as_far_as_the_bounds_that_are_looked_at() {
+        let mut run = Run::new(&Script::parse(CONFIG).unwrap());
+        run.invade_as_guests(17 + 16, Harm::Looks);
+        let copies = |run: &Run| run.files.as_ref().map(|files| files.copies());
+        assert_eq!(copies(&run), Some(8 * 2 * 16), "24 looked, and 8 of them have a place");
+        run.check();
+        assert_eq!(copies(&run), Some(0));
+        let mapped_bytes = (1..20).map(|seed| {
+            run.invade_as_guests(seed * 4 + 1, Harm::Lies);
+            run.clients.borrow().hostile_guests.last().and_then(HostileGuest::mapped_bytes)
+        });
+        let mapped_bytes: Vec<u64> = mapped_bytes.flatten().collect();
+        assert!(mapped_bytes.len() > 10, "{} of 19 have offered requests", mapped_bytes.len());
+        assert!(mapped_bytes.iter().any(|bytes| *bytes > 1 << 40), "{mapped_bytes:?}");
+        run.check();
+    }
+
+    #[test]
+    fn guests_that_break_their_rings_cost_their_neighbours_neither_shares_nor_requests() {
+        let config = CONFIG.replace("policy 0", "policy 6").replace("guests 0", "guests 2");
+        let mut run = Run::new(&Script::parse(&config).unwrap());
+        assert_eq!(run.server().policy(), PolicyKind::Mqfq);
+        for guest in 0..2 {
+            run.server().set_weight(2 + guest, [100, 300][guest]);
+            run.plug(guest);
+            run.clients.borrow_mut().guests[guest].want_reads(1 << 20);
+        }
+        const ROUND_NS: u64 = 3_000_000;
+        // Ends of each, and its longest wait.
+        let mut part = |rounds: u64, harm: bool| {
+            run.clients.borrow_mut().guests.iter_mut().for_each(|guest| {
+                (guest.counts, guest.longest_ns) = Default::default();
+            });
+            let start_ns = world::now_ns();
+            for round in 1..=rounds {
+                if harm {
+                    run.invade_as_guests(round * 4 + 1, Harm::Breaks);
+                    let has_broken = run.clients.borrow().hostile_guests.iter().any(HostileGuest::may_hold);
+                    assert!(has_broken, "round {round}: its guest did nothing");
+                }
+                while world::now_ns() < start_ns + round * ROUND_NS {
+                    // For nothing.
+                    run.clients.borrow().hostile_guests.iter().for_each(HostileGuest::kick);
+                    world::run(10_000);
+                }
+            }
+            let clients = run.clients.borrow();
+            [0, 1].map(|guest: usize| (clients.guests[guest].counts.good, clients.guests[guest].longest_ns))
+        };
+        part(2, false);
+        let (alone, beside) = (part(16, false), part(16, true));
+        let said = format!("alone {alone:?}, beside them {beside:?}");
+        for [(one, _), (three, _)] in [alone, beside] {
+            let ratio = three as f64 / one as f64;
+            assert!(one > 1000 && (2.9..3.1).contains(&ratio), "{ratio:.3}: {said}");
+        }
+        for ((had, wait_ns), (had_beside, wait_beside_ns)) in alone.into_iter().zip(beside) {
+            assert!(had_beside * 16 >= had * 15 && wait_beside_ns < 2 * wait_ns, "{said}");
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! What happens in a run: a config, and steps one after another, as text that can be kept, cut and run again.
+//! The script of a run: a config, and steps one after another, as text that can be kept, cut and run again.
 //!
-//! A step names clients and tenants by number and means the same whatever came before it (who is away cannot leave; to
-//! leave is then nothing), so that any part of a script is a script. All that is left to chance in a step is drawn from
-//! a seed that stands in it; the drives' faults, and whose turn it is, from the config's.
+//! A step names clients and tenants by number and means the same whatever came before it (a client that is away cannot
+//! leave; the step then does nothing), so that any part of a script is a script. A step's random numbers are drawn from
+//! a seed in the step; the drives' faults, and the order of turns, from the config's.
 //!
 //! ```text
 //!   config seed 7 workers 2 policy mqfq depth 8 tenants 3 ...
@@ -13,16 +13,16 @@
 //! ```
 
 use mqfq_blk::PolicyKind;
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use std::fmt::Write;
 
 /// Clients of each tenant.
 pub const CLIENTS_EACH: usize = 2;
 
-/// What the server and its drives are.
+/// Config of the server and its drives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// By name, all numbers.
+    /// Values by name, all numbers.
     values: Vec<(&'static str, u64)>,
 }
 
@@ -34,7 +34,6 @@ const KEYS: &[(&str, u64)] = &[
     ("depth", 64),
     ("tenants", 8),
     ("guests", 4),
-    ("merge", 2),
     ("split", 1 << 20),
     ("sq", 1),
     ("cache", 1),
@@ -57,12 +56,12 @@ pub const MANAGED: &str = "managed";
 /// The key of the time that a worker's turn takes, ns. The longer, the more has come when the next begins.
 pub const TURN_NS: &str = "turn-ns";
 
-/// What a config has that does not say it.
+/// Defaults of keys that a config may leave out.
 const DEFAULTS: &[(&str, u64)] = &[(TURN_NS, 200), (MANAGED, 0)];
 
 /// The policies that need no class queues, in the registry's order.
 pub fn policies() -> Vec<PolicyKind> {
-    PolicyKind::ALL.into_iter().filter(|kind| !kind.is_direct()).collect()
+    mqfq_policies::ALL.into_iter().filter(|kind| !kind.is_direct()).collect()
 }
 
 impl Config {
@@ -74,7 +73,7 @@ impl Config {
         self.values.iter().find(|(key, _)| *key == name).unwrap_or_else(|| panic!("no key {name}")).1
     }
 
-    /// The same as a size or a count.
+    /// The value of a key, as a size or a count.
     pub fn count(&self, name: &str) -> usize {
         self.get(name) as usize
     }
@@ -103,7 +102,6 @@ impl Config {
             ("depth", 1 << below(6)),
             ("tenants", 1 + below(4)),
             ("guests", below(3)),
-            ("merge", below(3)),
             ("split", if below(2) == 0 { 0 } else { 4096 << below(4) }),
             ("sq", u64::from(below(4) == 0)),
             ("cache", u64::from(below(4) > 0)),
@@ -154,6 +152,7 @@ const STEPS: &[(&str, usize)] = &[
     ("connect", 1),
     ("leave", 2),
     ("io", 3),
+    ("stable", 3),
     ("run", 1),
     ("settle", 0),
     ("check", 0),
@@ -174,6 +173,7 @@ const STEPS: &[(&str, usize)] = &[
     ("drive", 3),
     ("unplug", 1),
     ("propose", 2),
+    ("silence", 2),
 ];
 
 /// One step: its name, and its numbers.
@@ -181,7 +181,7 @@ const STEPS: &[(&str, usize)] = &[
 pub struct Step {
     /// As in the text.
     pub name: &'static str,
-    /// Those that the name has.
+    /// The step's numbers.
     pub numbers: [u64; 3],
 }
 
@@ -206,9 +206,9 @@ impl Step {
 /// A config and what happens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Script {
-    /// What the server is at the start.
+    /// The server at the start.
     pub config: Config,
-    /// What happens to it.
+    /// Steps, in their order.
     pub steps: Vec<Step>,
 }
 
@@ -235,7 +235,7 @@ impl Script {
                 58..60 => add("settle", &[]),
                 60..64 => add("connect", &[random.below(clients)]),
                 64..66 => add("leave", &[random.below(clients), random.below(2)]),
-                66..68 => add("hostile", &[random.next_u64() >> 32, random.below(3)]),
+                66..68 => add("hostile", &[random.next_u64() >> 32, random.below(5)]),
                 68..70 => add("check", &[]),
                 70..75 => add("policy", &[random.below(policies().len() as u64), 1 << random.below(6)]),
                 75..79 => add("weight", &[random.below(tenants), 1 + random.below(1000)]),
@@ -281,11 +281,18 @@ impl Script {
         (0..guests).for_each(|guest| add("guest", &[guest]));
         for _ in 0..cuts {
             (0..clients).for_each(|client| add("connect", &[client]));
-            (0..clients).for_each(|client| add("io", &[client, 1 + random.below(20), random.next_u64() >> 32]));
+            // In one of three another server ends what this one was asked for.
+            let travels = random.below(3) == 0;
+            let asks = if travels { "stable" } else { "io" };
+            (0..clients).for_each(|client| add(asks, &[client, 1 + random.below(20), random.next_u64() >> 32]));
             (0..guests).for_each(|guest| add("drive", &[guest, 1 + random.below(20), random.next_u64() >> 32]));
+            if travels {
+                add("run", &[random.below(100_000)]);
+                add("upgrade", &[]);
+            }
             add("run", &[random.below(600_000)]);
             add(if random.chance(49152) { "power" } else { "cut" }, &[]);
-            if random.chance(16384) {
+            if travels || random.chance(16384) {
                 add("check", &[]);
             }
         }
@@ -319,6 +326,7 @@ impl Script {
                 50..58 => (0..6).for_each(|client| add("connect", &[client])),
                 58..60 => add("check", &[]),
                 60 => add("leave", &[random.below(6), random.below(2)]),
+                61 if random.chance(32768) => add("silence", &[random.below(2), random.next_u64() >> 32]),
                 61 => add("stall", &[random.below(3_000_000)]),
                 62 => add("power", &[]),
                 63 => add("kill", &[]),
@@ -339,7 +347,7 @@ impl Script {
             let words: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
             let failed = |why: String| format!("line {}: {why}", number + 1);
             match words.split_first() {
-                // What is printed above a script.
+                // Lines that are printed above a script.
                 None | Some((&("seed" | "FAILED"), _)) => {}
                 Some((&"config", rest)) => config = Some(Config::parse(rest).map_err(failed)?),
                 Some((name, rest)) => {

@@ -14,7 +14,7 @@ use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping};
-use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::{QueueLayout, Spread};
 use mqfq_blk::request::Status;
 use mqfq_blk::slots::Slot;
@@ -24,11 +24,13 @@ use mqfq_blk::state;
 use mqfq_blk::worker::Desk;
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions, Weight};
 use mqfq_front::FRONT_ENDS;
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
-use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener, Travelled, drain_export};
+use mqfq_front::export::{BlockSizes, Export, ExportId, ExportState, ExportTable, TenantId};
+use mqfq_front::front_end::{ExportAddress, HandedOver, ListenOptions, Listener, drain_export};
 use mqfq_front::memory::{MemoryLimits, ServerMemory};
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +48,7 @@ const DEVICE: usize = 0;
 /// Commands on each hardware queue.
 const QUEUE_DEPTH: u16 = 32;
 
-/// What a flow may stage on a worker, bytes.
+/// Most bytes that a flow may stage on a worker.
 const STAGED_BYTES: u64 = 1 << 20;
 
 /// Payload memory of all connections, bytes.
@@ -55,24 +57,25 @@ const SERVER_BYTES: u64 = 64 << 20;
 /// How long a change waits for requests, in virtual time: beyond every stall and timeout of a drive here.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What outlives every server: the drive, and where sockets are.
+/// Things that outlive every server: the drive, and the folder of sockets.
 pub struct Site {
-    /// What it is made of.
+    /// Config of the run.
     pub config: Config,
     /// The drive.
     pub device: Arc<FaultDevice>,
     folder: PathBuf,
+    _locked: [File; 2],
     world: Rc<World>,
 }
 
 /// A socket where clients come.
 struct Socket {
     table: Arc<ExportTable>,
-    /// Of its listener.
+    /// Number of its listener.
     number: u64,
 }
 
-/// What a socket's clients are made by, and those that came with it.
+/// Listener that makes a socket's clients, and the clients that came with it.
 type Listening = (Box<dyn Listener>, Vec<MakeClient>);
 
 /// A server that runs.
@@ -86,7 +89,7 @@ pub struct Server {
     sizes: Vec<u64>,
     weights: Vec<Weight>,
     caps: Vec<Arc<Cap>>,
-    /// NBD's, then one for each guest.
+    /// NBD's, then one for each guest, then one for hostile guests.
     sockets: Vec<Socket>,
     memory: Arc<ServerMemory>,
     /// The largest D since nothing was under way.
@@ -101,9 +104,10 @@ impl Site {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = net::scratch().join(format!("mqfq-vopr-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
+        let locked = lock_up(&folder);
         let inner = MemoryDevice::new(tenants(config) as u64 * EXPORT_BYTES);
         let device = Arc::new(FaultDevice::new(Arc::new(inner), plan(config)));
-        Rc::new(Site { config: config.clone(), device, folder, world })
+        Rc::new(Site { config: config.clone(), device, folder, _locked: locked, world })
     }
 
     /// The drive has stored these bytes in a tenant's sector, and a power cut may lose them.
@@ -127,10 +131,25 @@ impl Site {
     }
 }
 
+/// Takes the locks that another user can hold at the sockets: one on the folder, and one on a file of its own that has
+/// the name of the server's lock file.
+fn lock_up(folder: &Path) -> [File; 2] {
+    let name = format!(".mqfq-{}.lock", folder.metadata().expect("a folder for sockets").uid());
+    let others = File::create(folder.join(name)).expect("a folder for sockets");
+    let locked = [File::open(folder).expect("a folder"), others];
+    locked.iter().for_each(|file| file.lock().expect("a lock"));
+    locked
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The number of the last socket.
+fn hostile_socket(config: &Config) -> usize {
+    config.count("guests") + 1
 }
 
 /// Tenants with an export: those of NBD, a hostile one, and guests.
@@ -203,11 +222,11 @@ impl Server {
             // Connections have a place when their listener has one.
             mine.sort_by_key(|client| !client.is_listener);
             let mut mine = mine.into_iter();
-            let travelled = |client: PackedClient| Travelled { packed: client.packed, version: state::VERSION };
+            let handed_over = |client: PackedClient| HandedOver { packed: client.packed, version: state::VERSION };
             let listener = mine.next().filter(|client| client.is_listener).ok_or("its listener did not come")?;
             let address = site.address(socket);
-            let listener = address.address().adopt(travelled(listener), table, &site.listen_options())?;
-            let connections = mine.map(|client| listener.adopt(travelled(client))).collect::<Result<_, _>>()?;
+            let listener = address.address().adopt(handed_over(listener), table, &site.listen_options())?;
+            let connections = mine.map(|client| listener.adopt(handed_over(client))).collect::<Result<_, _>>()?;
             Ok((listener, connections))
         });
         let new = match made {
@@ -237,7 +256,7 @@ impl Server {
         let present = like.map_or_else(|| vec![true; count], |server| server.present.clone());
         let sizes = like.map_or_else(|| vec![EXPORT_BYTES; count], |server| server.sizes.clone());
         let weights = like.map_or_else(|| vec![Weight::DEFAULT; count], |server| server.weights.clone());
-        // An engine starts with flows in all places; who has none has nobody to ask for it.
+        // An engine starts with flows in all places; a tenant without an export has no client that uses its own.
         let flows = (0..count).map(|tenant| flow(config, tenant, weights[tenant])).collect();
         let options = like.map_or_else(
             || policy(Config::policy(config.get("policy")), config.get("depth") as u32),
@@ -274,13 +293,13 @@ impl Server {
         server.exports = (0..count).map(|tenant| server.export(tenant)).collect();
         if let Some(like) = like {
             for (export, before) in server.exports.iter_mut().zip(&like.exports) {
-                // What `ctl save` writes is what the next process reads.
+                // The next process reads what `ctl save` writes.
                 export.size_bytes = before.size_now_bytes();
                 export.read_only = before.is_read_only();
             }
         }
         let mut listening = Vec::new();
-        for socket in 0..=config.count("guests") {
+        for socket in 0..=hostile_socket(config) {
             let table = Arc::new(ExportTable::new(server.exports_of(socket))?);
             let (listener, connections) = listen(socket, table.clone())?;
             server.sockets.push(Socket { table, number: listener.number() });
@@ -304,7 +323,7 @@ impl Server {
             device: DeviceIndex(DEVICE as u16),
             flow: FlowId(tenant as u32),
             tenant: TenantId(slot),
-            door: Door::default(),
+            state: ExportState::default(),
             offset_bytes: tenant as u64 * EXPORT_BYTES,
             size_bytes: EXPORT_BYTES,
             read_only: false,
@@ -314,9 +333,14 @@ impl Server {
         }
     }
 
-    /// The exports of a socket: all of NBD's there are, or a guest's.
+    /// The exports of a socket: all of NBD's there are, or a guest's. The hostile tenant has its own at two.
     fn exports_of(&self, socket: usize) -> Vec<Export> {
-        let here = |(tenant, _): &(usize, &Export)| self.present[*tenant] && self.socket_of(*tenant) == socket;
+        let config = &self.site.config;
+        let is_here = |tenant: usize| match socket {
+            _ if socket == hostile_socket(config) => tenant == config.count("tenants"),
+            _ => self.socket_of(tenant) == socket,
+        };
+        let here = |(tenant, _): &(usize, &Export)| self.present[*tenant] && is_here(*tenant);
         self.exports.iter().enumerate().filter(here).map(|(_, export)| export.clone()).collect()
     }
 
@@ -331,6 +355,12 @@ impl Server {
         site.world.net.borrow_mut().end_all();
         drop(site.world.dismiss());
         drop(self);
+    }
+
+    /// Its policy.
+    #[cfg(test)]
+    pub fn policy(&self) -> PolicyKind {
+        self.engine.policy(DEVICE).kind
     }
 
     /// Another policy, or the same with another depth. The policy that it has then.
@@ -365,7 +395,7 @@ impl Server {
     pub fn resize(&mut self, tenant: usize, bytes: u64) -> bool {
         let export = &self.exports[tenant];
         self.sizes[tenant] = EXPORT_BYTES;
-        export.door.resize(bytes);
+        export.state.resize(bytes);
         let beyond = Remains::Bytes(export.offset_bytes + bytes, export.offset_bytes + EXPORT_BYTES);
         let is_over = self.engine.await_end(DEVICE, beyond, PATIENCE).is_ok();
         if is_over {
@@ -374,10 +404,10 @@ impl Server {
         is_over
     }
 
-    /// It may be written to, or not; when this returns every request that was taken before has ended.
+    /// Makes an export read-only or writable; when this returns every request that was taken before has ended.
     pub fn set_read_only(&self, tenant: usize, read_only: bool) -> bool {
         let export = &self.exports[tenant];
-        export.door.set_read_only(read_only);
+        export.state.set_read_only(read_only);
         self.engine.await_end(DEVICE, Remains::Flow(export.flow), PATIENCE).is_ok()
     }
 
@@ -392,7 +422,7 @@ impl Server {
         drain_export(&self.engine, &self.exports[tenant], Duration::from_millis(1));
         self.offer(tenant);
         if self.set_flows().is_err() {
-            // Its place stays its own, and nobody asks for it.
+            // It keeps its place, for which no client asks.
             self.present[tenant] = true;
             self.exports[tenant] = self.export(tenant);
             self.sizes[tenant] = EXPORT_BYTES;
@@ -400,7 +430,7 @@ impl Server {
         }
     }
 
-    /// It comes back, with the bytes that it had.
+    /// Adds an export again, with the bytes that it had.
     pub fn add(&mut self, tenant: usize) {
         if std::mem::replace(&mut self.present[tenant], true) {
             return;
@@ -415,8 +445,9 @@ impl Server {
     }
 
     fn offer(&self, tenant: usize) {
-        let socket = self.socket_of(tenant);
-        self.sockets[socket].table.replace(self.exports_of(socket)).expect("exports that were right before");
+        let export = &self.exports[tenant];
+        let change = (export.name.as_str(), self.present[tenant].then(|| export.clone()));
+        self.sockets[self.socket_of(tenant)].table.change([change]).expect("an export that was right before");
     }
 
     fn set_flows(&self) -> Result<(), String> {
@@ -433,12 +464,17 @@ impl Server {
         self.site.path(self.socket_of(tenant))
     }
 
+    /// Where hostile guests connect.
+    pub fn hostile_path(&self) -> PathBuf {
+        self.site.path(hostile_socket(&self.site.config))
+    }
+
     /// This tenant has an export now.
     pub fn has(&self, tenant: usize) -> bool {
         self.present[tenant]
     }
 
-    /// Nothing is under way anywhere, and nothing is held: the state that a server is in when nobody asks for anything.
+    /// Nothing is under way or held: the state of a server without requests.
     ///
     /// # Panics
     /// If not, with the invariant.
@@ -518,13 +554,13 @@ impl Server {
         }
     }
 
-    /// Payload memory that nobody should hold when nobody asks for anything, bytes.
+    /// Held payload memory, bytes; 0 in a server without requests.
     pub fn held_bytes(&self) -> u64 {
         self.exports.iter().map(|export| export.memory.held_bytes()).sum()
     }
 }
 
-/// What is done to requests.
+/// Treatment of requests besides scheduling.
 fn path(config: &Config) -> PathOptions {
     let split = match config.get("split") {
         0 => Split::Off,
@@ -532,7 +568,7 @@ fn path(config: &Config) -> PathOptions {
     };
     // A drive that loses commands is given up by its timeout; nothing else ends them.
     let timeout_ns = if config.get("lose") > 0 { 20_000_000 } else { 0 };
-    PathOptions { merge: Merge::ALL[config.count("merge")], split, timeout_ns, ..PathOptions::TIMELESS }
+    PathOptions { split, timeout_ns, ..PathOptions::TIMELESS }
 }
 
 fn flow(config: &Config, tenant: usize, weight: Weight) -> FlowOptions {

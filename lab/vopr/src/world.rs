@@ -1,19 +1,19 @@
 //! Time, and whose turn it is: the one thread on which workers and clients take steps.
 //!
 //! Which of the workers that have something to do goes next is the seed's choice, so a seed is one order of events.
-//! Whoever waits for an answer of a worker (the engine, when something changes) has the world go on: see
+//! A caller that waits for an answer of a worker (the engine, when something changes) has the world go on: see
 //! [`mqfq_blk::steps`].
 
 use crate::host::VirtualHost;
 use crate::net::{self, Net};
 use crate::script::{Config, TURN_NS};
+use mqfq_blk::random::Random;
 use mqfq_blk::steps::Steps;
 use mqfq_blk::worker::Worker;
-use mqfq_nvme::random::Random;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Steps without any progress in time after which a world counts as one that spins.
+/// Steps without any progress in time after which a world counts as spinning.
 const SPINS_MAX: u32 = 200_000;
 
 thread_local! {
@@ -31,12 +31,12 @@ pub fn pass(ns: u64) {
     NOW_NS.set(NOW_NS.get() + ns);
 }
 
-/// Who steps the workers of the engine on this thread.
+/// Steps for the workers of the engine on this thread.
 pub const STEPS: Steps = Steps { now_ns, go_on };
 
 type Seat = Option<Box<Worker<VirtualHost>>>;
 
-/// What the server's workers and its clients share.
+/// Sockets, time and steps, which the server's workers and its clients share.
 pub struct World {
     /// Sockets.
     pub net: RefCell<Net>,
@@ -45,7 +45,7 @@ pub struct World {
     /// Called between steps: clients read what came, and say more.
     clients: RefCell<Option<Box<dyn FnMut() -> bool>>>,
     steps: Cell<u64>,
-    /// What a turn of a worker takes, ns, so that what is asked for later is later.
+    /// Time of a worker's turn, ns, so that later requests have a later time.
     pub turn_ns: u64,
 }
 
@@ -70,7 +70,7 @@ impl World {
         *self.workers.borrow_mut() = workers.into_iter().map(|worker| Some(Box::new(worker))).collect();
     }
 
-    /// The workers, who are no longer the world's.
+    /// The workers, which are no longer the world's.
     pub fn dismiss(&self) -> Vec<Worker<VirtualHost>> {
         std::mem::take(&mut *self.workers.borrow_mut()).into_iter().flatten().map(|worker| *worker).collect()
     }
@@ -91,7 +91,7 @@ impl World {
         self.steps.get()
     }
 
-    /// Whoever can be told goes on.
+    /// Lets the clients read new messages and go on.
     fn tell_clients(&self) -> bool {
         let Some(mut clients) = self.clients.borrow_mut().take() else { return false };
         let has_moved = clients();

@@ -8,10 +8,13 @@ use mqfq_vopr::script::Script;
 /// Steps of each script.
 const STEPS: usize = 40;
 
+/// Seeds in each of which the power is cut a dozen times.
+const SEEDS_OF_CUTS: u64 = 16;
+
 #[test]
 fn what_clients_were_promised_holds_in_every_run_of_fixed_seeds() {
     let (mut requests, mut kills, mut cuts, mut upgrades, mut changes) = (0, 0, 0, 0, 0);
-    for seed in 1..=24 {
+    for seed in 1..=36 {
         let outcome = match run(&Script::draw(seed, STEPS)) {
             Ok(outcome) => outcome,
             Err(failure) => {
@@ -29,6 +32,16 @@ fn what_clients_were_promised_holds_in_every_run_of_fixed_seeds() {
     assert!(kills > 10 && cuts > 5 && upgrades > 3 && changes > 40, "{kills} {cuts} {upgrades} {changes}");
 }
 
+#[test]
+fn what_was_asked_for_with_fua_is_there_after_an_upgrade_and_a_power_cut() {
+    let (mut upgrades, mut cuts) = (0, 0);
+    for seed in 1..=SEEDS_OF_CUTS {
+        let outcome = run(&Script::draw_power(seed, 12)).unwrap_or_else(|failure| panic!("seed {seed}: {failure:?}"));
+        (upgrades, cuts) = (upgrades + outcome.upgrades, cuts + outcome.cuts);
+    }
+    assert!(upgrades > SEEDS_OF_CUTS && cuts == 12 * SEEDS_OF_CUTS, "{upgrades} upgrades, {cuts} power cuts");
+}
+
 /// Found by `cargo xtask vopr --seed 11781091308173142323`: the power is cut while the drive has one part of a write
 /// without FUA and not the next, and the one is lost. The server is told nothing, so the write ends well; the judge had
 /// it as told, and as covered by the next flush.
@@ -43,7 +56,7 @@ fn a_cut_that_goes_through_the_parts_of_a_write_is_judged_by_what_the_drive_had_
 
 /// Found in a minute of new seeds: a tenant with room for two requests, and more of them given back.
 const UPGRADE_WITHOUT_ROOM: &str = "\
-config seed 6539650698632823388 workers 1 policy 3 depth 1 tenants 4 guests 0 merge 1 split 8192 sq 0 cache 1 \
+config seed 6539650698632823388 workers 1 policy 3 depth 1 tenants 4 guests 0 split 8192 sq 0 cache 1 \
 reorder 3 error 0 torn 0 stall 0 lose 0 slow 563 abort 2 staged 2 memory 131072
 connect 2
 io 2 5 2565397061

@@ -1,4 +1,4 @@
-//! The same text by `prometheus-client`, which formats each line of each metric anew: slow, and right by its own tests.
+//! Metrics text by `prometheus-client`, which formats each line of each metric anew: slow, and right by its own tests.
 
 use super::*;
 use crate::history::ratio;

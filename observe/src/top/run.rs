@@ -1,4 +1,4 @@
-//! What waits for what: a thread reads snapshots, the terminal says which keys were pressed, and each of both draws.
+//! Loop of `mqfq top`: a thread reads snapshots, the terminal reports keys, and each of both causes a redraw.
 
 use crate::live::Snapshot;
 use crate::top::draw::draw;
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Between two snapshots of a recording.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What `mqfq top` shows.
+/// Options of `mqfq top`.
 #[derive(Clone, Debug)]
 pub struct TopOptions {
     /// The server.
@@ -37,7 +37,7 @@ type Source = Receiver<Result<Snapshot, String>>;
 /// # Errors
 /// One sentence: no server, no terminal, or a file that cannot be read or written.
 pub fn top(options: &TopOptions) -> Result<(), String> {
-    // Whoever cannot be asked is told before the screen is taken.
+    // A server that cannot be asked is reported before the screen is taken.
     if options.replay.is_none() {
         options.client.ask(Ask::new(Method::GET, "/v1/status"))?.good().map_err(|problem| problem.detail)?;
     }
@@ -142,7 +142,7 @@ fn set_weight(client: &Client, tenant: &str, weight: u16) -> Result<(), String> 
     reply.good().map(drop).map_err(|problem| problem.detail)
 }
 
-/// Those of a recording, one a second.
+/// Snapshots of a recording, one a second.
 fn replayed(path: &Path) -> Result<Source, String> {
     let all = read(path)?;
     let (sender, snapshots) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! What is shown, and what does a key do?
+//! Contents of the screen, and the effect of each key.
 
 use crate::live::{DeviceLive, Snapshot, TenantLive};
 use std::collections::{HashMap, VecDeque};
@@ -41,7 +41,7 @@ impl Sort {
     }
 }
 
-/// What fills the screen.
+/// Contents of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Screen {
     /// The tenants of the chosen device; its exports, where those have weights.
@@ -50,18 +50,18 @@ pub enum Screen {
     Devices,
 }
 
-/// What is being typed.
+/// Input under way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
     /// Nothing.
     None,
     /// A part of a name.
     Filter(String),
-    /// A weight for a tenant: who was selected when it began, whoever is by now.
+    /// A weight for the tenant that was selected when the input began.
     Weight {
         /// Its name.
         tenant: String,
-        /// What was typed.
+        /// Text typed so far.
         text: String,
     },
 }
@@ -85,34 +85,34 @@ pub enum Key {
     Backspace,
 }
 
-/// What is to be done outside of the view.
+/// Work to be done outside of the view.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Leave.
     Quit,
     /// Give a tenant another weight.
     SetWeight {
-        /// Of the tenant.
+        /// Name of the tenant.
         tenant: String,
         /// 1 to 10000.
         weight: u16,
     },
 }
 
-/// All that a screen is made of.
+/// Data of a screen.
 #[derive(Debug)]
 pub struct View {
     /// The latest.
     pub snapshot: Snapshot,
     /// Which of its devices, by name; it may have gone.
     device: String,
-    /// What fills the screen.
+    /// Contents of the screen.
     pub screen: Screen,
     /// How tenants are sorted.
     pub sort: Sort,
     /// Only tenants whose names have it.
     pub filter: String,
-    /// What is being typed.
+    /// Input under way.
     pub input: Input,
     /// The selected tenant, by name.
     selected: String,

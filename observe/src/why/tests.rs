@@ -93,7 +93,7 @@ fn over_share() {
     is(&case, Row::OverShare, sentence);
     let many = Case { others: others(&["a", "b", "c", "d", "e"]), ..case.clone() };
     assert!(judge(&many).1.ends_with("while a, b, c and 2 others use theirs"));
-    // What it asks for is what it gets, but for a tenth.
+    // It gets all that it asks for but a tenth.
     let little = Case { served: case.flow.served * 109 / 100, ..case.clone() };
     let sentence = "web waits 3.1 of 3.4 ms in the queue: it has its share while db and batch use theirs";
     is(&little, Row::OverShare, sentence);
@@ -191,7 +191,7 @@ fn client_depth() {
     is(&case, Row::ClientDepth, sentence);
     let near = Case { own: case.flow.served * 103 / 100, ..case.clone() };
     assert_eq!(judge(&near).0, Row::Served, "3% less than its own is as good as that");
-    assert_eq!(judge(&Case { own: 0, ..case }).0, Row::Served, "nobody waits");
+    assert_eq!(judge(&Case { own: 0, ..case }).0, Row::Served, "no request waits");
 }
 
 #[test]
@@ -361,11 +361,11 @@ fn what_is_under_way_and_what_held_workers_back_is_that_of_the_device() {
     now.devices[0].flows[0].stats.oldest_ns = Some(19 * SECOND_NS / 2);
     assert_eq!(verdict(&now, &[], &[]).1, "web has just begun: 3 requests are under way");
     let mut now = three();
-    now.devices[0].options.kind = PolicyKind::Kyber;
+    now.devices[0].options.kind = mqfq_blk::PolicyKind::None;
     let sentence = "web waits 3.0 of 3.4 ms in the queue: the policy divides nothing by weight, and batch and db were \
                     served too";
     assert_eq!(verdict(&now, &[], &[]), (Row::NoShares, sentence.into()));
-    // Of three times the weight, and workers are held back for a second in twenty.
+    // One tenant has three times the weight, and workers are held back for a second in twenty.
     let mut now = three();
     now.devices[0].flows[0].weight = mqfq_blk::Weight::new(1000).unwrap();
     now.devices[0].flows[1].stats.queued_ns_sum = 20 * SECOND_NS;
@@ -419,7 +419,7 @@ fn each_device_s_verdict_is_of_what_it_served_and_of_what_is_usual_there() {
     let told = found.iter().map(|it| (&*it.device, it.row, &*it.sentence)).collect::<Vec<_>>();
     assert_eq!(told, [("fast", Row::ClientDepth, sentence), ("other", Row::ClientDepth, sentence)]);
     let row = |found: Vec<Verdict>| found[0].row;
-    assert_eq!(row(beside(460_000, 540_000, 0, 190_000)), Row::Served, "nobody waits");
+    assert_eq!(row(beside(460_000, 540_000, 0, 190_000)), Row::Served, "no request waits");
     assert_eq!(row(beside(490_000, 510_000, 3_000_000, 190_000)), Row::Served, "2% less than its own");
     assert_eq!(row(beside(460_000, 0, 0, 390_000)), Row::Served, "not four times what is usual");
     assert_eq!(row(beside(460_000, 0, 0, 410_000)), Row::SlowDevice);

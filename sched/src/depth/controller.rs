@@ -1,7 +1,7 @@
 //! The controller: measurements, one after the other, and the search that says at which D.
 //!
-//! Answers: when is a measurement at this D over? Source: the model of issue 16; its rule for phases follows BBR's
-//! "long enough to see what was out come back".
+//! Answers: when is a measurement at this D over? The rule for phases follows BBR's "long
+//! enough to see what was out come back".
 //!
 //! # A phase
 //! After a change of D, 1.25 times what is out completes first, so that what was dispatched under the old D is gone.
@@ -17,16 +17,16 @@ use super::search::{Reason, Search, State};
 /// A phase has this many requests at least.
 const REQUESTS_MIN: u64 = 128;
 
-/// And this many times the units of a large request.
+/// A phase has this many times the units of a large request at least.
 const LARGE_MIN: u64 = 32;
 
-/// And what is out completes so many times.
+/// In a phase the units out complete so many times at least.
 const ROUNDS_MIN: u128 = 2;
 
 /// A phase is thrown away if it was silent for one part in this many.
 const SILENT_PART: u64 = 4;
 
-/// But not more often than this in a row: a device that is always so is slow, and not away.
+/// Voids in a row, at most: a device that is always silent is slow, and not away.
 const VOIDS_MAX: u32 = 3;
 
 /// See the module's text.
@@ -72,7 +72,7 @@ impl Controller {
         self.epoch
     }
 
-    /// What it does, has found and why.
+    /// Current depth and step, findings and reason.
     pub fn state(&self) -> State {
         State { depth: self.depth, step: self.sizes.step(), ..self.search.state() }
     }
@@ -152,7 +152,7 @@ mod tests {
         sample
     }
 
-    /// One that measures since 1000 ns, when 10 units were done.
+    /// A controller that measures since 1000 ns, when 10 units were done.
     fn measuring() -> Controller {
         let mut controller = Controller::new(8, 64);
         controller.step(&sample(0, 0, 0));
@@ -230,7 +230,7 @@ mod tests {
             // Each takes 1000 ns, as the first did.
             let end = Sample { silence_ns, ..sample(1000 + (units - 10) / 128 * 1000, units, units) };
             controller.step(&end);
-            // Nobody waits, so D stays and nothing has to settle.
+            // No request waits, so D stays and nothing has to settle.
             (controller.epoch(), controller.state().phases)
         };
         assert_eq!(phase(250), (2, 1), "a quarter is no more than a quarter");

@@ -20,9 +20,9 @@ pub struct Tenant {
 #[derive(Clone, Copy)]
 pub struct Drive {
     pub dies: usize,
-    /// Of a die for a unit, ns.
+    /// Time of a die for a unit, ns.
     pub unit_ns: u64,
-    /// Of the link for a command, and for each of its units, ns.
+    /// Time of the link for a command, and for each of its units, ns.
     pub link_ns: (u64, u64),
     /// When the link may begin what it could begin at a time, ns.
     pub pause: fn(u64) -> u64,
@@ -41,13 +41,13 @@ enum Event {
     Look,
 }
 
-/// What a run shows.
+/// Figures of a run.
 pub struct Run {
     /// Units completed from half of the time on.
     pub units: u64,
     /// Mean units on the device.
     pub device_units: u64,
-    /// Of those, of requests of one unit: mean time in the system, ns.
+    /// Mean time in the system of requests of one unit, ns.
     pub small_mean_ns: u64,
     /// D in force after each completion, with its time, ns; by half: the second half only.
     pub depths: Vec<(u64, u32)>,
@@ -124,7 +124,7 @@ pub fn run(drive: &Drive, tenants: &[Tenant], mut controller: Option<Controller>
             while live[tenant] < (each.depth)(now) {
                 live[tenant] += 1;
                 if waiting[tenant].is_empty() {
-                    // Whoever comes back begins where the others are.
+                    // A tenant that comes back begins where the others are.
                     let least =
                         (0..tenants.len()).filter(|&other| !waiting[other].is_empty()).map(|t| service[t]).min();
                     service[tenant] = service[tenant].max(least.unwrap_or(0));

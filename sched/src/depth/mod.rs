@@ -33,11 +33,11 @@
 //!     drift of the device or of the load falls on both alike.
 //! R3. *A gain is one in units and in requests.* Bytes per second rise when small tenants are starved; so the smaller
 //!     of the two gains counts, and a deeper queue must earn `ALPHA` of its relative depth.
-//!     While large requests go in parts these are nobody's requests: units alone count, and depth costs a quarter.
+//!     While large requests go in parts, a part is no tenant's request: units alone count, and depth costs a quarter.
 //! R4. *Nothing waits, nothing is learnt.* Unless it is time in the system that shrinks when D does: where D is so
-//!     large that nobody ever waits for a token, only smaller ones are tried, and compared by that.
-//! R5. *Phases end by completions.* A device that is silent holds D, however long and whoever waits; a phase that was a
-//!     silence for a quarter of it is thrown away.
+//!     large that no request ever waits for a token, only smaller ones are tried, and compared by that.
+//! R5. *Phases end by completions.* A device that is silent holds D, however long and whatever waits; a phase that was
+//!     a silence for a quarter of it is thrown away.
 
 mod controller;
 mod log;

@@ -15,7 +15,7 @@ pub const fn class_of(units: u32) -> usize {
     (u32::BITS - units.saturating_sub(1).leading_zeros()) as usize
 }
 
-/// What has completed of one class.
+/// Work completed in one class.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Work {
     /// Units completed.
@@ -24,19 +24,19 @@ pub struct Work {
     pub requests: u64,
 }
 
-/// What is known of a device at a moment, since some beginning. Sums may wrap.
+/// Counters of a device at a moment, since some beginning. Sums may wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sample {
     /// The moment, ns.
     pub now_ns: u64,
-    /// What has completed, by [`class_of`].
+    /// Work completed, by [`class_of`].
     pub work: [Work; CLASSES],
     /// Units on the device, summed over time, unit x ns.
     pub device_unit_ns: u64,
     /// Units of the requests completed times how long each was in the system, submission to completion, unit x ns. Over
     /// a time long enough that is units in the system summed over time.
     pub system_unit_ns: u64,
-    /// Time in which a request that fairness would let go waited for a token, ns.
+    /// Time in which a request that fairness would admit waited for a token, ns.
     pub waiting_ns: u64,
     /// Longest time without a completion since measuring last began ([`Controller::epoch`](super::Controller::epoch)),
     /// ns; up to now if the last one is that long ago.
@@ -59,7 +59,7 @@ impl Sample {
     }
 }
 
-/// What happened between two samples.
+/// Differences between two samples.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Span {
     pub elapsed_ns: u64,
@@ -86,8 +86,8 @@ impl Span {
     }
 }
 
-/// By how much a sum has grown, which may wrap. A reading takes what is out on the device to stay there; if it was back
-/// already, the next one may have less: that is nothing.
+/// Growth of a sum, which may wrap. A reading takes what is out on the device to stay there; if it was back already,
+/// the next one may have less: that is nothing.
 fn grown(from: u64, to: u64) -> u64 {
     let grown = to.wrapping_sub(from);
     if grown as i64 >= 0 { grown } else { 0 }
@@ -106,11 +106,11 @@ pub struct Phase {
     pub system_log: i32,
     /// Mean units on the device, rounded down.
     pub device_units: u64,
-    /// Part of the time in which somebody waited for a token, 65536ths.
+    /// Part of the time in which a request waited for a token, 65536ths.
     pub waiting: i32,
     /// The step of the grid ([`Sizes::step`]), units.
     pub step: u32,
-    /// Its logarithm.
+    /// Logarithm of the step.
     pub step_log: i32,
     /// Large requests went to the device in parts.
     pub is_in_parts: bool,
@@ -134,7 +134,7 @@ impl Phase {
     }
 }
 
-/// Which sizes complete, averaged over some phases: the step of the grid follows from it.
+/// Sizes that complete, averaged over some phases: the step of the grid follows from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Part of the work, 65536ths, by class.
@@ -199,7 +199,7 @@ mod tests {
         let mut sizes = Sizes::new();
         sizes.take(&Sample::default(), &to);
         assert_eq!(sizes.step(), 400u32.div_ceil(400 / 32));
-        // Of 200 it is less.
+        // With 200 units of these it is less.
         to.work[class_of(32)] = Work { units: 192, requests: 6 };
         let mut sizes = Sizes::new();
         sizes.take(&Sample::default(), &to);

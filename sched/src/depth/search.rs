@@ -1,7 +1,7 @@
 //! The search: pairs of phases, until one D is surely better than another.
 //!
-//! Answers: which D is measured next, and what is concluded? Source: the model of issue 16, of which this is the
-//! integer form with fewer phases: a phase that the last comparison ended with begins the next one.
+//! Answers: which D is measured next, and what is concluded? The page is `docs/inside/depth.md`.
+//! All is in integers, and a phase that the last comparison ended with begins the next one.
 //!
 //! # Shape
 //! ```text
@@ -19,24 +19,24 @@
 use super::log::{ONE, log2_of_millionths};
 use super::sample::Phase;
 
-/// What a deeper queue must earn: this part of its relative depth, 65536ths. 0.08: twice the depth must do 5.7% more.
+/// Part of its relative depth that a deeper queue must earn, 65536ths. 0.08: twice the depth must do 5.7% more.
 const ALPHA: i32 = 5243;
 
-/// And while large requests go in parts, a quarter of that: twice the depth must do 1.4% more. A part holds the device
-/// no longer than a small request takes by itself, so one more in front of that is little to it, and one less can be a
-/// hole in the work.
+/// As [`ALPHA`], while large requests go in parts: a quarter, so twice the depth must do 1.4% more. A part holds the
+/// device no longer than a small request takes by itself, so one more in front of that is little to it, and one less
+/// can be a hole in the work.
 const ALPHA_IN_PARTS: i32 = ALPHA / 4;
 
 /// A pair that is not deeper in fact by this earns nothing: 2%.
 const DEEPER_MIN: i32 = log2_of_millionths(1_020_201);
 
-/// And costs this: 5%.
+/// Cost of such a pair: 5%.
 const NOT_DEEPER: i32 = log2_of_millionths(1_051_271);
 
-/// Somebody waits for a token all the time, or nearly: 80% of it, 65536ths.
+/// A request waits for a token all the time, or nearly: 80% of it, 65536ths.
 const SATURATED: i32 = ONE / 5 * 4;
 
-/// At a smaller D somebody must wait for half of the time, or it was no bound; at a larger one for a fifth.
+/// At a smaller D a request must wait for half of the time, or D was no bound; at a larger one for a fifth.
 const BOUND_DOWN: i32 = ONE / 2;
 const BOUND_UP: i32 = ONE / 5;
 
@@ -73,7 +73,7 @@ const SIZE_CHANGED: i32 = log2_of_millionths(1_491_825);
 pub enum Verdict {
     /// The candidate is better.
     Better,
-    /// It is worse, or does not bind.
+    /// The candidate is worse, or does not bind.
     Worse,
     /// The difference is too small to tell.
     Unsure,
@@ -82,7 +82,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// As a word or two.
+    /// Name in a word or two.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Better => "better",
@@ -104,7 +104,7 @@ pub struct Probe {
     pub trial: u32,
     /// How it ended.
     pub verdict: Verdict,
-    /// What the candidate earned in the mean, after the price of depth, thousandths; 0 if no pair was complete.
+    /// Mean gain of the candidate, after the price of depth, thousandths; 0 if no pair was complete.
     pub gain_thousandths: i32,
     /// Pairs measured.
     pub pairs: u32,
@@ -115,7 +115,7 @@ pub struct Probe {
 pub enum Reason {
     /// Nothing was measured yet.
     Start,
-    /// Nobody waits for a token.
+    /// No request waits for a token.
     Quiet,
     /// Candidates are being tried.
     Searching,
@@ -128,7 +128,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// As half a sentence.
+    /// Reason in half a sentence.
     pub const fn text(self) -> &'static str {
         match self {
             Reason::Start => "nothing is measured yet",
@@ -140,7 +140,7 @@ impl Reason {
         }
     }
 
-    /// As one word, for programs.
+    /// Name in one word, for programs.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Start => "start",
@@ -153,7 +153,7 @@ impl Reason {
     }
 }
 
-/// What a controller does, has found and why.
+/// A controller's current depth and step, findings and reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     /// D in force, which may be a candidate's.
@@ -187,7 +187,7 @@ enum Task {
     Trial { base: Phase },
     /// Measures D again, after this at the candidate.
     Again { base: Phase, trial: Phase },
-    /// Measures D for so many phases; of those before, so many in a row were of another load.
+    /// Measures D for so many phases; of the phases before, so many in a row were of another load.
     Hold { left: u32, others: u32 },
 }
 
@@ -271,7 +271,7 @@ impl Search {
             }
             Task::Trial { base } => {
                 if phase.waiting < if self.is_up { BOUND_UP } else { BOUND_DOWN } {
-                    // Deeper than the demand; or shallower, and yet nobody waited: it did not bind.
+                    // Deeper than the demand; or shallower, and yet no request waited: it did not bind.
                     let verdict = if self.is_up { Verdict::Worse } else { Verdict::NotComparable };
                     return self.conclude(verdict, None, now_ns);
                 }
@@ -296,7 +296,7 @@ impl Search {
             return self.base;
         }
         if !is_full {
-            // Nobody waits: only less than what is in use can be tried.
+            // No request waits: only less than the depth in use can be tried.
             self.is_up = false;
         }
         self.reason = match self.reason {
@@ -432,7 +432,7 @@ impl Search {
     }
 }
 
-/// What the deeper of two phases earns over the other, 65536ths of a doubling, after the price of its depth.
+/// Gain of the deeper of two phases over the other, 65536ths of a doubling, after the price of its depth.
 fn gain(deep: &Phase, shallow: &Phase) -> i32 {
     let deeper = deep.device_log - shallow.device_log;
     if deeper < DEEPER_MIN {
@@ -440,13 +440,13 @@ fn gain(deep: &Phase, shallow: &Phase) -> i32 {
     }
     let is_in_parts = deep.is_in_parts && shallow.is_in_parts;
     let earned = if deep.waiting >= SATURATED && is_in_parts {
-        // Parts count as requests, and are nobody's; whoever is small has its turn between them.
+        // Parts count as requests, and are no tenant's; small requests have their turn between them.
         deep.units_log - shallow.units_log
     } else if deep.waiting >= SATURATED {
         // More work, whatever a command costs (R3).
         (deep.units_log - shallow.units_log).min(deep.weighed_log - shallow.weighed_log)
     } else {
-        // Nobody waits at the deeper one: the total time in the system (R4).
+        // The deeper one is not saturated: the total time in the system (R4).
         (shallow.system_log - shallow.units_log) - (deep.system_log - deep.units_log)
     };
     let alpha = if is_in_parts { ALPHA_IN_PARTS } else { ALPHA };
@@ -477,7 +477,7 @@ fn candidate(depth: u32, factor: u64, is_up: bool, step: u32, depth_max: u32) ->
     (trial >= 1).then_some(trial)
 }
 
-/// Of a logarithm to base 2 in 65536ths: the factor less 1, in thousandths, for small ones.
+/// Factor less 1, in thousandths, of a small logarithm to base 2 in 65536ths.
 fn thousandths(log: i32) -> i32 {
     ((i64::from(log) * 693) >> 16) as i32
 }
@@ -515,7 +515,7 @@ impl Pairs {
 /// How far pairs lie apart that should be equal.
 #[derive(Clone, Copy, Debug)]
 struct Scatter {
-    /// Of a pair, in 65536ths squared.
+    /// Variance of a pair, in 65536ths squared.
     variance: i64,
     seen: u32,
 }

@@ -12,7 +12,7 @@ fn always<const N: u32>(_: u64) -> u32 {
     N
 }
 
-/// One at a time beside many of 32 units.
+/// A tenant with one request at a time beside one with many of 32 units.
 fn mix() -> [Tenant; 2] {
     [Tenant { depth: always::<1>, units: always::<1> }, Tenant { depth: always::<64>, units: always::<32> }]
 }

@@ -1,11 +1,11 @@
 //! D where the device is empty whenever a worker looks.
 //!
 //! Answers: which D where nothing is learnt by comparing depths, because the device gives back all of what it gets
-//! before anybody looks? Source: none; what D costs there was measured in the simulator (docs/inside/depth.md).
+//! before a worker looks? Source: none; the cost of D there was measured in the simulator (docs/inside/depth.md).
 //!
 //! Such a device waits for the workers, and not they for it. D then bounds what a worker does in a turn, and a longer
 //! turn saves wake-ups. So while reaps find two completions and more and leave nothing on the device, as means, D is at
-//! least [`UNITS_PER_WORKER`] for each worker: half of what a turn dispatches at most. Nobody waits for that on the
+//! least [`UNITS_PER_WORKER`] for each worker: half of what a turn dispatches at most. No request waits for that on the
 //! device, which is empty. One completion per reap says nothing: so it is with D = 1 on any device.
 //!
 //! # Invariants
@@ -22,18 +22,18 @@ const MEAN_STEPS: i64 = 32;
 const FOUND_ENTER: u64 = 2 * ONE;
 const FOUND_LEAVE: u64 = ONE / 2 * 3;
 
-/// From this part of reaps on that leave nothing on the device, it is empty; and until this part is not reached.
+/// Part of reaps that leave nothing on the device, from which on it is empty, and below which it is no longer.
 const EMPTY_ENTER: u64 = ONE / 8 * 7;
 const EMPTY_LEAVE: u64 = ONE / 2;
 
-/// What a step looks at: what has happened since the last one.
+/// Reaps since the last step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reaps {
     /// Reaps that found completions.
     pub all: u64,
-    /// Those of them that left nothing on the device.
+    /// Reaps among them that left nothing on the device.
     pub empty: u64,
-    /// What they found.
+    /// Completions that they found.
     pub completed: u64,
 }
 
@@ -48,7 +48,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// For so many workers, and a D of `depth_max` at most.
+    /// A rule for so many workers, and a D of `depth_max` at most.
     pub fn new(workers: usize, depth_max: u32) -> Turns {
         let depth = (workers as u64 * u64::from(UNITS_PER_WORKER)).min(depth_max.into()) as u32;
         Turns { depth, found: ONE, empty: 0, is_on: false }
@@ -88,7 +88,7 @@ mod tests {
             let mut turns = Turns::new(workers, 65_535);
             assert_eq!(turns.step(empty), None, "a single step says nothing");
             assert_eq!(settled(&mut turns, empty), Some(depth));
-            // What is not known changes nothing; less than all, but more than half, is no end.
+            // A step without reaps changes nothing; less than all, but more than half, is no end.
             assert_eq!(settled(&mut turns, Reaps { all: 0, ..empty }), Some(depth));
             assert_eq!(settled(&mut turns, Reaps { empty: 6, ..empty }), Some(depth));
             assert_eq!(settled(&mut turns, Reaps { empty: 4, ..empty }), None, "the device works");

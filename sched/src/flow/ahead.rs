@@ -8,8 +8,8 @@ use crate::cost::Cost;
 use crate::hierarchy::span_fixed_at;
 use crate::vtime::VTime;
 
-/// What a flow in a group is charged at a moment, out of what is left of a lease. So it stands for no more than a lease
-/// at a weight that changes until it goes.
+/// Rate at which a flow in a group is charged at a moment, out of the rest of a lease. So requests of a lease at most
+/// are charged at a weight that changes meanwhile.
 pub(crate) struct Ahead {
     pub(super) units_per_cost: u64,
     pub(super) global_vtime: VTime,

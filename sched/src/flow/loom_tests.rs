@@ -1,7 +1,7 @@
 //! Model checks of leases: one named race each. "Shown to fail" says which change of the code this model was seen to
 //! catch.
 //!
-//! What all of them look at, once the threads have ended: no two requests of the flow overlap (F2), the tags that one
+//! Checks of all of them, once the threads have ended: no two requests of the flow overlap (F2), the tags that one
 //! queue cuts increase (I9), the credit and what is in hand are within k L (L1), and the flow was charged for what it
 //! asked, to the last fraction (F3).
 //!
@@ -285,8 +285,8 @@ fn loom_virtual_time_that_a_lease_held_back_comes_with_the_finish_tag() {
     });
 }
 
-/// Race: the same, but the one who moves virtual time is a third, who has seen at the root that the queue is gone.
-/// Shown to fail with Relaxed in place of the Acquire at the root in `Mindicator::query`, or without the Release in its
+/// Race: as above, but a third thread moves virtual time, after it has seen at the root that the queue is gone. Shown
+/// to fail with Relaxed in place of the Acquire at the root in `Mindicator::query`, or without the Release in its
 /// compare-and-exchange, or without the Release with which `raise_node` changes the root.
 #[test]
 fn loom_virtual_time_that_a_third_moved_comes_with_the_finish_tag() {
@@ -316,7 +316,7 @@ fn loom_virtual_time_that_a_third_moved_comes_with_the_finish_tag() {
 fn loom_flow_in_a_place_that_was_freed_inherits_nothing_of_the_one_before() {
     model(|| {
         let (flows, [mut staying, mut leaving]) = scene::<2>(Weight::DEFAULT);
-        // What is left of its lease when it leaves is credit, since the other queue has taken after it.
+        // The rest of its lease when it leaves is credit, since the other queue has taken after it.
         leaving.submit(&flows, 1, VTime::ZERO);
         staying.submit(&flows, 3, VTime::ZERO);
         let has_left = Arc::new(AtomicU32::new(0));

@@ -180,7 +180,7 @@ fn a_credit_that_would_pay_for_all_leaves_a_grain_to_be_taken() {
 
 const LENGTH: VSpan = VSpan(64 << 20);
 
-/// What a request of `cost` at weight 100 takes.
+/// Length of a request of `cost` at weight 100.
 fn span(cost: u64) -> i64 {
     cost as i64 * 1024
 }

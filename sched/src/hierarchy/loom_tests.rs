@@ -1,4 +1,4 @@
-//! Model checks of who competes: one named race each.
+//! Model checks of flows that begin to compete: one named race each.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom_hierarchy`.
 
@@ -16,11 +16,11 @@ fn scene(flows: usize) -> Arc<(Hierarchy, [Member; 2])> {
     Arc::new((hierarchy, members))
 }
 
-/// A step at which everybody has used everything, or those have who are told.
+/// A step at which the flows of `used` have used everything.
 fn step(scene: &(Hierarchy, [Member; 2]), used: [bool; 2]) {
     let (hierarchy, members) = scene;
     let passed = hierarchy.period().0;
-    let now = VTime::from_raw(hierarchy.last.load(Relaxed)).plus(VSpan(passed));
+    let now = VTime::from_raw(hierarchy.steps.last.load(Relaxed)).plus(VSpan(passed));
     let skipped = |used| (VSpan(if used { 0 } else { passed }), false);
     hierarchy.step_if_due(now, |flow| (&members[flow.0 as usize], WEIGHT), |flow| skipped(used[flow.0 as usize]));
 }

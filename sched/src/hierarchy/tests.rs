@@ -90,7 +90,7 @@ fn the_example_at_the_head_of_the_file() {
     ] {
         scene.step(&[256; 3]);
         scene.step(&used);
-        // Who is idle is told what it would get if it came.
+        // An idle flow is told what it would get if it came.
         let competing = (0..3).filter(|flow| used[*flow] > 0);
         competing.for_each(|flow| expect(&[scene.effective(flow)], &[expected[flow]]));
     }
@@ -147,7 +147,7 @@ fn only_who_comes_from_idleness_while_the_sums_are_taken_makes_a_step_due() {
         assert!(scene.hierarchy.enter(), "nobody is at the sums");
         scene.wake(comes);
         scene.hierarchy.leave();
-        assert_eq!(get(&scene.hierarchy.next) == get(&scene.hierarchy.last), is_due, "flow {comes}");
+        assert_eq!(get(&scene.hierarchy.steps.next) == get(&scene.hierarchy.steps.last), is_due, "flow {comes}");
     }
 }
 
@@ -155,11 +155,11 @@ fn only_who_comes_from_idleness_while_the_sums_are_taken_makes_a_step_due() {
 fn steps_come_as_often_as_the_window_in_force_says() {
     let mut scene = Scene::new(&[(100, None)], &[(1, 0), (1, 0)]);
     let steps = |scene: &mut Scene, passed: u64| {
-        let before = get(&scene.hierarchy.last);
+        let before = get(&scene.hierarchy.steps.last);
         scene.now = scene.now.plus(VSpan(passed));
         let look = |flow: FlowId| (&scene.members[flow.0 as usize].0, scene.members[flow.0 as usize].1);
         scene.hierarchy.step_if_due(scene.now, look, |_| (VSpan(0), true));
-        get(&scene.hierarchy.last) != before
+        get(&scene.hierarchy.steps.last) != before
     };
     assert!(steps(&mut scene, PERIOD.0));
     assert!(!steps(&mut scene, PERIOD.0 / 4), "the period is not over");
@@ -168,8 +168,8 @@ fn steps_come_as_often_as_the_window_in_force_says() {
     assert!(steps(&mut scene, PERIOD.0 / 4));
 }
 
-/// What the members of each group get together, as [`Scene::effective`] says, with what the content use (H1): the
-/// groups' rates, worked out from the top in floating point.
+/// Expects the members of each group to get together, as [`Scene::effective`] says and with what the content use (H1),
+/// the group's rate, worked out from the top in floating point.
 fn expect_rates(scene: &Scene, used: &[u64], before: &[f64]) {
     let groups = scene.tree.groups.len();
     let flows_of =
@@ -211,6 +211,30 @@ fn expect_rates(scene: &Scene, used: &[u64], before: &[f64]) {
     }
 }
 
+/// Wakes a flow, and looks that it and its groups, up to the first that competed before, pay what they would if their
+/// prices were worked out anew from the top.
+fn wake_and_look(scene: &Scene, flow: usize) {
+    let (Scene { hierarchy, .. }, (member, weight)) = (scene, &scene.members[flow]);
+    if !member.is_idle() {
+        return scene.wake(flow);
+    }
+    let (mut path, mut at) = (vec![], member.group);
+    while at != NOBODY {
+        path.push(at as usize);
+        let sums = &hierarchy.cells[at as usize].sums;
+        at = if sums.appetite() == Appetite::Idle { sums.parent } else { NOBODY };
+    }
+    let seen = || {
+        let prices = path.iter().map(|group| &hierarchy.cells[*group].prices);
+        (prices.map(|prices| (get(&prices.hungry), get(&prices.others))).collect::<Vec<_>>(), member.units_per_cost())
+    };
+    scene.wake(flow);
+    let before = seen();
+    path.iter().rev().for_each(|group| hierarchy.set_prices(*group));
+    hierarchy.set_effective(member, *weight);
+    assert_eq!(before, seen(), "flow {flow}, groups {path:?}");
+}
+
 #[test]
 fn every_group_gets_its_rate_whatever_its_members_want() {
     for_seeds(200, |rng: &mut Random| {
@@ -229,7 +253,7 @@ fn every_group_gets_its_rate_whatever_its_members_want() {
         let flows: Vec<(u64, u32)> = (0..12).map(|_| (1 + rng.scaled(9999), rng.index(groups.len()) as u32)).collect();
         let mut scene = Scene::new(&groups, &flows);
         for _ in 0..20 {
-            (0..flows.len()).for_each(|flow| scene.wake(flow));
+            (0..flows.len()).for_each(|flow| wake_and_look(&scene, flow));
             let before = scene.all();
             let used: Vec<u64> = flows.iter().map(|_| rng.of(&[0, 256, 256, rng.clone().below(256)])).collect();
             scene.step(&used);

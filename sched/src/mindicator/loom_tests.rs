@@ -27,7 +27,7 @@ fn two_levels() -> Arc<Mindicator> {
 }
 
 impl Mindicator {
-    /// What the root shows, wherever global virtual time is.
+    /// Lead that the root shows, wherever global virtual time is.
     fn shown_at_root(&self) -> Option<VTime> {
         let root = Word(self.nodes[self.shape.root()].load(Ordering::Acquire));
         root.is_occupied().then(|| root.lead_near(self.global_vtime()))
@@ -129,8 +129,8 @@ fn loom_two_arrivals_in_sibling_subtrees_are_both_in_the_minimum() {
     });
 }
 
-/// Race: the root is raised by somebody who read a child before an arrival below it that stops at a covered node.
-/// M1 for the arrival. Shown to fail without the new version at the covered node.
+/// Race: the root is raised by a thread that read a child before an arrival below it that stops at a covered node. M1
+/// for the arrival. Shown to fail without the new version at the covered node.
 #[test]
 fn loom_a_raise_of_the_root_does_not_pass_an_arrival_below_a_covered_node() {
     model(|| {
@@ -210,7 +210,7 @@ fn loom_a_raiser_that_writes_a_stale_child_looks_again() {
     });
 }
 
-/// The same one level up: the stale child is an inner node.
+/// Race: as above, one level up: the stale child is an inner node.
 #[test]
 fn loom_a_raise_is_not_lost_between_two_levels() {
     model(|| {

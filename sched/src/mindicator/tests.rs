@@ -124,7 +124,7 @@ fn a_raise_that_is_not_the_smallest_writes_nothing_but_its_leaf() {
 
 #[test]
 fn a_node_that_was_raised_wrongly_is_repaired_by_the_next_raise_below_it() {
-    // What a version that comes round could leave behind: a node above its smallest child.
+    // A version that comes round could leave this behind: a node above its smallest child.
     let tree = Mindicator::new(&Topology::flat(3), VTime::ZERO);
     for (hctx, lead) in [(0, 40), (1, 50), (2, 60)] {
         tree.publish(HctxId(hctx), grains(lead));
@@ -146,7 +146,7 @@ fn one_hctx_writes_the_root_and_nothing_else() {
 
 #[test]
 fn a_raise_keeps_a_node_covered() {
-    // 16 hctxs, as above. The group goes from 40 to 50, and who comes with 50 need not go on to the root.
+    // 16 hctxs, as above. The group goes from 40 to 50, and a queue that comes with 50 need not go on to the root.
     let tree = Mindicator::new(&Topology::flat(16), VTime::ZERO);
     for (hctx, lead) in [(0, 40), (1, 50), (0, 60)] {
         tree.publish(HctxId(hctx), grains(lead));
@@ -158,7 +158,7 @@ fn a_raise_keeps_a_node_covered() {
 
 #[test]
 fn nobody_stops_at_a_node_whose_lead_may_not_be_at_the_root_yet() {
-    // hctx 0 was stopped between its group, node 16, and the root. Those who come meanwhile go on to the root, and do
+    // hctx 0 was stopped between its group, node 16, and the root. Queues that come meanwhile go on to the root, and do
     // not say in its place that it has been there (M1).
     let tree = Mindicator::new(&Topology::flat(16), VTime::ZERO);
     tree.nodes[0].store(Word::leaf(grains(40)).0, Ordering::Relaxed);
@@ -183,7 +183,7 @@ fn a_lead_that_a_raiser_found_below_a_node_is_still_brought_to_the_root() {
     assert_eq!(tree.query(), grains(30));
 }
 
-/// The same answers from an array and a scan.
+/// The mindicator's answers from an array and a scan.
 struct Naive {
     leads: Vec<Option<VTime>>,
     global_vtime: VTime,

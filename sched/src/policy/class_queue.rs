@@ -4,7 +4,7 @@
 //! NVMe's weighted round robin (NVMe 1.3 section 4.11.2) without its urgent class. A policy that uses them names one
 //! for each request ([`DirectPolicy::class_of`](super::DirectPolicy::class_of)).
 
-/// Which queue of a set of three. The device's urgent class is not among them: it would starve the others.
+/// One queue of a set of three. The device's urgent class is not among them: it would starve the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub enum QueueClass {
     /// The queue from which the device takes most commands.
@@ -39,11 +39,11 @@ impl QueueClass {
 /// section 5.21.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClassWeights {
-    /// Of the high queues.
+    /// Weight of the high queues.
     pub high: u16,
-    /// Of the medium queues.
+    /// Weight of the medium queues.
     pub medium: u16,
-    /// Of the low queues.
+    /// Weight of the low queues.
     pub low: u16,
 }
 
@@ -54,7 +54,7 @@ impl ClassWeights {
     /// All alike: plain round robin among the classes.
     pub const EQUAL: ClassWeights = ClassWeights { high: 1, medium: 1, low: 1 };
 
-    /// By [`QueueClass::index`].
+    /// Weights by [`QueueClass::index`].
     pub const fn by_class(self) -> [u16; 3] {
         [self.high, self.medium, self.low]
     }

@@ -1,8 +1,8 @@
-//! What is asked of a policy that stages nothing.
+//! Interface of a policy that stages nothing.
 //!
 //! Such a policy leaves arbitration to the device: it names one of three class queues for each request. A policy says
 //! once, by [`Policy::as_direct`](super::Policy::as_direct), whether it is one. A policy that stages answers with
-//! [`NotDirect`], of which there is no value, so that nobody can ask it for a class.
+//! [`NotDirect`], of which there is no value, so that no caller can ask it for a class.
 
 use super::{ClassWeights, QueueClass};
 use crate::cost::Cost;

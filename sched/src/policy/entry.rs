@@ -10,15 +10,15 @@ pub struct Handle(pub u32);
 /// A request as the scheduler sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Who is charged.
+    /// Flow that is charged.
     pub flow: FlowId,
     /// Service that it will use.
     pub cost: Cost,
     /// The caller's name for it.
     pub handle: Handle,
-    /// What it does.
+    /// Kind of the request.
     pub kind: CostKind,
-    /// Somebody waits for it: not so for what a page cache writes back at its leisure, nor for discards.
+    /// A caller waits for it: not so for writes of a page cache at its leisure, nor for discards.
     pub is_sync: bool,
     /// Its first byte on the device.
     pub offset_bytes: u64,
@@ -37,7 +37,7 @@ impl Entry {
 /// A request that the device finished, as the scheduler sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// Who was charged.
+    /// Flow that was charged.
     pub flow: FlowId,
     /// The caller's name for it, as given at submit. It is free for another request after the call that brings this.
     pub handle: Handle,

@@ -1,4 +1,4 @@
-//! Scheduling policies: one trait, one folder and one line per policy, one enum to choose at run time.
+//! Scheduling policies: one trait, one folder per policy, one enum to choose at run time.
 //!
 //! A worker owns one [`Policy::Queue`] per device (its part of the policy's state, so it needs no lock) and calls, on
 //! its own thread: [`Policy::submit`] for each admitted request, [`Policy::pick`] until it no longer dispatches,
@@ -16,62 +16,45 @@
 //! is full) says so by [`Policy::pause`], and picks again when it can. Batches are fine: any number of `submit` and
 //! `complete`, then the picks.
 
-mod central;
+mod any;
 mod class_queue;
 mod direct;
 mod entry;
 mod kind;
+pub mod mqfq;
+pub mod none;
 mod options;
+mod other;
 mod pick;
-#[macro_use]
 mod registry;
-#[cfg(all(test, loom))]
-mod sleeper_model;
 mod token;
 pub mod tunables;
 
-pub use bfq::BfqOptions;
-pub use central::CentralQueue;
+pub use any::{AnyDirect, AnyPolicy, AnyQueue};
 pub use class_queue::{ClassWeights, QueueClass};
-pub use d2fq::{D2fqOptions, D2fqQueue, GlobalVtime, Gvt, Thresholds};
 pub use direct::{DirectPolicy, NotDirect};
 pub use entry::{Done, Entry, Handle};
-pub use kind::UnknownPolicy;
-pub use kyber::{KyberDomain, KyberOptions, KyberQueue};
-pub use mq_deadline::MqDeadlineOptions;
-pub use mqfq::{MqfqQueue, structures};
-pub use none::FifoQueue;
+pub use kind::{PolicyKind, UnknownPolicy};
+pub use mqfq::{Mqfq, MqfqQueue, structures};
+pub use none::{Fifo, FifoQueue};
 pub use options::{PolicyError, PolicyOptions, WindowTerms};
+pub use other::{DynPolicy, DynQueue, OtherPolicy};
 pub use pick::{Grant, Kick, Pick};
-pub use registry::{Descriptor, Registered};
+pub use registry::{Descriptor, Registered, Registry};
 pub use token::DispatchToken;
-pub use tunables::{KeyText, NoOptions, Tunable, Tunables};
+pub use tunables::{KeyText, NoOptions, OwnOptions, Tunable, Tunables};
 
 use crate::class::PriorityClass;
-use crate::cost::{Cost, CostKind};
 use crate::flow::{FlowId, Weight};
-use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
-use crate::topology::{HctxId, Topology};
-use crate::vtime::VTime;
+use crate::hierarchy::GroupId;
+use crate::topology::HctxId;
 
-// The registry: one line for each policy, in the order in which tables show them. What is made of it: `registry.rs`.
-policies! {
-    None = none::Fifo,
-    MqDeadline = mq_deadline::MqDeadline,
-    Kyber = kyber::Kyber,
-    Bfq = bfq::Bfq,
-    Sfqd = sfqd::Sfqd,
-    MqfqSerial = mqfq_serial::MqfqSerial,
-    Mqfq = mqfq::Mqfq,
-    D2fq = d2fq::D2fq,
-}
-
-/// A scheduling policy for one device. See the module's text for who calls what.
+/// A scheduling policy for one device. The module's text says which thread calls what.
 pub trait Policy: Send + Sync {
     /// The part that one worker owns.
-    type Queue: Send;
+    type Queue: Send + 'static;
 
-    /// What is asked of it if it is direct; [`NotDirect`] of a policy that stages.
+    /// Its interface if it is direct; [`NotDirect`] of a policy that stages.
     type Direct<'a>: DirectPolicy<Self::Queue>
     where
         Self: 'a;
@@ -119,10 +102,9 @@ pub trait Policy: Send + Sync {
         let _ = (flow, class);
     }
 
-    /// The place of a flow is for another from now on, which starts as one that was idle and inherits nothing (I7).
-    /// Every request of the one that was has ended on every queue, and whoever calls this has seen that; whoever
-    /// submits for the next one has seen this. False: this policy cannot forget a flow, and the place stays empty as
-    /// long as it runs.
+    /// Gives the place of a flow to another from now on, which starts as one that was idle and inherits nothing (I7).
+    /// The caller has seen that every request of the old flow has ended on every queue, and threads that submit for the
+    /// next one have seen this. False: this policy cannot forget a flow, and the place stays empty as long as it runs.
     fn retire(&self, flow: FlowId) -> bool {
         let _ = flow;
         true
@@ -136,8 +118,8 @@ pub trait Policy: Send + Sync {
         false
     }
 
-    /// T, and what goes with it, is `terms` from now on. Whoever calls this is a worker that picks after it, or pauses,
-    /// as after a kick; nobody else may be calling it. The policy was made for windows that change
+    /// T, and what goes with it, is `terms` from now on. The caller is a worker that picks after it, or pauses, as
+    /// after a kick; no other thread may be calling it. The policy was made for windows that change
     /// (`PolicyOptions::window_least`); terms that [`WindowTerms::validate`] refuses are the caller's bug. A policy
     /// without a T does nothing.
     fn set_window(&self, terms: &WindowTerms) {
@@ -149,7 +131,7 @@ pub trait Policy: Send + Sync {
         None
     }
 
-    /// No unit of D is free, as far as one word tells: whoever holds a queue back waits for one, directly or by the
+    /// No unit of D is free, as far as one word tells: a queue that is held back waits for one, directly or by the
     /// queue that virtual time waits for. A hint, of a policy whose D can be changed; false of any other.
     fn is_out_of_units(&self) -> bool {
         false

@@ -10,7 +10,7 @@ use std::fmt;
 /// Everything that a policy needs to know besides the machine and the flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyOptions {
-    /// Which policy.
+    /// The policy.
     pub kind: PolicyKind,
     /// D: units of depth on the device at once, 1..=65535. `none` has no depth and ignores it.
     pub depth: u32,
@@ -24,16 +24,16 @@ pub struct PolicyOptions {
     /// the `window` that it begins with; T then can change while the scheduler runs, and quantum and lease with it.
     /// `None`: T stays. Only MQFQ looks at it.
     pub window_least: Option<VSpan>,
-    /// What a request takes of D. `None`: 1, as in the paper. `Some(unit)`: `ceil(cost / unit)`, within 1..=D, for
-    /// devices on which depth in requests is not depth in work; 1 or more, bytes-equivalent.
+    /// Units of D that a request takes. `None`: 1, as in the paper. `Some(unit)`: `ceil(cost / unit)`, within 1..=D,
+    /// for devices on which depth in requests is not depth in work; 1 or more, bytes-equivalent.
     pub token_unit_bytes: Option<u32>,
-    /// q: what the leaves of the mindicator are rounded down to. 0: nothing, as in the paper. Else a power of two, at
-    /// most T/2, units: virtual time moves once per q, so the lines that all workers read change once per q and not
-    /// with each request. Costs nothing in the bound, and up to q of the window.
+    /// q: unit to which the leaves of the mindicator are rounded down. 0: nothing, as in the paper. Else a power of
+    /// two, at most T/2, units: virtual time moves once per q, so the lines that all workers read change once per q and
+    /// not with each request. Costs nothing in the bound, and up to q of the window.
     pub quantum: VSpan,
-    /// L: how much of a flow's virtual time a queue takes at once ([`crate::flow::Lease`]). 0: what the request needs,
-    /// as in the paper. At most T/2, units: a flow that submits on k > 1 queues writes its shared line once per L of
-    /// service and not with each request. Adds k L to the bound of such a flow.
+    /// L: how much of a flow's virtual time a queue takes at once ([`crate::flow::Lease`]). 0: as much as the request
+    /// needs, as in the paper. At most T/2, units: a flow that submits on k > 1 queues writes its shared line once per
+    /// L of service and not with each request. Adds k L to the bound of such a flow.
     pub lease: VSpan,
     /// Tokens that a queue may take from the tree at once if it has requests for them, 1..=65535, and more than 1 also
     /// lets a worker keep the tokens of completed requests until the pick that follows. 1: neither, as in the paper.
@@ -42,13 +42,14 @@ pub struct PolicyOptions {
     /// Once a queue has this many requests on the device, it passes each freed token to the nearest queue that waits
     /// for one, and not to its own next request. (The token lies where both look: if the own worker is back first, it
     /// may take it again.) 0: never, as in the paper. Otherwise a worker with much to do keeps more tokens than it can
-    /// use until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
+    /// use until T stops it, while others sleep. The bound has no term for it: it decides which queue dispatches, not
+    /// how much.
     pub token_share: u32,
     /// The two numbers above are a queue's part of D, and follow it where it changes.
     pub tokens_follow_depth: bool,
-    /// What only one policy looks at.
+    /// Options that only one policy looks at.
     pub own: OwnOptions,
-    /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
+    /// Start of virtual time, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
     pub start: VTime,
 }
 
@@ -56,7 +57,7 @@ impl PolicyOptions {
     /// Largest D.
     pub const DEPTH_MAX: u32 = 65_535;
 
-    /// [`PolicyOptions::token_unit_bytes`] where D is found and nothing else is said.
+    /// [`PolicyOptions::token_unit_bytes`] where D can be found and nothing else is said, bytes.
     pub const AUTO_TOKEN_UNIT_BYTES: u32 = 4096;
 
     /// Largest T: 1 TiB at the default weight. More than any device's backlog, and far below what virtual time can
@@ -86,7 +87,7 @@ impl PolicyOptions {
         }
     }
 
-    /// The same in the relaxed form, for `hctx_count` queues.
+    /// Returns these options in the relaxed form, for `hctx_count` queues.
     ///
     /// The lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on one flow
     /// lie within T/2. The quantum is that, rounded down to a power of two (none for T below 128 bytes): a queue that
@@ -112,7 +113,7 @@ impl PolicyOptions {
             quarter as u32
         };
         let token_share = depth / hctx_count as u32;
-        // With one queue there is nobody to give to.
+        // With one queue there is no other to give to.
         let token_share = if hctx_count == 1 {
             0
         } else if token_share == 0 {
@@ -124,7 +125,7 @@ impl PolicyOptions {
     }
 
     /// Virtual time from one step of a hierarchy to the next, at least ([`crate::hierarchy`]), beside this T.
-    pub(super) const fn step_period(window: VSpan) -> VSpan {
+    pub const fn step_period(window: VSpan) -> VSpan {
         VSpan(8 * window.0)
     }
 
@@ -143,7 +144,7 @@ impl PolicyOptions {
         }
     }
 
-    /// The same options with another T and what goes with it.
+    /// Returns these options with another T and what goes with it.
     #[must_use]
     pub const fn with_terms(self, terms: WindowTerms) -> Self {
         let WindowTerms { window, quantum, lease } = terms;
@@ -176,11 +177,11 @@ impl PolicyOptions {
         if self.token_batch == 0 || self.token_batch > Self::TOKEN_BATCH_MAX {
             return Err(PolicyError::TokenBatchOutOfRange(self.token_batch));
         }
-        self.own.validate()
+        self.own.validate(self.kind)
     }
 
     /// Checks every field, and the number of flows.
-    pub(super) fn validate_for(&self, flows: &[Weight]) -> Result<(), PolicyError> {
+    pub fn validate_for(&self, flows: &[Weight]) -> Result<(), PolicyError> {
         self.validate()?;
         if flows.is_empty() {
             return Err(PolicyError::NoFlows);
@@ -200,8 +201,8 @@ impl PolicyOptions {
         }
     }
 
-    /// The same of a request. One that moves no bytes takes one unit, however long it is: with the units of its length
-    /// a write of 1 GiB of zeroes would hold back everybody else until it ends.
+    /// Units of depth that a request takes. One that moves no bytes takes one unit, however long it is: with the units
+    /// of its length a write of 1 GiB of zeroes would hold back all others until it ends.
     #[inline]
     pub fn units_of(&self, entry: &Entry) -> u32 {
         match self.units(entry.cost) {
@@ -266,7 +267,7 @@ pub enum PolicyError {
     WindowTooLong(VSpan),
     /// The smallest window is shorter than two grains of a tag, or longer than the window.
     LeastWindowOutOfRange {
-        /// What was asked for.
+        /// Smallest window asked for.
         least: VSpan,
         /// The window T that it begins with.
         window: VSpan,
@@ -275,14 +276,14 @@ pub enum PolicyError {
     TokenUnitZero,
     /// The quantum is not a power of two, or more than T/2.
     QuantumOutOfRange {
-        /// What was asked for.
+        /// Quantum asked for.
         quantum: VSpan,
         /// The window T that bounds it.
         window: VSpan,
     },
     /// The lease is not a multiple of the grain of tags, or more than T/2.
     LeaseOutOfRange {
-        /// What was asked for.
+        /// Lease asked for.
         lease: VSpan,
         /// The window T that bounds it.
         window: VSpan,
@@ -295,9 +296,9 @@ pub enum PolicyError {
         kind: PolicyKind,
         /// Its name in configs.
         name: &'static str,
-        /// What was asked for.
+        /// Value asked for.
         value: u64,
-        /// What follows each number: a space and the unit, or nothing.
+        /// Text after each number: a space and the unit, or nothing.
         unit: &'static str,
         /// Smallest allowed.
         least: u64,
@@ -330,8 +331,7 @@ impl fmt::Display for PolicyError {
                 write!(f, "depth {depth} is out of range, allowed is 1 to {}", PolicyOptions::DEPTH_MAX)
             }
             PolicyError::DepthNotTuned(kind) => {
-                let allowed = PolicyKind::names(PolicyKind::tunes_depth);
-                write!(f, "depth \"auto\" is no setting of policy {kind}, allowed with {allowed}")
+                write!(f, "depth \"auto\" is no setting of policy {kind}")
             }
             PolicyError::WindowTooLong(window) => write!(
                 f,
@@ -371,8 +371,7 @@ impl fmt::Display for PolicyError {
                 write!(f, "{count} flows are too many for {kind}, allowed is up to {most}")
             }
             PolicyError::NoGroups(kind) => {
-                let able = PolicyKind::names(PolicyKind::has_groups);
-                write!(f, "policy {kind} knows no groups, allowed with groups are {able}")
+                write!(f, "policy {kind} knows no groups")
             }
             PolicyError::Tree(error) => write!(f, "{error}"),
             PolicyError::TooManyFlows(count) => write!(f, "{count} flows are too many, allowed is up to {}", u32::MAX),

@@ -9,13 +9,13 @@ use crate::topology::HctxId;
 pub struct Grant {
     /// The name given at submit.
     pub handle: Handle,
-    /// Whose request it is.
+    /// Flow of the request.
     pub flow: FlowId,
     /// Goes back by [`Policy::complete`](super::Policy::complete).
     pub token: DispatchToken,
 }
 
-/// What a worker shall do next.
+/// Next step of a worker.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Pick {
     /// Hand this request to the device, then pick again.
@@ -25,8 +25,8 @@ pub enum Pick {
     /// A request may go as far as fairness is concerned, but the device holds D. A kick will come.
     NoToken,
     /// Requests are staged, and the policy holds them back until this time, ns, in the hope of a better one. Pick again
-    /// then, and as ever after a submit, a complete or a kick. They need not be this queue's: who is told looks again
-    /// for all.
+    /// then, and after a submit, a complete or a kick. They need not be this queue's: the worker that is told looks
+    /// again for all.
     Later(u64),
     /// Nothing is staged here.
     Idle,

@@ -4,6 +4,8 @@
 //! list of a policy's keys stands anywhere else.
 
 use super::{PolicyError, PolicyKind};
+use std::any::TypeId;
+use std::fmt;
 use std::ops::RangeInclusive;
 
 /// Longest time that most of them take, ns: an hour.
@@ -45,14 +47,32 @@ impl Tunable<'_> {
         }
         Ok(())
     }
+
+    /// The value as a number; a flag is 0 or 1.
+    fn value(&self) -> u64 {
+        match self {
+            Tunable::Time(value, _) | Tunable::Size(value, _) => **value,
+            Tunable::Count(value, _) => u64::from(**value),
+            Tunable::Flag(value) => u64::from(**value),
+        }
+    }
+
+    /// Sets it to what [`Tunable::value`] answered.
+    fn put(self, number: u64) {
+        match self {
+            Tunable::Time(value, _) | Tunable::Size(value, _) => *value = number,
+            Tunable::Count(value, _) => *value = number as u32,
+            Tunable::Flag(value) => *value = number != 0,
+        }
+    }
 }
 
-/// What a table says of a key.
+/// Text of a key in tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyText {
     /// Its name in configs.
     pub name: &'static str,
-    /// What it sets, in Markdown, without a full stop.
+    /// Its effect, in Markdown, without a full stop.
     pub meaning: &'static str,
 }
 
@@ -60,7 +80,7 @@ pub struct KeyText {
 pub struct Key<O> {
     /// Its name and meaning.
     pub text: KeyText,
-    /// What it sets.
+    /// Option that it sets.
     pub at: fn(&mut O) -> Tunable<'_>,
 }
 
@@ -73,16 +93,16 @@ impl<O> Key<O> {
 
 /// The options of one policy alone.
 pub trait Tunables: Copy + Eq + std::fmt::Debug + Send + Sync + 'static {
-    /// As the policy is known with.
+    /// Options that the policy is known with.
     const DEFAULT: Self;
 
-    /// What a server runs with unless its config says otherwise.
+    /// Options of a server unless its config says otherwise.
     const SHIPPED: Self = Self::DEFAULT;
 
-    /// What a config can set.
+    /// Keys that a config can set.
     const KEYS: &'static [Key<Self>];
 
-    /// What a program can set and a config cannot; it is checked like the others.
+    /// Keys that a program can set and a config cannot; they are checked like the others.
     const FIXED: &'static [Key<Self>] = &[];
 }
 
@@ -100,16 +120,74 @@ pub(super) fn texts<O: Tunables>() -> Vec<KeyText> {
     O::KEYS.iter().map(|key| key.text).collect()
 }
 
-/// What `key` sets, if it is one of theirs.
-pub(super) fn tunable<'a, O: Tunables>(own: &'a mut O, key: &str) -> Option<Tunable<'a>> {
-    O::KEYS.iter().find(|one| one.text.name == key).map(|one| (one.at)(own))
+/// Most keys that one policy has, keys that only a program sets included.
+const KEYS_MAX: usize = 8;
+
+/// Options that only one policy looks at: their values by the tables of its keys, and their type. Another policy that
+/// gets them has its defaults.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct OwnOptions(Option<(TypeId, [u64; KEYS_MAX])>);
+
+/// The values alone: the type of the options differs between two compilations of one source.
+impl fmt::Debug for OwnOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OwnOptions").field(&self.0.map(|(_, values)| values)).finish()
+    }
+}
+
+impl OwnOptions {
+    /// Options that the policies are known with.
+    pub const DEFAULT: OwnOptions = OwnOptions(None);
+
+    /// These options.
+    ///
+    /// # Panics
+    /// More fields than the eight that there is room for.
+    pub fn of<O: Tunables>(own: &O) -> OwnOptions {
+        if *own == O::DEFAULT {
+            return OwnOptions::DEFAULT;
+        }
+        let (mut own, mut values) = (*own, [0; KEYS_MAX]);
+        for (key, value) in O::KEYS.iter().chain(O::FIXED).zip(values.each_mut()) {
+            *value = (key.at)(&mut own).value();
+        }
+        assert!(O::KEYS.len() + O::FIXED.len() <= KEYS_MAX, "a policy has too many keys");
+        OwnOptions(Some((TypeId::of::<O>(), values)))
+    }
+
+    /// The options of the policy that has `O`.
+    pub fn get<O: Tunables>(&self) -> O {
+        let mut own = O::DEFAULT;
+        if let Some((of, values)) = self.0
+            && of == TypeId::of::<O>()
+        {
+            for (key, value) in O::KEYS.iter().chain(O::FIXED).zip(values) {
+                (key.at)(&mut own).put(value);
+            }
+        }
+        own
+    }
+
+    /// Options of a server whose config sets none.
+    pub(super) fn shipped_of<O: Tunables>() -> OwnOptions {
+        OwnOptions::of(&O::SHIPPED)
+    }
+
+    /// Calls `set` with what `key` sets, if it is one of theirs, and says whether it is.
+    pub(super) fn tune_of<O: Tunables>(&mut self, key: &str, set: &mut dyn FnMut(Tunable<'_>)) -> bool {
+        let mut own = self.get::<O>();
+        let Some(key) = O::KEYS.iter().find(|one| one.text.name == key) else { return false };
+        set((key.at)(&mut own));
+        *self = OwnOptions::of(&own);
+        true
+    }
 }
 
 /// Checks every field of a policy's options.
 ///
 /// # Errors
 /// The first field that is out of range.
-pub(super) fn validate<O: Tunables>(kind: PolicyKind, own: &O) -> Result<(), PolicyError> {
+pub fn validate<O: Tunables>(kind: PolicyKind, own: &O) -> Result<(), PolicyError> {
     let mut own = *own;
     for key in O::KEYS.iter().chain(O::FIXED) {
         let (value, unit, least, most) = match (key.at)(&mut own) {
@@ -125,70 +203,4 @@ pub(super) fn validate<O: Tunables>(kind: PolicyKind, own: &O) -> Result<(), Pol
         }
     }
     Ok(())
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::policy::PolicyOptions;
-
-    #[test]
-    fn every_key_is_a_tunable_and_its_range_is_the_one_that_is_validated() {
-        for kind in PolicyKind::ALL {
-            for KeyText { name, meaning } in kind.keys() {
-                assert!(!meaning.is_empty() && !meaning.ends_with('.'), "{kind} {name}");
-                let refused = |past: fn(&RangeInclusive<u64>) -> Option<u64>| {
-                    let mut options = PolicyOptions::new(kind);
-                    match options.own.tunable(kind, name).expect("it is a key") {
-                        Tunable::Time(value, allowed) | Tunable::Size(value, allowed) => *value = past(&allowed)?,
-                        Tunable::Count(value, allowed) => {
-                            *value = past(&(u64::from(*allowed.start())..=u64::from(*allowed.end())))? as u32;
-                        }
-                        Tunable::Flag(_) => return None,
-                    }
-                    Some(options.validate())
-                };
-                for (past, is_allowed) in [
-                    ((|range| Some(*range.start())) as fn(&RangeInclusive<u64>) -> Option<u64>, true),
-                    (|range| Some(*range.end()), true),
-                    (|range| range.start().checked_sub(1), false),
-                    (|range| Some(range.end() + 1), false),
-                ] {
-                    let Some(validated) = refused(past) else { continue };
-                    assert_eq!(validated.is_ok(), is_allowed, "{kind} {name}: {validated:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn no_key_stands_twice_and_each_sets_a_field_of_its_own() {
-        for kind in PolicyKind::ALL {
-            let keys = kind.keys();
-            for (at, key) in keys.iter().enumerate() {
-                assert!(keys[..at].iter().all(|other| other.name != key.name), "{kind} {}", key.name);
-                let mut own = crate::policy::OwnOptions::DEFAULT;
-                match own.tunable(kind, key.name).expect("it is a key") {
-                    Tunable::Time(value, _) | Tunable::Size(value, _) => *value ^= 1,
-                    Tunable::Count(value, _) => *value ^= 1,
-                    Tunable::Flag(value) => *value = !*value,
-                }
-                // Taken back by every other key, it would be the default again.
-                assert_ne!(own, crate::policy::OwnOptions::DEFAULT, "{kind} {}", key.name);
-                for other in keys.iter().filter(|other| other.name != key.name) {
-                    let (mut set, mut plain) = (own, crate::policy::OwnOptions::DEFAULT);
-                    assert_eq!(set.tunable(kind, other.name), plain.tunable(kind, other.name), "{kind} {}", other.name);
-                }
-            }
-            assert_eq!(crate::policy::OwnOptions::DEFAULT.clone().tunable(kind, "no-such-key"), None);
-        }
-    }
-
-    #[test]
-    fn what_ships_is_allowed() {
-        assert_eq!(crate::policy::OwnOptions::DEFAULT.validate(), Ok(()));
-        for kind in PolicyKind::ALL {
-            assert_eq!(crate::policy::OwnOptions::shipped(kind).validate(), Ok(()), "{kind}");
-        }
-    }
 }

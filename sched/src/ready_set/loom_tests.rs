@@ -20,7 +20,7 @@ impl World {
         Arc::new(World { tokens: TokenTree::new(topology, 1), ready: ReadySet::new(topology) })
     }
 
-    /// What a queue does that has a request and may dispatch it: None means that it goes to sleep.
+    /// Takes a token for a queue that has a request and may dispatch it; None means that it goes to sleep.
     fn token_or_sleep(&self, hctx: HctxId) -> Option<DispatchToken> {
         self.tokens.acquire(hctx, 1).or_else(|| {
             self.ready.mark(hctx);

@@ -3,7 +3,7 @@
 //! # Shape
 //! ```text
 //!   first   the smallest, held apart: what a dispatch looks at
-//!   run     a ring, sorted: whoever is not before its last joins it at the end, at the cost of one comparison
+//!   run     a ring, sorted: a lane not before its last joins it at the end, at the cost of one comparison
 //!   heap    a binary heap: the others
 //! ```
 //! Flows that advance at one pace leave and come back in the order of a queue, and stay in the run. A flow that
@@ -25,7 +25,7 @@ use crate::vtime::{VSpan, VTime};
 pub(super) struct Key {
     pub(super) start_tag: VTime,
     pub(super) span: VSpan,
-    /// Wraps: those that are compared are less than 2^31 apart.
+    /// Wraps: arrivals that are compared are less than 2^31 apart.
     pub(super) arrival: u32,
     pub(super) lane: u32,
 }
@@ -57,7 +57,7 @@ pub(super) struct LaneOrder {
 }
 
 impl LaneOrder {
-    /// Nobody, with room for `lanes`.
+    /// Empty, with room for `lanes`.
     pub(super) fn new(lanes: usize) -> LaneOrder {
         LaneOrder {
             first: Key::NOBODY,
@@ -74,7 +74,7 @@ impl LaneOrder {
         usize::from(self.first.lane != NONE) + self.run_len as usize + self.heap_len
     }
 
-    /// The smallest; its lane is `NONE` if there is nobody.
+    /// The smallest; its lane is `NONE` if there is none.
     #[inline]
     pub(super) fn first_key(&self) -> &Key {
         &self.first
@@ -96,7 +96,7 @@ impl LaneOrder {
             self.place(key);
             return false;
         }
-        // What was first is not after anything in the run.
+        // The old first is not after anything in the run.
         let was_first = std::mem::replace(&mut self.first, key);
         self.run_front = self.run_front.wrapping_sub(1);
         self.run_len += 1;
@@ -172,7 +172,7 @@ impl LaneOrder {
         self.run_len > 0 && (self.heap_len == 0 || !self.heap[0].goes_before(&self.run[self.in_run(0)]))
     }
 
-    /// Where the run's n-th stands.
+    /// Index of the run's n-th.
     #[inline]
     fn in_run(&self, n: u32) -> usize {
         self.run_front.wrapping_add(n) as usize & (self.run.len() - 1)

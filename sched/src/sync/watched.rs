@@ -21,7 +21,7 @@ const _: () = assert!(
     "what is watched is built without debug assertions, or counts would depend on the build"
 );
 
-/// What is done to a word.
+/// Kind of an access to a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Read.
@@ -35,10 +35,10 @@ pub enum Kind {
     Touch,
     /// A sequentially consistent fence, which has no address.
     Fence,
-    /// A lock is taken: a read-modify-write of its word, as it is on Linux while nobody waits for it. A watcher that
+    /// A lock is taken: a read-modify-write of its word, as it is on Linux while no thread waits for it. A watcher that
     /// runs several workers on one thread must not return before the lock is free.
     Lock,
-    /// A lock is let go: a read-modify-write of its word. Here the watcher is called after it has been.
+    /// A lock is released: a read-modify-write of its word. Here the watcher is called after it has been.
     Unlock,
 }
 
@@ -52,12 +52,13 @@ impl Kind {
 /// One step of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// What is done.
+    /// Kind of access.
     pub kind: Kind,
-    /// To which word; 0 for a fence. Of [`Kind::Touch`]: where the slab begins, and 64 bytes more for each line of it.
+    /// Address of the word; 0 for a fence. For [`Kind::Touch`], start of the slab, and 64 bytes more for each line of
+    /// it.
     pub address: usize,
-    /// Of [`Kind::Lock`]: bytes of the word and of the plain memory that lies with it under the lock. What that points
-    /// to is not counted.
+    /// For [`Kind::Lock`], bytes of the word and of the plain memory that lies with it under the lock, without memory
+    /// that this points to.
     pub lock_bytes: u32,
 }
 
@@ -82,7 +83,7 @@ std::thread_local! {
     static WRITTEN_DOWN: RefCell<Vec<Access>> = const { RefCell::new(Vec::new()) };
 }
 
-/// From now on `watcher` sees what this thread does to these atomics, or nobody. Returns who did before.
+/// Makes `watcher`, or none, see what this thread does to these atomics. Returns the watcher before.
 pub fn watch(watcher: Option<Watcher>) -> Option<Watcher> {
     WATCHER.replace(watcher)
 }
@@ -191,8 +192,8 @@ watched!(AtomicU32, u32);
 watched!(AtomicU64, u64);
 watched!(AtomicI64, i64);
 
-/// As the one of `std`. Taking it and letting it go are a read-modify-write of its word each, as they are on Linux
-/// while nobody waits for it. What lies under it is plain memory, and not written down.
+/// As the one of `std`. Taking and releasing it are a read-modify-write of its word each, as they are on Linux while no
+/// thread waits for it. The memory under it is plain, and not written down.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(super::plain::Mutex<T>);
 
@@ -213,7 +214,7 @@ impl<T> Mutex<T> {
     /// As the one of `std`.
     ///
     /// # Errors
-    /// Somebody panicked while holding it.
+    /// A thread panicked while holding it.
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         // The word comes first: what may be unsized, and T may, stays behind.
         let address = std::ptr::from_ref(&self.0).addr();

@@ -132,7 +132,7 @@ fn a_window_that_is_set_empties_every_bucket_and_counts_from_then_on() {
     wheel.set_window(window, |hctx| again.push(hctx.0));
     again.sort();
     assert_eq!((again, wheel.window()), ((0..63).collect::<Vec<u16>>(), window));
-    // Those that are within it now need not wait.
+    // Queues that are within it now need not wait.
     let waits: Vec<u16> = (0..63).filter(|&hctx| throttle(&wheel, hctx, lead(hctx), VTime::ZERO).is_some()).collect();
     assert_eq!(waits, (14..63).collect::<Vec<u16>>());
 }

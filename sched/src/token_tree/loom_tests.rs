@@ -35,7 +35,7 @@ fn loom_one_token_is_taken_once() {
 }
 
 /// Race: acquire beside `give`, at a node that both can take from. What the last holder did before it gave the token
-/// away is seen by whoever takes it.
+/// away is seen by its taker.
 fn taker_sees_what_the_last_holder_did(
     topology: Topology,
     give: impl Fn(&TokenTree, DispatchToken) + Sync + Send + Copy + 'static,
@@ -170,7 +170,7 @@ fn loom_a_debt_is_paid_once_by_each() {
 }
 
 /// Race: two workers take for all that they have staged from one node, which has less than both want. What one takes
-/// too much lies at its own leaf, and nothing is taken twice (T1, I1); nobody is in debt for a spare token (T2).
+/// too much lies at its own leaf, and nothing is taken twice (T1, I1); no worker is in debt for a spare token (T2).
 /// Shown to fail if `take_up_to` takes by a load and a store.
 #[test]
 fn loom_two_batches_from_one_core_take_each_token_once() {

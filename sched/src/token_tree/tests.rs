@@ -49,7 +49,7 @@ fn less_depth_is_owed_and_more_is_there_at_once() {
         assert_eq!(tree.release_local(HctxId(0), out.pop().expect("four were taken")), left);
     }
     let third = taken(&tree, 0, 1);
-    // D = 5: three more, for anybody.
+    // D = 5: three more, for any queue.
     tree.set_depth(5);
     assert_eq!(tree.root_units(), 3);
     out.extend([third, taken(&tree, 1, 3)]);

@@ -17,7 +17,9 @@
 //! followed by a rest of [`REST`] phases with the estimate in force.
 //!
 //! # What it does not believe
-//! * A phase in which nobody waited for most of the time: the device was not full, and time is not work.
+//! * A phase for most of which no request waited: the device was not full, and time is not work.
+//! * A phase in which a worker found several requests done and none left, after more than an eighth of the time: it was
+//!   kept from its core or is slower than the device, which was idle meanwhile.
 //! * A round whose mixes hardly differ (one tenant alone; writes that come at a rate of their own): it says nothing.
 //! * A round with a solution that is not above 0: the device changed meanwhile.
 //!
@@ -26,19 +28,22 @@
 
 use std::cmp::Ordering;
 
-/// What a device did in one phase.
+/// Work of a device in one phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Phase {
     /// Reads and writes that ended.
     pub requests: u64,
-    /// Their cost, of the reads.
+    /// Cost of the reads.
     pub read_units: u64,
-    /// Of the writes, before the factor that is estimated.
+    /// Cost of the writes, before the factor that is estimated.
     pub write_units: u64,
-    /// Its length.
+    /// Length of the phase.
     pub time_ns: u64,
-    /// Of it, so long requests waited (of the worker where it was longest).
+    /// Part of it in which requests waited (of the worker where it was longest).
     pub waited_ns: u64,
+    /// Part of that after which a worker found several requests done and none left on the device (of the worker where
+    /// it was longest).
+    pub emptied_ns: u64,
 }
 
 /// Sums of the phases with one sign.
@@ -55,7 +60,7 @@ const ROUND: [bool; 4] = [true, false, false, true];
 /// Phases with the estimate in force after a round that confirmed it.
 const REST: usize = 4;
 
-/// As far as a round and its rest go: the next phase that is evidence begins a round.
+/// Value of `at` after a round and its rest: the next phase that is evidence begins a round.
 const READY: u8 = (ROUND.len() + REST) as u8;
 
 /// The estimate of a write's cost. 256 is what the cost model says.
@@ -64,9 +69,9 @@ pub struct Estimate {
     estimate_256ths: u32,
     /// Phases done of the round, and of the rest after it.
     at: u8,
-    /// Of more, and of less.
+    /// Sums of phases that charge more, and of phases that charge less.
     sums: [Sums; 2],
-    /// Where the last solution lay from the estimate.
+    /// Place of the last solution relative to the estimate.
     last: Ordering,
     /// The phase under way began when the charge changed: requests charged before end in it.
     is_settling: bool,
@@ -95,6 +100,9 @@ impl Estimate {
     /// Longest phase, ns: a device that ends fewer requests is judged by those.
     pub const PHASE_NS_MAX: u64 = 1_000_000_000;
 
+    /// A phase in which a worker emptied the device for more than one part in so many is no evidence.
+    const EMPTIED_PART: u64 = 8;
+
     /// Where mixes differ by less, nothing follows: of the product of both phases' reads and writes, one part in so
     /// many.
     const DIFFERENCE: i128 = 64;
@@ -104,7 +112,7 @@ impl Estimate {
         self.estimate_256ths
     }
 
-    /// What a write is to be charged now, in 256ths of the model's cost: the estimate, or an eighth more or less.
+    /// Charge of a write now, in 256ths of the model's cost: the estimate, or an eighth more or less.
     pub fn in_force_256ths(&self) -> u32 {
         let eighth = self.estimate_256ths / 8;
         let probed = match ROUND.get(usize::from(self.at)) {
@@ -117,8 +125,8 @@ impl Estimate {
 
     /// A phase is over.
     pub fn phase(&mut self, phase: Phase) {
-        let Phase { requests, read_units, write_units, time_ns, waited_ns } = phase;
-        if requests == 0 || waited_ns < time_ns - time_ns / 4 {
+        let Phase { requests, read_units, write_units, time_ns, waited_ns, emptied_ns } = phase;
+        if requests == 0 || waited_ns < time_ns - time_ns / 4 || emptied_ns > time_ns / Self::EMPTIED_PART {
             // Nothing is learnt, and nothing is to be: the estimate is in force until there is evidence again.
             *self = Estimate { estimate_256ths: self.estimate_256ths, ..Estimate::default() };
             return;
@@ -218,7 +226,14 @@ mod tests {
             let mut time_ns = read_units + write_units * self.times_256ths / 256;
             self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             time_ns += time_ns * ((self.random >> 33) % (2 * self.noise + 1)) / 1000;
-            self.estimate.phase(Phase { requests: 1000, read_units, write_units, time_ns, waited_ns: time_ns });
+            self.estimate.phase(Phase {
+                requests: 1000,
+                read_units,
+                write_units,
+                time_ns,
+                waited_ns: time_ns,
+                emptied_ns: 0,
+            });
         }
 
         fn phases(&mut self, count: usize) -> u64 {
@@ -302,12 +317,43 @@ mod tests {
     }
 
     #[test]
+    fn phases_in_which_workers_were_kept_from_their_cores_are_no_evidence() {
+        let mut device = Device::new(3 * 256);
+        let found = device.phases(300);
+        // Whenever more is charged, the device stands still for a fifth of the time.
+        let stopped = |emptied_ns| Phase {
+            requests: 1000,
+            read_units: 15_000,
+            write_units: 5_000,
+            time_ns: 36_000,
+            waited_ns: 36_000,
+            emptied_ns,
+        };
+        for _ in 0..300 {
+            device.estimate.phase(stopped(7_000));
+            assert_eq!(u64::from(device.estimate.estimate_256ths()), found);
+            device.phase();
+        }
+        device.phases(300);
+        let phases_of_work = device.estimate;
+        device.estimate.phase(stopped(4_500));
+        assert_ne!(device.estimate, phases_of_work, "an eighth is evidence");
+    }
+
+    #[test]
     fn a_phase_in_which_nobody_waited_is_no_evidence() {
         let mut device = Device::new(256);
         device.phases(40);
         // Reads one at a time: 100 times as long for what they do. Every other phase is full.
         for _ in 0..100 {
-            let idle = Phase { requests: 600, read_units: 1000, write_units: 10, time_ns: 100_000, waited_ns: 10_000 };
+            let idle = Phase {
+                requests: 600,
+                read_units: 1000,
+                write_units: 10,
+                time_ns: 100_000,
+                waited_ns: 10_000,
+                emptied_ns: 0,
+            };
             device.estimate.phase(idle);
             device.phase();
         }

@@ -6,13 +6,14 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::hierarchy::Tree;
-use mqfq_sched::oracle::{Oracle, narrow};
 use mqfq_sched::policy::{Entry, Handle, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
+use mqfq_testing::oracle::{Oracle, narrow};
 pub use mqfq_testing::rig::KIB;
 use mqfq_testing::rig::{Picked, Rig, read};
 use std::ops::{Deref, DerefMut};
@@ -76,7 +77,7 @@ pub struct Env {
     pub steps: u64,
     /// The largest D so far.
     pub depth_max: u32,
-    /// By handle.
+    /// Costs by handle.
     costs: Vec<Cost>,
     staged_by: Vec<Vec<usize>>,
     dispatched_bytes: Vec<u64>,
@@ -86,7 +87,7 @@ pub struct Env {
     frontier: u128,
     /// Longest lease so far.
     pub lease_max: VSpan,
-    /// Per tenant: requests kept staged at each of its hctxs.
+    /// Requests kept staged per tenant, at each of its hctxs.
     backlog_requests: Vec<usize>,
 }
 
@@ -147,7 +148,7 @@ impl Env {
     }
 
     fn is_mqfq(&self) -> bool {
-        matches!(self.options.kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial)
+        [PolicyKind::Mqfq, MQFQ_SERIAL].contains(&self.options.kind)
     }
 
     /// One request of the tenant's size.
@@ -208,7 +209,7 @@ impl Env {
         true
     }
 
-    /// What a worker does when it is awake.
+    /// Runs an awake worker until it can dispatch no more.
     pub fn run(&mut self, hctx: HctxId) {
         while self.has_room(hctx) {
             if !self.pick(hctx) {
@@ -218,7 +219,7 @@ impl Env {
         self.pause(hctx);
     }
 
-    /// Lets every kicked worker run until nobody is kicked any more.
+    /// Lets every kicked worker run until none is kicked any more.
     pub fn run_kicked(&mut self) {
         while let Some(hctx) = self.kicked.pop_first() {
             self.run(hctx);
@@ -249,7 +250,7 @@ impl Env {
         hctx
     }
 
-    /// The device finishes its oldest request, and everybody who may run does.
+    /// The device finishes its oldest request, and every worker that may run does.
     pub fn complete_oldest(&mut self) {
         let hctx = self.complete_at(0);
         self.run(hctx);
@@ -263,7 +264,7 @@ impl Env {
         self.check();
     }
 
-    /// Another D, put in force by the worker of `hctx`, which picks after it.
+    /// Puts another D in force, by the worker of `hctx`, which picks after it.
     pub fn set_depth(&mut self, hctx: HctxId, depth: u32) {
         self.steps += 1;
         self.depth_max = self.depth_max.max(depth);
@@ -298,7 +299,7 @@ impl Env {
         self.refill_all()
     }
 
-    /// The same for one tenant; 0 lets it run dry.
+    /// As `keep_backlogged`, for one tenant; 0 lets it run dry.
     pub fn set_backlog(&mut self, name: &str, requests: usize) -> &mut Self {
         let flow = self.flow(name);
         self.backlog_requests[flow.0 as usize] = requests;
@@ -365,7 +366,7 @@ impl Env {
         let (got_a, got_b) = (u128::from(self.dispatched_bytes(a)), u128::from(self.dispatched_bytes(b)));
         let requests = u128::from(of(a).request_bytes) * weight_b + u128::from(of(b).request_bytes) * weight_a;
         let slack = match self.options.kind {
-            PolicyKind::Sfqd => requests * (u128::from(self.options.depth) + 1),
+            kind if kind == SFQD => requests * (u128::from(self.options.depth) + 1),
             _ => {
                 let queues = |name: &str| Some(of(name).hctxs.len()).filter(|queues| *queues > 1).unwrap_or(0);
                 let leases = (queues(a) + queues(b)) as u128 * u128::from(self.options.lease.0);
@@ -392,7 +393,7 @@ impl Env {
             let granted = if self.is_mqfq() { 0 } else { i64::from(self.options.depth) - free - outside };
             assert!(granted >= 0);
             assert_eq!(free + outside + granted, i64::from(self.options.depth), "I1: tokens are conserved");
-            // Of a D that was reduced, tokens near a worker may still be used; `token_tree` has the sharper bound.
+            // After D was reduced, tokens near a worker may still be used; `token_tree` has the sharper bound.
             assert!(self.in_flight() <= self.depth_max as usize, "I2: at most D requests on the device");
         }
         if let (Some(now), Some(last)) = (self.policy.global_vtime(), self.last_vtime) {

@@ -9,15 +9,15 @@ use std::path::Path;
 /// A disk that QEMU has, over a file of the case's folder. The job may ask for it to be unplugged and plugged in again,
 /// by `HOST NUMBER unplug NAME` and `HOST NUMBER plug NAME`.
 pub struct Disk {
-    /// In the job's words.
+    /// Name in the job.
     pub name: &'static str,
-    /// In QEMU's words.
+    /// Model in QEMU.
     pub model: &'static str,
-    /// Of its file, MiB.
+    /// Size of its file, MiB.
     pub size_mib: u64,
 }
 
-/// Of QEMU, in the case's folder.
+/// Socket of QEMU's monitor, in the case's folder.
 const MONITOR: &str = "plugs";
 
 /// The device of a disk, in QEMU's words, in a slot of its own.
@@ -26,7 +26,7 @@ fn device(disk: &Disk) -> String {
     format!("{model},drive=file-{name},bus=slot-{name},id={name}")
 }
 
-/// What makes these disks of the machine; their files are made anew.
+/// QEMU's arguments that make these disks of the machine; their files are made anew.
 ///
 /// # Errors
 /// One sentence if a file cannot be made.

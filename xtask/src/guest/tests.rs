@@ -1,4 +1,4 @@
-//! What the harness reads of a server's metrics.
+//! Tests of how the harness reads a server's metrics.
 
 use super::*;
 

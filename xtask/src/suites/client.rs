@@ -56,7 +56,7 @@ impl Served {
         Ok(served)
     }
 
-    /// Of one of the two exports, with the name that our server has for it; nbdkit takes any name.
+    /// URI of one of the two exports, with the name that our server has for it; nbdkit takes any name.
     fn uri(&self, at: usize) -> String {
         format!("nbd+unix:///e{at}?socket={}", self.sockets[at].display())
     }

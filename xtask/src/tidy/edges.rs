@@ -1,11 +1,11 @@
-//! Who may depend on whom. `ls` is the architecture only as long as the manifests agree with it.
+//! Allowed dependencies between crates. `ls` is the architecture only as long as the manifests agree with it.
 
-use super::Report;
+use super::report::Report;
 use super::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
-/// What a crate may depend on, of ours.
+/// The crates of ours on which a crate may depend.
 struct Edges {
     folder: &'static str,
     package: &'static str,
@@ -15,24 +15,23 @@ struct Edges {
     or_fewer: bool,
 }
 
-/// The arrows of ARCHITECTURE.md's picture. A crate that is not here is an error: say first where it belongs. What
+/// The allowed edges between crates. A crate that is not here is an error: say first where it belongs. What
 /// ships stands first, and no arrow leads from it to the laboratory.
 const EDGES: &[Edges] = &[
     Edges { folder: "config", package: "mqfq-config", on: &[], or_fewer: false },
-    Edges { folder: "sched", package: "mqfq-sched", on: &["testing"], or_fewer: true },
-    Edges { folder: "nvme", package: "mqfq-nvme", on: &[], or_fewer: false },
-    Edges { folder: "blk", package: "mqfq-blk", on: &["sched", "nvme", "testing"], or_fewer: true },
+    Edges { folder: "sched", package: "mqfq-sched", on: &["testing", "lab/policies"], or_fewer: true },
+    Edges { folder: "blk", package: "mqfq-blk", on: &["sched", "testing", "lab/policies", "lab/nvme"], or_fewer: true },
     Edges { folder: "ublk", package: "mqfq-ublk", on: &["blk"], or_fewer: false },
     Edges { folder: "front", package: "mqfq-front", on: &["blk", "ublk", "testing"], or_fewer: true },
     Edges { folder: "report", package: "mqfq-report", on: &[], or_fewer: false },
-    Edges { folder: "demo", package: "mqfq-demo", on: &["nvme", "blk", "front", "report"], or_fewer: false },
+    Edges { folder: "demo", package: "mqfq-demo", on: &["blk", "front", "report"], or_fewer: false },
     Edges { folder: "calibrate", package: "mqfq-calibrate", on: &["blk", "report", "demo"], or_fewer: false },
     Edges { folder: "control", package: "mqfq-control", on: &["config", "report"], or_fewer: false },
     Edges { folder: "observe", package: "mqfq-observe", on: &["blk", "control", "testing"], or_fewer: true },
     Edges {
         folder: "daemon",
         package: "mqfq",
-        on: &["front", "blk", "config", "report", "demo", "calibrate", "control", "observe", "testing"],
+        on: &["front", "blk", "config", "report", "demo", "calibrate", "control", "observe", "testing", "lab/policies"],
         or_fewer: true,
     },
     Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },
@@ -45,47 +44,97 @@ const EDGES: &[Edges] = &[
         or_fewer: true,
     },
     Edges { folder: "testing", package: "mqfq-testing", on: &["sched"], or_fewer: false },
-    // The source of sched and of blk once more, with atomics that tell a watcher.
+    // The policies that do not ship; what ships knows them in tests alone.
+    Edges { folder: "lab/policies", package: "mqfq-policies", on: &["sched", "testing"], or_fewer: true },
+    Edges { folder: "lab/nvme", package: "mqfq-nvme", on: &["sched", "blk", "lab/policies"], or_fewer: true },
+    // The source of sched, of blk, of the controller and of the policies once more, with atomics that tell a watcher.
     Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &["testing"], or_fewer: true },
     Edges {
         folder: "lab/watched/blk",
         package: "mqfq-blk-watched",
-        on: &["lab/watched/sched", "nvme", "testing"],
+        on: &["lab/watched/sched", "lab/watched/policies", "lab/watched/nvme", "testing"],
+        or_fewer: true,
+    },
+    Edges {
+        folder: "lab/watched/nvme",
+        package: "mqfq-nvme-watched",
+        on: &["lab/watched/sched", "lab/watched/blk", "lab/watched/policies"],
+        or_fewer: true,
+    },
+    Edges {
+        folder: "lab/watched/policies",
+        package: "mqfq-policies-watched",
+        on: &["lab/watched/sched", "testing"],
         or_fewer: true,
     },
     Edges {
         folder: "lab/sim",
         package: "mqfq-sim",
         // blk and observe in tests: what is said of a tenant is held against a load of which the truth is known.
-        on: &["lab/watched/blk", "lab/watched/sched", "nvme", "cpu", "config", "report", "blk", "observe"],
+        on: &[
+            "lab/watched/blk",
+            "lab/watched/sched",
+            "lab/watched/policies",
+            "lab/watched/nvme",
+            "cpu",
+            "config",
+            "report",
+            "lab/policies",
+            "blk",
+            "observe",
+        ],
         or_fewer: true,
     },
     Edges {
         folder: "lab/bench",
         package: "mqfq-bench",
-        on: &["sched", "nvme", "blk", "front", "config", "report", "demo", "lab/watched/sched", "lab/sim", "testing"],
+        on: &[
+            "sched",
+            "lab/nvme",
+            "blk",
+            "front",
+            "config",
+            "report",
+            "demo",
+            "lab/policies",
+            "lab/watched/sched",
+            "lab/watched/policies",
+            "lab/sim",
+            "testing",
+        ],
         or_fewer: true,
     },
     Edges {
         folder: "lab",
         package: "mqfq-lab",
-        on: &["lab/bench", "lab/sim", "blk", "report", "cpu/scx", "testing"],
+        on: &[
+            "lab/bench",
+            "lab/sim",
+            "lab/nvme",
+            "lab/policies",
+            "daemon",
+            "blk",
+            "config",
+            "report",
+            "cpu/scx",
+            "testing",
+        ],
         or_fewer: true,
     },
     Edges {
         folder: "lab/vopr",
         package: "mqfq-vopr",
-        on: &["front", "blk", "nvme", "control", "daemon", "testing"],
+        on: &["front", "blk", "control", "daemon", "lab/policies", "testing"],
         or_fewer: false,
     },
     Edges { folder: "xtask", package: "xtask", on: &["report", "testing"], or_fewer: false },
 ];
 
 /// Crates that may use nothing but `std`, `core` and these packages where they ship.
-const BARE: &[(&str, &[&str])] = &[("sched", &[]), ("nvme", &[]), ("cpu", &[]), ("config", &["toml", "strsim"])];
+const BARE: &[(&str, &[&str])] = &[("sched", &[]), ("cpu", &[]), ("config", &["toml", "strsim"])];
 
 /// Crates with the data path in them: their worker's loop is their own.
-const NO_RUNTIME: &[&str] = &["sched", "nvme", "blk", "front"];
+const NO_RUNTIME: &[&str] = &["sched", "blk", "front"];
 
 /// An async runtime hides when a ring is entered and on which thread; see ARCHITECTURE.md.
 const RUNTIMES: &[&str] =
@@ -155,7 +204,7 @@ pub fn crate_edges(tree: &Tree, report: &mut Report) {
                     continue;
                 };
                 // The simulation is a test as a whole.
-                let ships = !["xtask", "lab/vopr"].contains(&edges.folder);
+                let ships = !["xtask", "lab/bench", "lab/vopr"].contains(&edges.folder);
                 if ours == "mqfq-testing" && kind != "dev-dependencies" && ships {
                     report.add(&path, 0, format!("{folder} ships, and must not depend on {ours} ({kind})"));
                 }
@@ -173,58 +222,7 @@ pub fn crate_edges(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// Where the picture of crates stands, and the head of its table.
-const PICTURE: (&str, &str) = ("ARCHITECTURE.md", "| crate | uses | in tests also |");
-
-/// The names in backticks of one cell.
-fn quoted(cell: &str) -> impl Iterator<Item = &str> {
-    cell.split('`').skip(1).step_by(2)
-}
-
-/// The crates of ours that a manifest names in tables of these kinds, by folder.
-fn ours(manifest: &Table, kinds: &[&str]) -> BTreeSet<&'static str> {
-    let names: BTreeSet<String> =
-        kinds.iter().flat_map(|kind| sections(manifest, kind)).flat_map(|(_, names)| names).collect();
-    EDGES.iter().filter(|edges| names.contains(edges.package)).map(|edges| edges.folder).collect()
-}
-
-/// `picture`: the table of crates in ARCHITECTURE.md has each member of the workspace once, with the edges of its
-/// manifest.
-pub fn picture(tree: &Tree, report: &mut Report) {
-    let (path, head) = PICTURE;
-    let Some(page) = tree.file(path) else { return };
-    let mut drawn: BTreeMap<&str, (usize, [BTreeSet<&str>; 2])> = BTreeMap::new();
-    let rows = page.text.lines().enumerate().skip_while(|(_, line)| *line != head).skip(2);
-    for (index, line) in rows.take_while(|(_, line)| line.starts_with('|')) {
-        let cells: Vec<&str> = line.split('|').collect();
-        let cell = |number: usize| cells.get(number).copied().unwrap_or("");
-        for folder in quoted(cell(1)) {
-            let row = (index + 1, [quoted(cell(2)).collect(), quoted(cell(3)).collect()]);
-            if drawn.insert(folder, row).is_some() {
-                report.add(path, index + 1, format!("{folder} stands twice in the picture of crates"));
-            }
-        }
-    }
-    for folder in members(tree, report) {
-        let Some(manifest) = parse(tree, &format!("{folder}/Cargo.toml"), report) else { continue };
-        let Some((line, [uses, in_tests])) = drawn.remove(folder.as_str()) else {
-            report.add(path, 0, format!("{folder} is missing in the picture of crates (`{head}`)"));
-            continue;
-        };
-        let used = ours(&manifest, &["dependencies", "build-dependencies"]);
-        let tested = &ours(&manifest, &["dev-dependencies"]) - &used;
-        for (shown, there) in [(uses, used), (in_tests, tested)] {
-            if shown != there {
-                report.add(path, line, format!("{folder} is drawn with {shown:?}, its manifest has {there:?}"));
-            }
-        }
-    }
-    for (folder, (line, _)) in drawn {
-        report.add(path, line, format!("{folder} is drawn and no member of the workspace"));
-    }
-}
-
-/// `no-external`: sched and nvme ship without any dependency, config with two; a model checker or a test may have some.
+/// `no-external`: sched and cpu ship without any dependency, config with two; a model checker or a test may have some.
 pub fn no_external(tree: &Tree, report: &mut Report) {
     for (folder, allowed) in BARE {
         let path = format!("{folder}/Cargo.toml");

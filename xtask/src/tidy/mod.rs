@@ -6,57 +6,26 @@
 //! | file | rules about |
 //! |---|---|
 //! | `edges.rs` | which crate may depend on which |
-//! | `circles.rs` | modules that name each other in a circle |
+//! | `circles.rs` | files that name each other in a circle |
 //! | `words.rs` | words that a crate must not say: clocks, threads, sleeps, floats, locks |
 //! | `orderings.rs` | the argument that each atomic ordering must carry |
 //! | `seeds.rs` | generated tests that draw other cases each time |
 //! | `shape.rs` | size of files, length of lines, white space, unfinished work, what a file opens with |
-//! | `pages.rs` | documents: one title, links that lead somewhere, nothing that nobody links to, no word with two meanings |
+//! | `pages.rs` | documents: one title, links that lead somewhere, no page without links, no word with two meanings |
 
 pub mod circles;
 pub mod edges;
 pub mod orderings;
 pub mod pages;
+pub mod report;
 pub mod seeds;
 pub mod shape;
 pub mod source;
 pub mod tree;
 pub mod words;
 
-use std::fmt;
+use report::{Finding, Report};
 use tree::Tree;
-
-/// One breach of a rule.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Finding {
-    /// File, from the repository's root.
-    pub path: String,
-    /// Line, 1-based; 0: the file as a whole.
-    pub line: usize,
-    /// Name of the rule, as in [`RULES`].
-    pub rule: &'static str,
-    /// One sentence.
-    pub says: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {} [{}]", self.path, self.line, self.says, self.rule)
-    }
-}
-
-/// Where a rule puts what it finds.
-pub struct Report {
-    rule: &'static str,
-    findings: Vec<Finding>,
-}
-
-impl Report {
-    /// Notes a breach at `line` (1-based; 0 for the whole file) of `path`.
-    pub fn add(&mut self, path: &str, line: usize, says: impl Into<String>) {
-        self.findings.push(Finding { path: path.to_string(), line, rule: self.rule, says: says.into() });
-    }
-}
 
 /// A rule: looks at the tree and reports.
 pub type Rule = fn(&Tree, &mut Report);
@@ -64,7 +33,6 @@ pub type Rule = fn(&Tree, &mut Report);
 /// Every rule by name.
 pub const RULES: &[(&str, Rule)] = &[
     ("edges", edges::crate_edges),
-    ("picture", edges::picture),
     ("no-external", edges::no_external),
     ("no-async-runtime", edges::no_async_runtime),
     ("manifest", edges::manifest),
@@ -97,7 +65,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("policy-pages", pages::policy_pages),
 ];
 
-/// What one rule finds.
+/// Findings of one rule.
 ///
 /// # Panics
 /// If there is no rule of that name: a misspelt rule in a test must not pass for silence.
@@ -108,7 +76,7 @@ pub fn check_rule(tree: &Tree, name: &str) -> Vec<Finding> {
     report.findings
 }
 
-/// What all rules find, by path and line.
+/// Findings of all rules, by path and line.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|(rule, _)| check_rule(tree, rule)).collect();
     findings.sort();

@@ -1,23 +1,23 @@
-//! Every atomic ordering carries its argument: a comment that starts with an ordering's name and says with whom it
-//! pairs or why nothing needs to.
+//! Every atomic ordering carries its argument: a comment that starts with an ordering's name and says with which other
+//! it pairs, or why it needs none.
 //!
 //! A fence has no other ordering than its own; there "Pairs with …" is enough.
 //!
 //! Outside sched, a file of plain counters may argue once for all of them: "every access is Relaxed", and why.
 //!
 //! ```text
-//! // Release: pairs with the Acquire in `HwCtx::run`. Whoever sees the mark also sees the request behind it.
+//! // Release: pairs with the Acquire in `HwCtx::run`. A thread that sees the mark also sees the request behind it.
 //! self.nonempty.store(true, Release);
 //! ```
 
-use super::Report;
+use super::report::Report;
 use super::source::has_word;
 use super::tree::{File, Tree};
 
 /// Weakest first.
 const ORDERINGS: &[&str] = &["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// What a file of counters says of all of them.
+/// Comment of a file of counters that argues for all of them.
 const ONCE: &str = "every access is Relaxed";
 
 /// How far above an operation its comment may end, in lines: one comment may cover a few operations in a row.

@@ -1,17 +1,17 @@
-//! Documents: one title each, links that lead somewhere, and no page that nobody finds.
+//! Documents: one title each, links that lead somewhere, and no page that cannot be reached.
 
-use super::Report;
+use super::report::Report;
 use super::tree::{File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// From where every page of `docs/` must be reached.
 const ENTRANCES: &[&str] = &["README.md", "ARCHITECTURE.md"];
 
-/// The page with the generated table of policies.
-const POLICY_TABLE: &str = "docs/use/config.md";
-
-/// Where the policies' folders stand.
-const POLICIES: &str = "sched/src/policy/";
+/// Where the folders of policies stand, their pages, and the page with the generated table of them.
+const POLICIES: [(&str, &str, &str); 2] = [
+    ("sched/src/policy/", "docs/use/policies/", "docs/use/config.md"),
+    ("lab/policies/src/", "docs/lab/policies/", "docs/lab/serve.md"),
+];
 
 fn pages(tree: &Tree) -> impl Iterator<Item = &File> {
     tree.files.iter().filter(|file| file.path.ends_with(".md"))
@@ -156,9 +156,9 @@ pub fn linked(tree: &Tree, report: &mut Report) {
         })
         .collect()
     };
-    let (reached, listed) = (linked_from(ENTRANCES), linked_from(&[POLICY_TABLE]));
+    let (reached, listed) = (linked_from(ENTRANCES), linked_from(&POLICIES.map(|(.., table)| table)));
     for page in pages(tree).filter(|page| page.path.starts_with("docs/") && !reached.contains(&page.path)) {
-        if page.path.starts_with("docs/use/policies/") && listed.contains(&page.path) {
+        if POLICIES.iter().any(|(_, pages, _)| page.path.starts_with(pages)) && listed.contains(&page.path) {
             continue;
         }
         report.add(&page.path, 0, format!("no link leads here from {}", ENTRANCES.join(" or ")));
@@ -168,8 +168,8 @@ pub fn linked(tree: &Tree, report: &mut Report) {
 /// Where the words are explained.
 const GLOSSARY: &str = "GLOSSARY.md";
 
-/// `one-meaning`: a term stands in one row of the glossary. What a row adds to a term in parentheses does not make it
-/// another.
+/// `one-meaning`: a term stands in one row of the glossary. Words in parentheses behind a term do not make it another
+/// term.
 pub fn one_meaning(tree: &Tree, report: &mut Report) {
     let Some(page) = tree.file(GLOSSARY) else { return };
     let lines = prose(page);
@@ -191,7 +191,7 @@ pub fn one_meaning(tree: &Tree, report: &mut Report) {
 }
 
 /// Where invariants are listed with their tests.
-const INVARIANTS: &str = "ARCHITECTURE.md";
+const INVARIANTS: &str = "docs/inside/invariants.md";
 
 /// `tests-named`: a test that the list of invariants names exists. Test names are claims, so a name of four words or
 /// more in backticks is one.
@@ -217,7 +217,7 @@ pub fn tests_named(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// What reads keys from TOML, and the page that lists them.
+/// Files that read keys from TOML, and the pages that list them.
 const KEYS: &[(&str, &str)] = &[
     ("daemon/src/config/mod.rs", "docs/use/config.md"),
     ("lab/sim/src/scenario/parse.rs", "docs/lab/scenarios.md"),
@@ -244,32 +244,34 @@ pub fn config_keys(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// The name that the policy of a folder gives itself, as users write it: `Descriptor::new("mqfq", ...)`.
-fn policy_name(file: &File) -> Option<(&str, &str)> {
-    let folder = file.path.strip_prefix(POLICIES)?.strip_suffix("/mod.rs")?;
+/// The name that the policy of a folder below `folders` gives itself, `Descriptor::new("mqfq", ...)`, and its folder.
+fn policy_name<'a>(file: &'a File, folders: &str) -> Option<(&'a str, &'a str)> {
+    let folder = file.path.strip_prefix(folders)?.strip_suffix("/mod.rs")?;
     let (_, arguments) = file.text.split_once("Descriptor::new(")?;
-    Some((folder, arguments.trim_start().strip_prefix('"')?.split('"').next()?))
+    Some((arguments.trim_start().strip_prefix('"')?.split('"').next()?, folder))
 }
 
-/// `policy-pages`: a policy is called after its folder and has its page in `docs/use/policies/`, and a page has its
+/// `policy-pages`: a policy is called after its folder and has its page in the folder of such pages, and a page has its
 /// policy.
 pub fn policy_pages(tree: &Tree, report: &mut Report) {
-    let named: BTreeMap<&str, &str> = tree.files.iter().filter_map(policy_name).map(|(at, name)| (name, at)).collect();
-    if named.is_empty() {
-        return;
-    }
-    let described: BTreeSet<&str> =
-        pages(tree).filter_map(|page| page.path.strip_prefix("docs/use/policies/")?.strip_suffix(".md")).collect();
-    for (name, folder) in &named {
-        let file = format!("{POLICIES}{folder}/mod.rs");
-        if name.replace('-', "_") != *folder {
-            report.add(&file, 0, format!("policy {name} stands in a folder of another name"));
+    for (folders, page_folder, _) in POLICIES {
+        let named: BTreeMap<&str, &str> = tree.files.iter().filter_map(|file| policy_name(file, folders)).collect();
+        if named.is_empty() {
+            continue;
         }
-        if !described.contains(name) {
-            report.add(&file, 0, format!("policy {name} has no page docs/use/policies/{name}.md"));
+        let described: BTreeSet<&str> =
+            pages(tree).filter_map(|page| page.path.strip_prefix(page_folder)?.strip_suffix(".md")).collect();
+        for (name, folder) in &named {
+            let file = format!("{folders}{folder}/mod.rs");
+            if name.replace('-', "_") != *folder {
+                report.add(&file, 0, format!("policy {name} stands in a folder of another name"));
+            }
+            if !described.contains(name) {
+                report.add(&file, 0, format!("policy {name} has no page {page_folder}{name}.md"));
+            }
         }
-    }
-    for name in described.iter().filter(|name| !named.contains_key(*name)) {
-        report.add(&format!("docs/use/policies/{name}.md"), 0, format!("there is no policy {name}"));
+        for name in described.iter().filter(|name| !named.contains_key(*name)) {
+            report.add(&format!("{page_folder}{name}.md"), 0, format!("there is no policy {name}"));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Generated tests draw the same cases in every run of the suite: proptest takes its seed from cargo's settings, and
 //! nothing else draws one from the machine.
 
-use super::Report;
+use super::report::Report;
 use super::source::has_word;
 use super::tree::{File, Tree};
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ const SETTINGS: &str = ".cargo/config.toml";
 pub const SEED_VARIABLE: &str = "PROPTEST_RNG_SEED";
 /// No file of seeds is read or written.
 const NO_FILES_VARIABLE: &str = "PROPTEST_DISABLE_FAILURE_PERSISTENCE";
-/// What draws from the machine, or takes a generated test out of the settings.
+/// Names that draw from the machine, or take a generated test out of the settings.
 const UNSEEDED: &[&str] = &[
     "RngSeed",
     "rng_seed",

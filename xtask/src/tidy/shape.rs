@@ -1,6 +1,6 @@
 //! Size and form of files, and nothing left unfinished.
 
-use super::Report;
+use super::report::Report;
 use super::source::has_word;
 use super::tree::{File, Tree};
 
@@ -95,15 +95,19 @@ pub fn white_space(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// `unfinished`: what is missing is an issue, not a mark in the code. (The words are split here, or this file would be
-/// its own finding.)
+/// `unfinished`: what is missing is an issue, not a mark in the code, and a merge has been decided. (The words are
+/// split here, or this file would be its own finding.)
 pub fn unfinished(tree: &Tree, report: &mut Report) {
     let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|halves| halves.concat());
+    let conflicts = ["<", "=", ">"].map(|mark| mark.repeat(7));
     let macros = [["to", "do!"], ["unimple", "mented!"]].map(|halves| halves.concat());
     for file in &tree.files {
         for (index, line) in file.text.lines().enumerate() {
             for mark in marks.iter().filter(|mark| has_word(line, mark)) {
                 report.add(&file.path, index + 1, format!("{mark}: open an issue, or do it"));
+            }
+            if conflicts.iter().any(|mark| line.split(' ').next() == Some(mark)) {
+                report.add(&file.path, index + 1, "both sides of a merge: keep one");
             }
         }
         for (number, line) in file.all_lines() {

@@ -1,15 +1,15 @@
 //! Words that a crate must not say where it ships. Time, threads and randomness come in as arguments; what reads them
 //! for itself cannot be simulated or model-checked.
 
-use super::Report;
+use super::report::Report;
 use super::source::{Line, has_word};
 use super::tree::{File, Tree};
 
-/// What reads a clock.
+/// Names that read a clock.
 const CLOCK: &[&str] = &["Instant", "SystemTime", "UNIX_EPOCH", "clock_gettime"];
-/// What makes a thread.
+/// Names that make a thread.
 const THREADS: &[&str] = &["thread::spawn", "thread::Builder", "thread::scope"];
-/// What waits for time to pass.
+/// Names that wait for time to pass.
 const SLEEP: &[&str] = &["thread::sleep", "nanosleep", "usleep"];
 
 /// Which lines a word is forbidden in.
@@ -35,10 +35,10 @@ fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&
     files.filter(|file| !except.contains(&file.path.as_str())).collect()
 }
 
-/// `clock`: sched, nvme and sim know no clock, not even in tests; blk reads it in one file, front gets `now_ns` from
-/// there. The table of `scx_pmqfq` is of what programs had in a real second.
+/// `clock`: sched, lab/nvme and sim know no clock, not even in tests; blk reads it in one file, front gets `now_ns`
+/// from there. The table of `scx_pmqfq` is of what programs had in a real second.
 pub fn clock(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "nvme", "cpu", "lab/sim"], &["cpu/scx/src/show.rs"]);
+    let path = below(tree, &["sched", "cpu", "lab/nvme", "lab/sim"], &["cpu/scx/src/show.rs"]);
     forbid(&path, ALL, CLOCK, "time is passed in as now_ns", report);
     let path = below(tree, &["blk/src", "front/src"], &["blk/src/clock.rs"]);
     forbid(&path, SHIPPED, CLOCK, "only blk/src/clock.rs reads the time", report);
@@ -47,7 +47,7 @@ pub fn clock(tree: &Tree, report: &mut Report) {
 /// `threads`: only the worker's host spawns. Tests may, to race the code against itself, but for the simulator's: it
 /// would not give the same twice.
 pub fn threads(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker/thread.rs", "blk/src/passed.rs"]);
+    let path = below(tree, &["sched", "lab/nvme", "blk", "front"], &["blk/src/worker/thread.rs", "blk/src/passed.rs"]);
     forbid(&path, SHIPPED, THREADS, "only blk/src/worker/thread.rs makes threads", report);
     forbid(
         &below(tree, &["lab/sim"], &[]),
@@ -58,18 +58,18 @@ pub fn threads(tree: &Tree, report: &mut Report) {
     );
 }
 
-/// `sleep`: a wait is for an event, in tests above all. What measures (bench) lives in wall time: its tenants start at
+/// `sleep`: a wait is for an event, in tests above all. Measurements (bench) live in wall time: their tenants start at
 /// a common instant, and a foreign server takes its time to answer.
 pub fn sleep(tree: &Tree, report: &mut Report) {
     let why = "wait for the event, or pass the time in";
-    forbid(&below(tree, &["sched", "nvme", "blk", "front", "daemon", "xtask"], &[]), ALL, SLEEP, why, report);
+    forbid(&below(tree, &["sched", "lab/nvme", "blk", "front", "daemon", "xtask"], &[]), ALL, SLEEP, why, report);
     forbid(&below(tree, &["demo", "lab/bench"], &[]), TESTS, SLEEP, why, report);
 }
 
 /// `sync`: in sched, and in the gate of blk, atomics and locks come through one file, so that the model checker sees
 /// all of them. Tests may name `loom` (they *are* the model) and `std::sync::Arc`.
 pub fn sync(tree: &Tree, report: &mut Report) {
-    let files = below(tree, &["sched/src"], &["sched/src/sync.rs"]);
+    let files = below(tree, &["sched/src", "lab/policies/src"], &["sched/src/sync.rs"]);
     let words = ["std::sync", "core::sync", "loom::sync", "loom::thread", "use loom"];
     forbid(&files, SHIPPED, &words, "only sched/src/sync.rs names where atomics come from", report);
     let mut gate = below(tree, &["blk/src/device/file"], &[]);
@@ -84,9 +84,15 @@ pub fn sync(tree: &Tree, report: &mut Report) {
     );
 }
 
-/// `floats`: sched computes in integers where it ships.
+/// `floats`: sched, and the policies of the laboratory, compute in integers where they run.
 pub fn floats(tree: &Tree, report: &mut Report) {
-    forbid(&below(tree, &["sched/src"], &[]), SHIPPED, &["f32", "f64"], "no floats on the scheduling path", report);
+    forbid(
+        &below(tree, &["sched/src", "lab/policies/src"], &[]),
+        SHIPPED,
+        &["f32", "f64"],
+        "no floats on the scheduling path",
+        report,
+    );
 }
 
 /// `front-names-sched`: a front end that could see the scheduler would soon decide something.
@@ -94,19 +100,19 @@ pub fn front_names_sched(tree: &Tree, report: &mut Report) {
     forbid(&below(tree, &["front"], &[]), ALL, &["mqfq_sched", "mqfq_nvme"], "front knows blk only", report);
 }
 
-/// `unsafe`: only where memory meets the kernel, in blk and daemon. What parses a client's bytes and what decides is
+/// `unsafe`: only where memory meets the kernel, in blk and daemon. Code that parses a client's bytes or decides is
 /// safe. A measurement's guest lends its memory to the server that it measures.
 pub fn no_unsafe(tree: &Tree, report: &mut Report) {
     let safe = below(
         tree,
-        &["sched/src", "nvme/src", "front/src", "report/src", "demo/src", "lab/bench/src", "xtask/src"],
-        &["lab/bench/src/attach/virtio.rs"],
+        &["sched/src", "lab/nvme/src", "front/src", "report/src", "demo/src", "lab/bench/src", "xtask/src"],
+        &["lab/bench/src/clients/virtio.rs"],
     );
     forbid(&safe, SHIPPED, &["unsafe"], "blk and daemon talk to the kernel, nobody else does", report);
 }
 
 /// `async`: no async code in the crates of the data path.
 pub fn no_async(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "nvme", "blk", "front"], &[]);
+    let path = below(tree, &["sched", "lab/nvme", "blk", "front"], &[]);
     forbid(&path, ALL, &["async", "await"], "the worker's loop is the only executor", report);
 }

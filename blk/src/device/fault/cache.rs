@@ -1,4 +1,4 @@
-//! A volatile write cache in front of the inner device, and what a power cut leaves of it.
+//! A volatile write cache in front of the inner device, and its state after a power cut.
 //!
 //! # Shape
 //! ```text
@@ -16,7 +16,7 @@
 //! V3. A piece written while a destage is under way has a larger `seq` than the destage and is not dropped by its end.
 
 use super::extent::{ExtentMap, Payload, Piece};
-use mqfq_nvme::random::Random;
+use crate::random::Random;
 use std::ops::Range;
 
 /// Smallest sector, bytes.
@@ -39,14 +39,14 @@ impl Cache {
         self.cached.insert(Piece { span, seq: self.seq, payload });
     }
 
-    /// What covers `span` of the inner device, to be put over it in this order.
+    /// Pieces that cover `span` of the inner device, in the order to lay them over it.
     pub(super) fn cover(&self, span: &Range<u64>) -> Vec<Piece> {
         let mut pieces = self.kept.within(span);
         pieces.extend(self.cached.within(span));
         pieces
     }
 
-    /// What a destage of `span` must write, without overlaps, and the `seq` to report at its end.
+    /// Pieces that a destage of `span` must write, without overlaps, and the `seq` to report at its end.
     pub(super) fn destage_begins(&self, span: &Range<u64>) -> (Vec<Piece>, u64) {
         let mut merged = ExtentMap::default();
         self.cover(span).into_iter().for_each(|piece| merged.insert(piece));
@@ -59,7 +59,8 @@ impl Cache {
         self.cached.remove(span, seq);
     }
 
-    /// Loses what is cached, except for what chance had already brought to the medium, in units of `sector_bytes`.
+    /// Loses the cached bytes, except for those that chance had already brought to the medium, in units of
+    /// `sector_bytes`.
     pub(super) fn cut(&mut self, random: &mut Random, sector_bytes: u64) {
         for piece in self.cached.take() {
             let Range { start, end } = piece.span;
@@ -83,7 +84,7 @@ impl Cache {
         }
     }
 
-    /// A cut may lose these bytes, and they are what a reader sees at `offset_bytes`.
+    /// A reader sees these bytes at `offset_bytes`, and a cut may lose them.
     pub(super) fn may_lose(&self, offset_bytes: u64, bytes: &[u8]) -> bool {
         let mut left = bytes;
         let mut room = Vec::new();

@@ -1,5 +1,5 @@
-//! Destaging: one flush or FUA write of the volatile cache, as commands to the inner device: write what is cached, then
-//! flush.
+//! Destaging: one flush or FUA write of the volatile cache, as commands to the inner device: write the cached bytes,
+//! then flush.
 
 use super::cache::Cache;
 use super::extent::{Payload, Piece};
@@ -73,7 +73,7 @@ impl Destage {
         }
     }
 
-    /// How it ended, once it has.
+    /// Its status, once it has ended.
     pub(super) fn end(&mut self, cache: &mut Cache, epoch: u64) -> Option<Status> {
         if self.free.len() < TAGS as usize || !self.left.is_empty() || !self.has_flushed {
             return None;

@@ -1,9 +1,9 @@
-//! Bytes by where they belong: what a volatile cache holds, at any alignment, with zeroes of any length for free.
+//! Bytes by offset: the contents of a volatile cache, at any alignment, with zeroes of any length for free.
 //!
 //! # Shape
 //! ```text
 //!   offset   0        10        20        30        40
-//!            [ seq 1  ][ seq 4 ]          [ seq 2   ]        pieces never overlap: what comes later cuts what was there
+//!            [ seq 1  ][ seq 4 ]          [ seq 2   ]        pieces never overlap: a later piece cuts those before
 //! ```
 //! Cost: logarithmic per piece touched; a cut shares the bytes.
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a piece holds.
+/// Contents of a piece.
 #[derive(Clone, Debug)]
 pub(super) enum Payload {
     /// Zeroes.
@@ -66,7 +66,7 @@ pub(super) struct ExtentMap {
 }
 
 impl ExtentMap {
-    /// Puts a piece over what was there.
+    /// Puts a piece over those before it.
     pub(super) fn insert(&mut self, piece: Piece) {
         if piece.span.is_empty() {
             return;
@@ -75,7 +75,7 @@ impl ExtentMap {
         self.by_start.insert(piece.span.start, piece);
     }
 
-    /// Removes what lies inside `span` and is not later than `seq_max`.
+    /// Removes bytes inside `span` that are not later than `seq_max`.
     pub(super) fn remove(&mut self, span: &Range<u64>, seq_max: u64) {
         for start in self.starts(span) {
             let piece = &self.by_start[&start];
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn agrees_with_an_array_under_random_writes_and_removals() {
-        let mut random = mqfq_nvme::random::Random::new(7);
+        let mut random = crate::random::Random::new(7);
         let (mut map, mut model) = (ExtentMap::default(), vec![b'.'; 64]);
         for seq in 0..2000 {
             let start = random.below(64);

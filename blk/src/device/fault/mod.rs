@@ -3,7 +3,7 @@
 //! Everything is drawn from the plan's seed, so a failure found once is found again (with one thread; several threads
 //! draw in the order in which they come). Time is the `now_ns` of the calls.
 //!
-//! | fault | what the layers above see |
+//! | fault | effect that the layers above see |
 //! |---|---|
 //! | error | the command did nothing and failed |
 //! | delay | it took longer |
@@ -31,15 +31,15 @@ mod queue;
 mod tests;
 
 use super::{Command, Device, DeviceInfo, DeviceQueue, QueueLimits, QueueOptions};
+use crate::random::Random;
 use crate::request::{Op, Status};
 use cache::Cache;
-use mqfq_nvme::random::Random;
 use mqfq_sched::policy::QueueClass;
 use mqfq_sched::topology::{HctxId, Place};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What goes wrong with one command.
+/// Failure of one command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// It does nothing and ends with this status.
@@ -63,8 +63,7 @@ pub enum Fault {
     Lose,
 }
 
-/// What becomes of a command that is aborted. One that has only not ended yet ends as it would have, whatever this
-/// says.
+/// Effect of an abort on a forgotten or lost command. A command that has only not ended yet ends as it would have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnAbort {
     /// The device says that it will, and does nothing.
@@ -84,7 +83,7 @@ pub enum OnAbort {
     },
 }
 
-/// What a reset of a queue does.
+/// Effect of a queue's reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnReset {
     /// All commands come back, if the inner device can.
@@ -99,7 +98,7 @@ pub enum OnReset {
     },
 }
 
-/// Which of the commands that a rule fits have the fault.
+/// Choice among the commands that a rule fits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
     /// Every one.
@@ -137,16 +136,16 @@ impl Kind {
     }
 }
 
-/// One rule of a plan: what happens to which commands.
+/// One rule of a plan: a fault, and the commands that have it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultRule {
     /// Only commands of this kind; `None`: all.
     pub kind: Option<Kind>,
     /// Only commands that touch these bytes of the device; `None`: all.
     pub bytes: Option<Range<u64>>,
-    /// Which of them.
+    /// Choice among these commands.
     pub when: When,
-    /// What happens to those.
+    /// Failure of the commands chosen.
     pub fault: Fault,
 }
 
@@ -174,10 +173,10 @@ impl FaultRule {
 /// read, so that commands begun after one can end before it.
 pub const REORDER_HOLD_MAX_NS: u64 = 100_000;
 
-/// What goes wrong.
+/// Faults to inject.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
-    /// Of everything that is left to chance.
+    /// Seed of all random choices.
     pub seed: u64,
     /// The first rule that applies to a command decides; all that fit it count it.
     pub rules: Vec<FaultRule>,
@@ -186,9 +185,9 @@ pub struct FaultPlan {
     pub reorder: usize,
     /// Writes stay in a cache that [`FaultDevice::power_cut`] empties until a flush or FUA covers them.
     pub volatile_cache: bool,
-    /// What an abort does.
+    /// Effect of an abort.
     pub on_abort: OnAbort,
-    /// What a reset does.
+    /// Effect of a reset.
     pub on_reset: OnReset,
 }
 
@@ -198,7 +197,7 @@ pub struct FaultDevice {
     shared: Arc<Shared>,
 }
 
-/// What all queues share.
+/// State that all queues share.
 struct Shared {
     info: DeviceInfo,
     plan: FaultPlan,
@@ -216,7 +215,7 @@ struct State {
     cache: Cache,
     /// Some queue carries out a destage (V2).
     is_destaging: bool,
-    /// Those who wait to destage.
+    /// Queues that wait to destage.
     waiting: Vec<(HctxId, Interrupt)>,
 }
 
@@ -242,7 +241,7 @@ impl FaultDevice {
         FaultDevice { inner, shared: Arc::new(Shared { info, plan, state: Mutex::new(state) }) }
     }
 
-    /// Nothing completes before `now_ns` reaches this, besides what the plan says.
+    /// Nothing completes before `now_ns` reaches this, in addition to the plan.
     pub fn stall_until(&self, ns: u64) {
         let mut state = self.shared.state();
         state.stalled_until_ns = state.stalled_until_ns.max(ns);
@@ -253,8 +252,8 @@ impl FaultDevice {
         self.shared.state().forgotten
     }
 
-    /// Takes the power away and gives it back. Commands in flight fail, whatever became of them; with a volatile cache,
-    /// what no acknowledged flush or FUA covered is lost, or partly.
+    /// Takes the power away and gives it back. Commands in flight fail, even those carried out; with a volatile cache,
+    /// bytes that no acknowledged flush or FUA covered are lost, or some of them.
     pub fn power_cut(&self) {
         let mut state = self.shared.state();
         let State { cache, random, epoch, .. } = &mut *state;
@@ -280,7 +279,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What goes wrong with this command.
+    /// Draws this command's fault, if it has one.
     fn draw(&self, state: &mut State, command: &Command) -> Option<Fault> {
         let mut fault = None;
         for (rule, count) in self.plan.rules.iter().zip(&mut state.counts) {
@@ -302,7 +301,7 @@ impl Shared {
         fault
     }
 
-    /// What a drive stores as a whole or not at all, bytes.
+    /// Bytes that a drive stores as a whole or not at all.
     fn sector_bytes(&self) -> u64 {
         cache::SECTOR_BYTES.max(u64::from(self.info.block_bytes))
     }

@@ -11,7 +11,7 @@
 use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
 use super::{Fault, Interrupt, OnAbort, OnReset, REORDER_HOLD_MAX_NS, Shared, State, span_of};
-use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped, Segments};
+use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::request::{Op, Status};
 use crate::tag::Tag;
 use mqfq_sched::policy::ClassWeights;
@@ -35,7 +35,7 @@ pub(super) struct FaultQueue<Q: DeviceQueue + ?Sized> {
     lanes: Box<[u8]>,
     /// Submitted, with the epoch of then.
     fresh: VecDeque<(u64, Command)>,
-    /// For the inner device, which had no place.
+    /// Commands for which the inner device had no place.
     refused: VecDeque<Command>,
     /// The inner device has commands that it was not told of.
     rings: bool,
@@ -53,17 +53,17 @@ pub(super) struct FaultQueue<Q: DeviceQueue + ?Sized> {
     reaped: Vec<Reaped>,
 }
 
-/// What to make of a command's end on the inner device.
+/// How to report a command's end on the inner device.
 struct Inside {
     epoch: u64,
     offset_bytes: u64,
     length_bytes: u32,
     delay_ns: u64,
-    /// Its end is not told.
+    /// Its end is not reported.
     is_lost: bool,
     /// The end to report in place of the inner device's.
     status: Option<Status>,
-    /// What covered the bytes read when the read began. Later writes are in nobody's right to be seen.
+    /// Pieces over the bytes read when the read began. It need not see later writes.
     cover: Vec<Piece>,
 }
 
@@ -76,7 +76,7 @@ struct Held {
 /// A command that ends when the cache's `span` is stored.
 struct Waiting {
     epoch: u64,
-    /// What is handed out then, with the status of then.
+    /// Completion to hand out then, with the status of then.
     reaped: Reaped,
     span: Range<u64>,
     delay_ns: u64,
@@ -84,7 +84,7 @@ struct Waiting {
 }
 
 impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
-    /// A queue of so many lanes over the inner device's that `open` opens.
+    /// A queue of `lanes` lanes over the inner device's that `open` opens.
     pub(super) fn open(
         shared: Arc<Shared>,
         lanes: usize,
@@ -166,7 +166,7 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         }
     }
 
-    /// To the inner device.
+    /// Sends it to the inner device.
     fn send(&mut self, state: &State, command: Command, delay_ns: u64, is_lost: bool, status: Option<Status>) {
         let cover = if command.op == Op::Read { state.cache.cover(&span_of(&command)) } else { Vec::new() };
         let epoch = state.epoch;
@@ -194,7 +194,7 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         self.held.push(Held { due_ns, epoch, reaped });
     }
 
-    /// Does what can be done now, and rings the inner device's doorbell.
+    /// Takes all possible steps, and rings the inner device's doorbell.
     fn advance(&mut self, now_ns: u64) {
         let shared = self.shared.clone();
         let mut state = shared.state();
@@ -230,7 +230,7 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             } else {
                 self.hold(epoch, now_ns.saturating_add(delay_ns), Reaped { status, ..reaped });
             }
-            // Whoever waits goes first, or a queue that never runs out of flushes keeps the turn for ever.
+            // Queues that wait go first, or a queue that never runs out of flushes keeps the turn for ever.
             if state.waiting.is_empty() {
                 return true;
             }
@@ -265,7 +265,7 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         self.in_flight[usize::from(self.lanes[tag.0 as usize])] -= 1;
     }
 
-    /// Takes what ended on the inner device.
+    /// Takes commands that ended inside.
     fn collect(&mut self, now_ns: u64) {
         let mut reaped = std::mem::take(&mut self.reaped);
         self.inner.reap(now_ns, &mut reaped);
@@ -277,11 +277,10 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             }
             let inside = self.inside.remove(&tag.0).expect("the inner device reaps what it was given, once");
             if status == Status::Ok
-                && let Some(first) = &mut reaped.buffer
+                && let Some(buffer) = &mut reaped.buffer
             {
-                reaped.more.for_each(first, inside.offset_bytes, inside.length_bytes, |at_bytes, mut room| {
-                    room.with_slice(|bytes| put_over(&inside.cover, at_bytes, bytes));
-                });
+                let mut room = buffer.room(inside.length_bytes as usize);
+                room.with_slice(|bytes| put_over(&inside.cover, inside.offset_bytes, bytes));
             }
             if inside.is_lost {
                 let shared = self.shared.clone();
@@ -311,7 +310,7 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         if waits_for_more && now_ns < oldest_ns.saturating_add(REORDER_HOLD_MAX_NS) {
             return None;
         }
-        // Not the oldest itself, which would be an order again: as long as it is there, others go until it is drawn.
+        // Not the oldest itself, which would be an order again: others go until it is drawn.
         let chosen = if reorder > 1 { state.random.below(due.len() as u64) as usize } else { 0 };
         let Held { epoch, mut reaped, .. } = self.held.remove(due[chosen]);
         if epoch != state.epoch {
@@ -330,14 +329,14 @@ fn put_over(cover: &[Piece], at_bytes: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Puts what a command writes into the cache.
+/// Puts a command's bytes into the cache.
 fn cache(state: &mut State, command: &mut Command) {
     match command.op {
-        Op::Write => command.for_each_segment(|offset_bytes, mut room| {
-            let mut bytes = vec![0; room.len()];
-            room.copy_to(&mut bytes);
-            state.cache.write(offset_bytes..offset_bytes + bytes.len() as u64, Payload::bytes(&bytes));
-        }),
+        Op::Write => {
+            let mut bytes = vec![0; command.length_bytes as usize];
+            command.room().copy_to(&mut bytes);
+            state.cache.write(span_of(command), Payload::bytes(&bytes));
+        }
         Op::Discard | Op::WriteZeroes { .. } => state.cache.write(span_of(command), Payload::Zeroes),
         Op::Read | Op::Flush => {}
     }
@@ -371,7 +370,7 @@ impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
             out.push(reaped);
         }
         for (_, tag, generation) in self.late.extract_if(.., |(due_ns, ..)| *due_ns <= now_ns) {
-            out.push(Reaped { tag, generation, status: Status::Ok, buffer: None, more: Segments::NONE });
+            out.push(Reaped { tag, generation, status: Status::Ok, buffer: None });
         }
     }
 
@@ -418,7 +417,7 @@ impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
         if !self.inner.reset(now_ns, &mut inner) {
             return false;
         }
-        // What ended inside and was not told.
+        // Commands that ended inside and were not reported.
         self.collect(now_ns);
         let shared = self.shared.clone();
         let mut state = shared.state();

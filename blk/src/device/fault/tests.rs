@@ -45,7 +45,7 @@ impl Rig {
         out
     }
 
-    /// Goes from event to event until nothing more happens; who ended, and when.
+    /// Goes from event to event until none is left; returns ended commands with times.
     fn run(&mut self) -> Vec<(u64, Reaped)> {
         let mut all: Vec<(u64, Reaped)> = Vec::new();
         let mut idle = 0;
@@ -108,7 +108,7 @@ fn an_error_does_nothing_and_hands_the_buffer_back() {
 
 #[test]
 fn the_nth_means_the_nth_that_fits_and_only_that() {
-    // Of reads that touch bytes 4096..8192, the second (number 1) fails.
+    // The second (number 1) of the reads that touch bytes 4096..8192 fails.
     let rule =
         FaultRule { bytes: Some(4096..8192), ..FaultRule::of(Kind::Read, When::Nth(1), Fault::Error(Status::Io)) };
     let mut rig = Rig::with_rules(vec![rule]);

@@ -1,9 +1,9 @@
 //! Which drives below a file run a scheduler of their own.
 //!
-//! A second scheduler below destroys the first: it reorders and holds back what we have just ordered, and its queue is
-//! full of requests of the greedy tenant before ours can act (Ceph #69017: mClock above a kernel elevator). Linux
-//! offers `none` for exactly this case, so anything else is worth a warning. Drives stacked on others (md, dm, loop has
-//! none) schedule where the others are: their `slaves` are asked instead.
+//! A second scheduler below destroys the first: it reorders and holds back the requests that we have just ordered, and
+//! its queue is full of requests of the greedy tenant before ours can act (Ceph #69017: mClock above a kernel
+//! elevator). Linux offers `none` for exactly this case, so anything else is worth a warning. Drives stacked on others
+//! (md, dm, loop has none) schedule where the others are: their `slaves` are asked instead.
 
 use std::fs;
 use std::path::Path;

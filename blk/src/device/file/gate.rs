@@ -1,4 +1,4 @@
-//! The lock of a file by regions: a read-modify-write never puts back bytes that somebody else has just replaced.
+//! The lock of a file by regions: a read-modify-write never puts back bytes that another write has just replaced.
 //!
 //! A direct write must be made of whole blocks. One that is not reads the blocks at its edges, replaces some of their
 //! bytes and writes them back; any other write to those blocks between the two is undone, although its client was told
@@ -11,8 +11,8 @@
 //! |  3   | writes back old + its 100 bytes       |                             | old + A: B's write lost  |
 //!
 //! So the device is divided into regions, and a write enters all regions that it touches: shared if it consists of
-//! whole blocks, alone if it must read first. Reads enter none: what A writes outside of its own bytes is what was
-//! there.
+//! whole blocks, alone if it must read first. Reads enter none: A writes back the bytes that were there outside of its
+//! own.
 //!
 //! # Shape
 //! One word per region, all of the uncontended path; behind a lock, one line of waiters per contended region.
@@ -24,7 +24,7 @@
 //!
 //! # Invariants
 //! G1. A region is held by one alone or by any number shared, never both.
-//! G2. While somebody waits, `queued` is set: nobody enters past the line, which is first come, first served. So
+//! G2. While a write waits, `queued` is set: none enters past the line, which is first come, first served. So
 //!     neither a stream of whole-block writes nor one of patches starves the other.
 //! G3. The holder that frees a region with `queued` set grants it, then interrupts the hctx granted. No lost wake-up
 //!     and no fence: `queued` and the holders are one word, so "I wait" and "I left" are ordered by its modification
@@ -73,7 +73,7 @@ struct Waiter {
     alone: bool,
 }
 
-/// What the gate knows of one device queue.
+/// A device queue, as the gate sees it.
 struct Entrance {
     hctx: HctxId,
     interrupt: Arc<dyn Fn(HctxId) + Send + Sync>,
@@ -128,15 +128,15 @@ impl Gate {
         Member { index: lines.members.len() - 1, has_grants }
     }
 
-    /// What a write of `length_bytes`, at least 1, from `offset_bytes` on needs; nothing is taken yet.
+    /// Regions that a write of `length_bytes`, at least 1, from `offset_bytes` on needs; none is entered yet.
     pub(super) fn hold(&self, offset_bytes: u64, length_bytes: u32, alone: bool) -> Hold {
         let first = (offset_bytes >> self.region_bytes_log2) as u32;
         let last = ((offset_bytes + u64::from(length_bytes) - 1) >> self.region_bytes_log2) as u32;
         Hold { first, last, taken: 0, alone }
     }
 
-    /// Enters what is left of `hold`. False: `tag` waits, and [`Gate::take_grants`] of this member will name it, after
-    /// which the caller counts it by [`Gate::granted`] and enters again.
+    /// Enters the rest of `hold`'s regions. False: `tag` waits, and [`Gate::take_grants`] of this member will name it,
+    /// after which the caller counts it by [`Gate::granted`] and enters again.
     pub(super) fn enter(&self, member: &Member, tag: u16, hold: &mut Hold) -> bool {
         while hold.first + hold.taken <= hold.last {
             let region = hold.first + hold.taken;
@@ -176,12 +176,12 @@ impl Gate {
     fn line_up(&self, member: &Member, tag: u16, region: u32, alone: bool) -> bool {
         let word = &self.words[region as usize];
         let mut lines = self.lines();
-        // AcqRel: pairs with `leave_region` (G3). From here on until the lock is released others only leave this
+        // AcqRel: pairs with `leave_region` (G3). From here on until the lock is released other holders only leave this
         // region.
         let seen = word.fetch_or(QUEUED, AcqRel);
         if !lines.waiting.contains_key(&region) && admits(seen, alone) {
             // AcqRel, both: one step of the word's modification order like the one above. Held first and only then
-            // no longer queued, so nobody slips in between.
+            // no longer queued, so no other write slips in between.
             word.fetch_add(if alone { ALONE } else { 1 }, AcqRel);
             word.fetch_and(!QUEUED, AcqRel);
             return true;
@@ -212,15 +212,15 @@ impl Gate {
         }
     }
 
-    /// Lets in as many from the front of the region's line as can be together; returns whom to interrupt.
+    /// Lets in as many from the front of the region's line as can be together; returns the members to interrupt.
     fn grant(&self, lines: &mut Lines, region: u32) -> Vec<Woken> {
         let word = &self.words[region as usize];
         let mut woken: Vec<Woken> = Vec::new();
         // No line: another holder, or a waiter that found the region free, was here between our leaving and our lock.
         let Some(line) = lines.waiting.get_mut(&region) else { return woken };
         while let Some(front) = line.front() {
-            // AcqRel/Acquire: pairs with `leave_region`. QUEUED is set and we have the lock: since the load others can
-            // only have left, so what it admits is still admitted.
+            // AcqRel/Acquire: pairs with `leave_region`. QUEUED is set and we have the lock: since the load holders can
+            // only have left, so a waiter that it admits is still admitted.
             if !admits(word.load(Acquire), front.alone) {
                 break;
             }
@@ -255,7 +255,7 @@ impl Gate {
         true
     }
 
-    /// The member waits no more; `out` receives what it was granted and has not taken. It may still leave.
+    /// The member waits no more; `out` receives its grants that it has not taken. It may still leave.
     pub(super) fn withdraw(&self, member: &Member, out: &mut Vec<u16>) {
         let mut lines = self.lines();
         out.append(&mut lines.members[member.index].granted);
@@ -273,7 +273,7 @@ impl Gate {
 
 type Woken = (usize, HctxId, Arc<dyn Fn(HctxId) + Send + Sync>);
 
-/// Without the lock, and not the caller itself: it looks at its grants before it returns to its worker.
+/// Called without the lock. Skips the caller, which looks at its grants before it returns to its worker.
 fn interrupt(woken: Vec<Woken>, caller: usize) {
     for (_, hctx, interrupt) in woken.into_iter().filter(|(member, ..)| *member != caller) {
         interrupt(hctx);

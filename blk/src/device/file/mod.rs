@@ -7,12 +7,12 @@
 //! F2. A flush that ended well means that every write acknowledged before it was submitted is on stable storage; a
 //!     write with FUA is so by itself. Once the page cache has lost a write, no flush that was under way
 //!     ([`syncs`]) and no later one claims otherwise: the device has failed, for
-//!     everybody who could have relied on a flush of theirs, and does what [`OnFailure`] says.
+//!     every client that could have relied on its own flush, and does what [`OnFailure`] says.
 //! F3. Bytes never written, discarded or zeroed read as zero, whether or not the file system can punch holes.
 //! F4. A read fills its whole length, whatever the kernel returned at a time, or fails: if the file ends before the
-//!     device does, somebody else has cut it. From when that is noticed, whatever reaches beyond its end fails, so that
-//!     no write makes it long again with a hole in the middle, and so does every flush: acknowledged bytes may be gone
-//!     ([`watch`]).
+//!     device does, another process has cut it. From when that is noticed, whatever reaches beyond its end fails, so
+//!     that no write makes it long again with a hole in the middle, and so does every flush: acknowledged bytes may be
+//!     gone ([`watch`]).
 //! F5. Memory that the kernel may still touch is never freed: a queue dropped with commands in flight leaks them.
 //! F7. A command of several requests is one readv or writev. One that is aborted is cancelled where the kernel can; it
 //!     ends once, and none of its steps begins after that. A queue cannot be reset: the kernel owns the buffers until
@@ -23,13 +23,13 @@
 //!
 //! | file | answers |
 //! |---|---|
-//! | `open.rs` | what is this path, how large, how aligned, who else uses it |
+//! | `open.rs` | what is this path, how large, how aligned, what other process uses it |
 //! | `patience.rs` | does a live process use it, or has the kernel not yet closed a dead one's files |
 //! | `elevator.rs` | which drives below schedule by themselves |
 //! | `work.rs` | one command as a sequence of system calls, as a function of their results |
-//! | `gate.rs` | who may write where at the same time |
+//! | `gate.rs` | which writes may share a block at a time |
 //! | `syncs.rs` | which of several syncs is told of a lost page |
-//! | `watch.rs` | what did somebody else do to the file while it is served |
+//! | `watch.rs` | what did another process do to the file while it is served |
 //! | `queue.rs` | one worker's queue: commands, the ring, the gate |
 //! | `solo.rs` | a ring for one queue without a worker |
 
@@ -63,19 +63,16 @@ use watch::Watch;
 /// constraints").
 const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 
-/// Requests of one command: what Linux's block layer allows a drive that does not say; a readv takes 1024.
-const SEGMENTS_MAX: u16 = 128;
-
 /// Best size and alignment where the drive's own block is smaller, bytes: a page, the unit of file systems and caches.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
 /// Whether to go past the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Direct {
-    /// If the file can, else through the page cache with a warning.
+    /// Direct I/O if the file can, else through the page cache with a warning.
     #[default]
     Auto,
-    /// Or fail to open.
+    /// Direct I/O, or opening fails.
     Always,
     /// Through the page cache.
     Never,
@@ -91,7 +88,7 @@ pub enum OnFailure {
     ReadOnly,
 }
 
-/// What a file device is opened with.
+/// Options to open a file device with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileOptions {
     /// A regular file or a block device.
@@ -103,10 +100,9 @@ pub struct FileOptions {
     /// Make a file of `size_bytes` if there is none, and extend (sparsely) one that is shorter.
     pub create: bool,
     /// Open it to be read alone, as a file that may not be written (a mount that is read-only, a drive that is)
-    /// demands. Whatever changes its bytes then fails, which is for the callers not to ask for. Not together with
-    /// `create`.
+    /// demands. Requests that change its bytes then fail; callers should not submit them. Not together with `create`.
     pub read_only: bool,
-    /// What is still done once it has failed.
+    /// Operations still carried out once it has failed.
     pub on_failure: OnFailure,
 }
 
@@ -124,20 +120,20 @@ impl FileOptions {
     }
 }
 
-/// What all queues of the device share.
+/// State that all queues of the device share.
 struct Backing {
     file: File,
     /// Offsets and lengths of reads and writes must be multiples of this, a power of two; 1: through the page cache.
     align_bytes: u32,
-    /// The same for holes; larger than `align_bytes` on a block device through the page cache.
+    /// Unit of holes in the same way; larger than `align_bytes` on a block device through the page cache.
     clear_align_bytes: u32,
-    /// None where nothing needs a read-modify-write.
+    /// `None` where no write needs a read-modify-write.
     gate: Option<Gate>,
     /// A read or write may put the thread that submits it to sleep, so that a thread of the kernel's has to do it.
     may_sleep: bool,
     /// Through the page cache alone.
     syncs: Option<Syncs>,
-    /// The file system said so once. Hints: a queue that has not seen them asks and is told again.
+    /// The file system said so once. Hints: a queue that has not seen them asks again.
     punch_unsupported: AtomicBool,
     zero_range_unsupported: AtomicBool,
     /// A flush failed in the page cache: Linux reports a lost page once, then takes it for clean. Or the file was cut.
@@ -167,8 +163,8 @@ impl FileDevice {
         FileDevice::of(open::open(options)?)
     }
 
-    /// Finds out whether [`FileDevice::open`] would succeed but for a server that serves the file now, and what the
-    /// user should know then ([`FileDevice::warnings`]).
+    /// Finds out whether [`FileDevice::open`] would succeed but for a server that serves the file now, and its
+    /// [`FileDevice::warnings`] then.
     ///
     /// It opens and closes the file, which takes the signature of a server in this process from it: a process that
     /// serves the file does not look.
@@ -188,8 +184,6 @@ impl FileDevice {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             // The page cache, or the drive's: nothing is promised before a flush.
             volatile_cache: true,
-            segments_max: SEGMENTS_MAX,
-            segment_align_bytes: backing.align_bytes,
             pages_align_bytes: backing.align_bytes,
         };
         Ok(FileDevice { backing: Arc::new(backing), info, warnings })
@@ -204,7 +198,7 @@ impl FileDevice {
         FileDevice::of(open::adopt(options, file)?)
     }
 
-    /// What the user should know, one sentence each: a scheduler of the drive's own below this one, or no direct I/O
+    /// Warnings for the user, one sentence each: a scheduler of the drive's own below this one, or no direct I/O
     /// where it was hoped for.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -219,7 +213,7 @@ impl FileDevice {
 impl Drop for Backing {
     /// The lock is the open file's, which a worker's ring may keep open for a moment after the worker has ended.
     fn drop(&mut self) {
-        // Relaxed: whoever drops it is alone with it.
+        // Relaxed: the last owner drops it, alone.
         if self.is_own.load(Ordering::Relaxed) {
             open::unlock(&self.file);
         }
@@ -240,7 +234,7 @@ impl Device for FileDevice {
     }
 
     fn health(&self) -> Health {
-        // Relaxed: what is shown may be a moment old.
+        // Relaxed: the health shown may be a moment old.
         match (self.backing.failed.load(Ordering::Relaxed), self.backing.on_failure) {
             (true, OnFailure::Fail) => Health::Failed,
             (true, OnFailure::ReadOnly) => Health::ReadOnly,

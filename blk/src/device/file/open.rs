@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// logical block of drives in the field, because a guess too small fails writes and one too large only copies some.
 const BLOCK_BYTES_GUESS: u32 = 4096;
 
-/// What opening found: the thing itself, its size, and what the user should know.
+/// Result of opening a file: the file, its size, and warnings for the user.
 pub(super) struct Opened {
     pub(super) backing: Backing,
     pub(super) size_bytes: u64,
@@ -31,7 +31,7 @@ pub(super) fn open(options: &FileOptions) -> Result<Opened, String> {
     open_unnamed(options).map_err(|sentence| format!("{path}: {sentence}"))
 }
 
-/// The same with `file`, which another process serves, and has locked.
+/// Opens `file` in place of its path; another process serves it, and has locked it.
 pub(super) fn adopt(options: &FileOptions, file: File) -> Result<Opened, String> {
     let path = options.path.display();
     let same = || {
@@ -50,11 +50,11 @@ pub(super) fn adopt(options: &FileOptions, file: File) -> Result<Opened, String>
 /// The process that served it before has ended.
 pub(super) fn own(backing: &Backing) {
     patience::sign(&backing.file, backing.read_only);
-    // Relaxed: read by whoever drops it, who is alone with it.
+    // Relaxed: only `drop` reads it, which has the last reference.
     backing.is_own.store(true, Ordering::Relaxed);
 }
 
-/// Finds out what [`open`] would, without the lock and without making the file: a server may be serving it.
+/// Measures the file as [`open`] would, without the lock and without making the file: a server may be serving it.
 pub(super) fn look(options: &FileOptions) -> Result<Opened, String> {
     let options = &FileOptions { create: false, ..options.clone() };
     let file = open_file(options, true).and_then(|file| measure(options, file, false));
@@ -67,7 +67,7 @@ fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
     measure(options, file, true)
 }
 
-/// What the file is. `is_own`: no other process serves it.
+/// Measures an open file. `is_own`: no other process serves it.
 fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, String> {
     let metadata = file.metadata().map_err(|error| format!("its size cannot be read: {error}"))?;
     let is_block_device = metadata.file_type().is_block_device();
@@ -172,7 +172,7 @@ fn lock(file: &File, read_only: bool) -> Result<(), String> {
     })
 }
 
-/// The opposite, whoever else still holds the file open.
+/// Unlocks the file, even if other processes still hold it open.
 pub(super) fn unlock(file: &File) {
     // SAFETY: no memory is involved, and the descriptor is open. An error would mean that there was no lock.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
@@ -218,8 +218,8 @@ fn logical_block_bytes(file: &File) -> Result<u32, String> {
     Ok(block_bytes.max(1) as u32)
 }
 
-/// Turns direct I/O on if it may be; answers what offsets and lengths must be multiples of, 1 without direct I/O. An
-/// error says why direct I/O is impossible.
+/// Turns direct I/O on if it may be; answers the unit of offsets and lengths, 1 without direct I/O. An error says why
+/// direct I/O is impossible.
 fn direct_alignment(
     file: &File,
     direct: Direct,
@@ -266,9 +266,9 @@ fn may_sleep(file: &File) -> bool {
     result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP)
 }
 
-/// What holes begin and end at multiples of. On a block device its blocks. A file may be cut anywhere, but its system
-/// zeroes the rest of a page in the page cache, which direct writes to the same page would have to go around: whole
-/// pages there, and what is left over is written.
+/// Unit of a hole's offset and length. On a block device its blocks. A file may be cut anywhere, but its system
+/// zeroes the rest of a page in the page cache, which direct writes to the same page would have to go around: so
+/// holes are whole pages there, and the rest is written.
 fn clear_alignment(align_bytes: u32, is_block_device: bool, logical_block_bytes: u32) -> u32 {
     if is_block_device {
         align_bytes.max(logical_block_bytes)

@@ -1,7 +1,7 @@
 //! Is a file that is locked in use, or has the kernel merely not yet closed it for a process that was killed?
 //!
 //! A daemon that is killed and started again at once may find its own lock. Requests that io_uring still carries out
-//! keep the file open, and the kernel lets go of it a few milliseconds *after* the parent has heard of the death:
+//! keep the file open, and the kernel closes it a few milliseconds *after* the parent has heard of the death:
 //!
 //! | step | killed daemon (kernel's side)             | supervisor and new daemon |
 //! |------|-------------------------------------------|---------------------------|
@@ -12,9 +12,8 @@
 //! |  5   |                                           | flock: taken              |
 //!
 //! So a daemon holds two locks: flock, which protects as long as anything can still be written, and a process lock as
-//! its signature, gone with the process in step 1. Busy and signed: somebody lives there, refuse at once and say who.
-//! Busy and not signed: try again for a second. (The kernel announces step 4 to nobody; a wait in between is all there
-//! is.)
+//! its signature, gone with the process in step 1. Busy and signed: a live process has the file, refuse at once and
+//! name it. Busy and not signed: try again for a second. (The kernel does not announce step 4; all one can do is wait.)
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -24,15 +23,15 @@ use std::os::fd::AsRawFd;
 const ATTEMPTS: u32 = 100;
 const WAIT_MS: i32 = 10;
 
-/// How an attempt to have the file alone ended.
+/// Outcome of an attempt to have the file alone.
 pub(super) enum Attempt<T> {
-    /// One way or the other.
+    /// It succeeded or failed.
     Done(Result<T, String>),
-    /// Somebody has it.
+    /// Another process has it.
     Busy {
         /// The living process that signed it.
         holder: Option<i32>,
-        /// What to say if nobody signed it and it stays busy.
+        /// Error to report if it is not signed and stays busy.
         otherwise: &'static str,
     },
 }
@@ -53,16 +52,16 @@ pub(super) fn until_closed<T>(mut attempt: impl FnMut() -> Attempt<T>) -> Result
 }
 
 fn whole_file() -> libc::flock {
-    // SAFETY: flock is a C struct of integers; zero means "from the start, to the end, by nobody".
+    // SAFETY: flock is a C struct of integers; zero means "from the start, to the end, by no process".
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock
 }
 
-/// Leaves our process lock on the file. It only says who we are, so a file system that has none costs nothing but that.
-/// A file that is opened to be read takes no other lock than a reader's, which is in the way of [`holder`]'s question
-/// just as well.
+/// Leaves our process lock on the file. It only names this process, so a file system that has none costs nothing but
+/// that. A file that is opened to be read takes no other lock than a reader's, which is in the way of [`holder`]'s
+/// question just as well.
 pub(super) fn sign(file: &File, read_only: bool) {
     let mut lock = whole_file();
     if read_only {

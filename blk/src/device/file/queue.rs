@@ -10,7 +10,7 @@ use crate::ring::DeviceRing;
 use crate::tag::Tag;
 use std::sync::Arc;
 
-/// In the name of an entry on the ring: it asks to cancel that of the tag.
+/// Flag in the name of a ring entry that cancels the tag's entry.
 const CANCEL: u32 = 1 << 31;
 
 /// One worker's queue on a file: its commands by tag, as operations of the worker's ring.
@@ -19,7 +19,7 @@ pub(super) struct FileQueue {
     info: DeviceInfo,
     ring: DeviceRing,
     target: Target,
-    /// At the gate, if the device has one.
+    /// Its identity at the gate, if the device has one.
     member: Option<Member>,
     /// Among the syncs of the device, through the page cache.
     syncs: Option<syncs::Member>,
@@ -28,8 +28,6 @@ pub(super) struct FileQueue {
     /// Submitted since the last doorbell.
     fresh: Vec<u16>,
     granted: Vec<u16>,
-    /// Lists of vectors for reuse: they keep their memory.
-    spare_vectors: Vec<Vec<libc::iovec>>,
     done: Vec<Reaped>,
     in_flight: usize,
 }
@@ -51,13 +49,12 @@ impl FileQueue {
             works: (0..depth).map(|_| None).collect(),
             fresh: Vec::with_capacity(depth as usize),
             granted: Vec::new(),
-            spare_vectors: Vec::new(),
             done: Vec::with_capacity(depth as usize),
             in_flight: 0,
         })
     }
 
-    /// Enters what the command needs of the gate, then takes its first step.
+    /// Enters the command's regions at the gate, then takes its first step.
     fn begin(&mut self, tag: u16) {
         let work = self.works[tag as usize].as_mut().expect("only a submitted command begins");
         if let Some(hold) = &mut work.hold
@@ -97,14 +94,10 @@ impl FileQueue {
                 {
                     gate.leave(member, hold);
                 }
-                let Command { tag: name, generation, ref mut buffer, ref mut more, .. } = work.command;
-                let (buffer, more) = (buffer.take(), std::mem::take(more));
-                let vectors = std::mem::take(&mut work.vectors);
-                if vectors.capacity() > 0 {
-                    self.spare_vectors.push(vectors);
-                }
+                let Command { tag: name, generation, ref mut buffer, .. } = work.command;
+                let buffer = buffer.take();
                 *slot = None;
-                self.hand_out(tag, Reaped { tag: name, generation, status, buffer, more });
+                self.hand_out(tag, Reaped { tag: name, generation, status, buffer });
             }
         }
     }
@@ -125,7 +118,7 @@ impl FileQueue {
         self.done.push(reaped);
     }
 
-    /// Hands out syncs that waited for others, which have ended.
+    /// Hands out syncs whose wait for others is over.
     fn release(&mut self) {
         if let Some((syncs, member)) = self.backing.syncs.as_ref().zip(self.syncs.as_mut()) {
             syncs.release(member, || self.backing.has_lost_writes(), &mut self.done);
@@ -161,13 +154,7 @@ impl DeviceQueue for FileQueue {
         }
         let slot = &mut self.works[tag as usize];
         assert!(slot.is_none(), "tag {tag} is in flight twice");
-        let is_merged = !command.more.is_none();
-        let mut work = Work::new(command, &self.backing, self.target);
-        if is_merged {
-            let vectors = self.spare_vectors.pop();
-            work.vectors = vectors.unwrap_or_else(|| Vec::with_capacity(usize::from(self.info.segments_max)));
-        }
-        *slot = Some(work);
+        *slot = Some(Work::new(command, &self.backing, self.target));
         self.fresh.push(tag);
         Ok(())
     }
@@ -189,7 +176,7 @@ impl DeviceQueue for FileQueue {
     }
 
     fn next_event_ns(&self) -> Option<u64> {
-        // What ended without the ring (a refusal, an empty write) is handed out at once; the rest comes by the ring.
+        // A command that ended without the ring (a refusal, an empty write) is handed out at once, others by the ring.
         (!self.done.is_empty()).then_some(0)
     }
 
@@ -198,7 +185,7 @@ impl DeviceQueue for FileQueue {
     }
 
     fn abort(&mut self, tag: Tag, _now_ns: u64) -> bool {
-        // One that waits at the gate waits for another, and begins when that has ended.
+        // A command at the gate waits for another, and begins when that one has ended.
         let Some(work) = self.works[tag.0 as usize].as_mut().filter(|work| work.is_on_ring) else { return false };
         work.is_aborted = true;
         self.ring.cancel(u32::from(tag.0), CANCEL | u32::from(tag.0));
@@ -207,7 +194,7 @@ impl DeviceQueue for FileQueue {
 
     fn ring_event(&mut self, user: u32, result: i32) {
         if user & CANCEL != 0 {
-            // Found or not, the command's own end says what became of it.
+            // Found or not, the command's own end gives its outcome.
             return;
         }
         let tag = user as u16;
@@ -222,7 +209,7 @@ impl DeviceQueue for FileQueue {
 
 impl Drop for FileQueue {
     /// A worker that stops in order has nothing in flight. One that panics may: the kernel still reads from and writes
-    /// to the buffers of entries on the ring, at a time that nobody can name, so they are leaked, and with them the
+    /// to the buffers of entries on the ring, at an unknown time, so they are leaked, and with them the
     /// descriptor (entries not yet submitted may name it by number, which must not come to mean another file).
     fn drop(&mut self) {
         if self.backing.may_sleep {
@@ -237,8 +224,8 @@ impl Drop for FileQueue {
                 }
             }
             for work in self.works.iter_mut().flatten() {
-                // A patch on the ring would put back old bytes over whoever came after it: its regions stay closed. A
-                // write of whole blocks that arrives late was never acknowledged, and harms nobody.
+                // A patch on the ring would put back old bytes over later writes: its regions stay closed. No late
+                // write of whole blocks was acknowledged, so it harms no client.
                 if let Some(hold) = &mut work.hold
                     && !(work.is_on_ring && hold.is_alone())
                 {
@@ -247,7 +234,7 @@ impl Drop for FileQueue {
             }
         }
         if let Some((syncs, member)) = self.backing.syncs.as_ref().zip(self.syncs.as_mut()) {
-            // What the kernel tells them nobody will hear.
+            // The kernel's answers to these syncs are lost.
             syncs.withdraw(member, || self.backing.note_lost_writes());
         }
         let leaked = self.works.drain(..).flatten().filter(|work| work.is_on_ring).map(std::mem::forget).count();

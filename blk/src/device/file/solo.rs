@@ -39,8 +39,8 @@ impl SoloRing {
         self.pending.borrow().entries.len() + self.waiting.len() + self.in_kernel
     }
 
-    /// Submits what the queue pushed, waits until at least one entry ended if any is in flight, and reports those that
-    /// did. Returns how many: 0 only if none is in flight, so that nothing will end before the queue pushes more.
+    /// Submits the queue's new entries, waits until at least one entry ended if any is in flight, and reports the ended
+    /// ones. Returns their number: 0 only if none is in flight, so that none will end before the queue pushes more.
     ///
     /// # Errors
     /// The kernel's, other than an interrupted or postponed wait.
@@ -49,7 +49,7 @@ impl SoloRing {
         while self.in_kernel < ENTRIES as usize
             && let Some(entry) = self.waiting.pop_front()
         {
-            // SAFETY: whoever pushed the entry through DeviceRing::push vouches for its pointers until ring_event.
+            // SAFETY: the caller of DeviceRing::push vouches for the entry's pointers until ring_event.
             let pushed = unsafe { self.uring.submission().push(&entry) };
             pushed.map_err(io::Error::other)?;
             self.in_kernel += 1;
@@ -65,7 +65,7 @@ impl SoloRing {
         Ok(ended.len())
     }
 
-    /// What ended, one entry at least.
+    /// Waits for at least one ended entry.
     fn wait(&mut self) -> io::Result<Vec<(u64, i32)>> {
         let transient = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
         loop {
@@ -82,7 +82,7 @@ impl SoloRing {
         }
     }
 
-    /// Moves what the queue pushed to the end of what waits.
+    /// Moves entries that the queue pushed behind those that wait.
     fn gather(&mut self) {
         self.waiting.extend(self.pending.borrow_mut().entries.drain(..));
     }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_a_signal_ends_early_goes_on() {
-        // SAFETY: the handler only changes an atomic number; nobody else in the tests uses this signal.
+        // SAFETY: the handler only changes an atomic number; no other test uses this signal.
         unsafe { libc::signal(libc::SIGUSR2, count as *const () as libc::sighandler_t) };
         let (reader, mut writer) = pipe().unwrap();
         let mut ring = SoloRing::new().unwrap();

@@ -1,7 +1,7 @@
 //! Which of several syncs is told that the page cache has lost a page, and what becomes of the others?
 //!
 //! Linux tells an open file once. Of two syncs that overlap the first to ask fails, and the other ends well over the
-//! same lost page. The one that ends well may be heard of first:
+//! same lost page. The one that ends well may be reaped first:
 //!
 //! | step | sync of queue 0           | sync of queue 1             | without a hold                        |
 //! |------|---------------------------|-----------------------------|---------------------------------------|
@@ -11,9 +11,9 @@
 //! |  4   |                           | is reaped                   | answered well, and the page is gone   |
 //! |  5   | is reaped: EIO            |                             | too late for queue 1                  |
 //!
-//! So a sync that ended well is held until those that were on a ring at that moment, of any queue of the device, have
+//! So a sync that ended well is held until all that were on a ring at that moment, of any queue of the device, have
 //! ended, and fails if one of them was told. A sync is a flush or a write with FUA, from its first entry on the ring to
-//! its last. Only through the page cache: a drive that fails a flush keeps its cache, and tells whoever asks.
+//! its last. Only through the page cache: a drive that fails a flush keeps its cache, and tells each caller.
 //!
 //! # Shape
 //! Each sync takes a ticket before it is on the ring. A queue says which of its tickets is the oldest; a sync that
@@ -24,13 +24,13 @@
 //! ```
 //!
 //! # Invariants
-//! S1. If sync A was on a ring before sync B was reaped, B ends after A was reaped and what A was told is noted.
-//!     A's seat is below its ticket before the ticket is taken, B reads the next ticket by a read-modify-write: if that
-//!     comes second, B sees A's seat. If it comes first, A was not on the ring when B had long asked the kernel.
-//! S2. Whoever waits looks again. The waiter says that it waits, then looks at the seats; who ends changes its seat,
-//!     then looks who waits; a fence between each two, so one of them sees the other.
-//! S3. Nobody waits for one who waits: a held sync has no ticket any more. So each hold ends when the kernel has ended
-//!     what it has.
+//! S1. If sync A was on a ring before sync B was reaped, B ends after A was reaped and A's result is noted. A's seat is
+//!     below its ticket before the ticket is taken, B reads the next ticket by a read-modify-write: if that comes
+//!     second, B sees A's seat. If it comes first, A was not on the ring when B had long asked the kernel.
+//! S2. A waiting queue looks again. It sets `waits`, then looks at the seats; a queue whose sync ends changes its seat,
+//!     then looks which queues wait; a fence between each two, so one of them sees the other.
+//! S3. No sync waits for a waiting sync: a held sync has no ticket any more. So each hold ends when the kernel has
+//!     ended the syncs it has.
 //!
 //! Cost: three changes of shared words for each sync, and one look at each queue's. Source: Linux lib/errseq.c,
 //! fs/sync.c; grace periods as in RCU (McKenney and Slingwine, "Read-Copy Update", PDCS 1998).
@@ -43,7 +43,7 @@ use mqfq_sched::topology::HctxId;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-/// Of a queue that has no sync on the ring.
+/// Oldest ticket of a queue without syncs on the ring.
 const NONE: u64 = u64::MAX;
 
 /// The syncs of a device, of all its queues.
@@ -52,7 +52,7 @@ pub(super) struct Syncs {
     first: OnceLock<Arc<Seat>>,
 }
 
-/// What the others see of a queue.
+/// A queue, as the other queues see it.
 struct Seat {
     /// No ticket of its syncs on the ring is below this.
     oldest: AtomicU64,
@@ -72,7 +72,7 @@ pub(super) struct Member {
 }
 
 impl Syncs {
-    /// Of a device without queues.
+    /// Syncs of a device without queues.
     pub(super) fn new() -> Syncs {
         Syncs { next_ticket: AtomicU64::new(0), first: OnceLock::new() }
     }
@@ -83,7 +83,7 @@ impl Syncs {
         let seat = Arc::new(Seat { oldest, waits, hctx, interrupt, following: OnceLock::new() });
         let mut place = &self.first;
         loop {
-            // Ours, or that of one who was faster.
+            // Our seat, or that of a queue that was faster.
             let there = place.get_or_init(|| seat.clone());
             if Arc::ptr_eq(there, &seat) {
                 break;
@@ -111,8 +111,8 @@ impl Syncs {
         member.on_ring.push((ticket, tag));
     }
 
-    /// The command of `tag` has ended, and what it was told is noted. True: it was on the ring as a sync, so if it
-    /// ended well, [`Syncs::must_wait`] says whether it is heard of now.
+    /// The command of `tag` has ended, and its result is noted. True: it was on the ring as a sync, so if it ended
+    /// well, [`Syncs::must_wait`] says whether it is reported now.
     pub(super) fn ended(&self, member: &mut Member, tag: u16) -> bool {
         let Some(place) = member.on_ring.iter().position(|(_, other)| *other == tag) else { return false };
         member.on_ring.remove(place);
@@ -133,7 +133,7 @@ impl Syncs {
         }
     }
 
-    /// Until which ticket a sync that has just ended well must wait; `None`: those before it have ended.
+    /// Ticket until which a sync that has just ended well must wait; `None`: earlier syncs have ended.
     pub(super) fn must_wait(&self) -> Option<u64> {
         // AcqRel: pairs with `begin`; it changes nothing, and reads the last value (S1).
         let until = self.next_ticket.fetch_add(0, AcqRel);
@@ -172,8 +172,8 @@ impl Syncs {
         }
     }
 
-    /// The queue is no more. True: it leaves syncs on the ring, and nobody will hear what they are told; `note` is
-    /// called before the others go on.
+    /// Removes a queue. If it leaves syncs on the ring, their results are lost: `note` is called before other queues
+    /// go on.
     pub(super) fn withdraw(&self, member: &mut Member, note: impl FnOnce()) {
         if !member.on_ring.is_empty() {
             note();
@@ -191,12 +191,12 @@ mod loom_tests {
     use std::sync::atomic::AtomicBool as Flag;
 
     fn ended_well() -> Reaped {
-        Reaped { tag: Tag(1), generation: 0, status: Status::Ok, buffer: None, more: Default::default() }
+        Reaped { tag: Tag(1), generation: 0, status: Status::Ok, buffer: None }
     }
 
     /// Race: one sync is told of a lost page while another, which overlaps, has ended well and looks whether it may be
-    /// heard of. It is heard of as failed, at once or after it was woken. Shown to fail without the fence in `release`
-    /// (nobody wakes it) and with Relaxed in `show` (heard of as good).
+    /// reported. It is reported as failed, at once or after it was woken. Shown to fail without the fence in `release`
+    /// (it is never woken) and with Relaxed in `show` (reported as good).
     #[test]
     fn loom_a_sync_that_overlaps_with_one_that_is_told_waits_for_it_and_is_woken() {
         model(|| {

@@ -159,7 +159,6 @@ struct Pushed {
     flags: u32,
 }
 
-const WRITEV: u8 = 2;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
 const FSYNC: u8 = 3;
@@ -187,7 +186,7 @@ impl Hand {
         self.queues[queue].ring_doorbell(0);
     }
 
-    /// What was pushed since the last call.
+    /// Entries pushed since the last call.
     fn pushed(&mut self) -> Vec<Pushed> {
         let entries = std::mem::take(&mut self.pending.borrow_mut().entries);
         let look = |entry: squeue::Entry| {
@@ -404,7 +403,7 @@ fn a_read_or_write_that_ends_early_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let Some((device, path)) = direct_device(&folder, MIB) else { return };
     let mut hand = Hand::new(&device, 1);
-    // The first answer claims 4096 bytes that no kernel moved: those stay as they were, the rest must be right.
+    // The first answer claims 4096 bytes that no kernel moved: these bytes stay as they were, the rest must be right.
     hand.submit(0, read(0, 0, 12288));
     let first = hand.one_pushed(READ);
     hand.answer(&first, 4096);
@@ -458,7 +457,7 @@ fn interrupted_calls_are_made_again_but_not_for_ever() {
 
 #[test]
 fn zeroes_are_written_where_the_file_system_can_do_nothing_better() {
-    // Per operation, which steps the file system refuses; then all is written. The device remembers what was refused.
+    // Per operation, which steps the file system refuses; then all is written. The device remembers refusals.
     let folder = tempfile::tempdir().unwrap();
     for (op, refused) in
         [(Op::Discard, 2), (Op::WriteZeroes { may_unmap: true }, 2), (Op::WriteZeroes { may_unmap: false }, 1)]
@@ -517,8 +516,6 @@ fn fua_makes_the_last_step_stable() {
     let (dsync, datasync) = (libc::RWF_DSYNC as u32, 1);
     assert_eq!(steps(&mut hand, write(0, 0, &[1; 4096])), [(WRITE, dsync)]);
     assert_eq!(steps(&mut hand, write(0, 1, &[1; 8])), [(READ, 0), (WRITE, dsync)]);
-    let of_two_requests = write(0, 0, &[1; 4096]).and(Buffer::new(4096), 4096);
-    assert_eq!(steps(&mut hand, of_two_requests), [(WRITEV, dsync)]);
     // Bytes 1..=8195: a patch at each end and the whole block between, then one sync for all.
     let zeroes = [(READ, 0), (WRITE, 0), (FALLOCATE, 0), (READ, 0), (WRITE, 0), (FSYNC, datasync)];
     assert_eq!(steps(&mut hand, plain(0, Op::WriteZeroes { may_unmap: true }, 1, 8194)), zeroes);
@@ -602,69 +599,12 @@ fn without_a_ring_there_is_no_queue() {
     assert_eq!(device.open_queue(options).err(), Some("a file device needs a worker with an io_uring".to_string()));
 }
 
-// Commands of several requests, and those that are aborted.
+// Commands that are aborted.
 
-const READV: u8 = 1;
 const ASYNC_CANCEL: u8 = 14;
 
 fn device_of(folder: &TempDir, size_bytes: u64) -> FileDevice {
     FileDevice::open(&FileOptions::new(file_of(folder, size_bytes))).unwrap()
-}
-
-/// Blocks filled with 1, 2, 3, as one command.
-fn write_of_three(tag: u16) -> Command {
-    write(tag, 0, &[1; 4096]).and(block_of(2), 4096).and(block_of(3), 4096)
-}
-
-fn block_of(fill: u8) -> Buffer {
-    let mut buffer = Buffer::new(4096);
-    buffer.as_mut_slice().fill(fill);
-    buffer
-}
-
-/// First bytes of a reaped command's blocks.
-fn fills(mut reaped: Reaped) -> Vec<u8> {
-    let (mut fills, mut first) = (Vec::new(), reaped.buffer.take().unwrap());
-    reaped.more.for_each(&mut first, 0, 3 * 4096, |_, mut room| {
-        let bytes = room.as_mut_slice().expect("owned");
-        assert!(bytes.len() == 4096 && bytes.iter().all(|byte| *byte == bytes[0]));
-        fills.push(bytes[0]);
-    });
-    fills
-}
-
-#[test]
-fn a_command_of_several_requests_is_one_vectored_transfer_and_goes_on_where_it_stopped() {
-    let folder = tempfile::tempdir().unwrap();
-    let device = device_of(&folder, MIB);
-    let mut hand = Hand::new(&device, 1);
-    hand.submit(0, write_of_three(0));
-    let pushed = hand.one_pushed(WRITEV);
-    // 5000 bytes at first, as the kernel may; the rest follows.
-    hand.kernel(&pushed);
-    hand.answer(&pushed, 5000);
-    let rest = hand.one_pushed(WRITEV);
-    let moved = hand.kernel(&rest);
-    let done = if device.direct_block_bytes().is_some() { 4608 } else { 5000 };
-    assert_eq!(moved, 3 * 4096 - done);
-    hand.answer(&rest, moved);
-    assert_eq!(hand.reap(0).pop().unwrap().status, Status::Ok);
-    hand.submit(0, read(1, 0, 4096).and(block_of(9), 4096).and(block_of(9), 4096));
-    let pushed = hand.one_pushed(READV);
-    hand.carry_out(&pushed);
-    let reaped = hand.reap(0).pop().unwrap();
-    assert_eq!((reaped.status, reaped.tag), (Status::Ok, Tag(1)));
-    assert_eq!(fills(reaped), [1, 2, 3]);
-}
-
-#[test]
-fn a_merged_command_whose_parts_do_not_fit_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let device = device_of(&folder, MIB);
-    let mut hand = Hand::new(&device, 1);
-    // The second part is longer than its buffer.
-    hand.submit(0, write(0, 0, &[1; 4096]).and(block_of(2), 8192));
-    assert_eq!((hand.pushed().len(), hand.reap_one(0).0), (0, Status::Invalid));
 }
 
 #[test]
@@ -690,8 +630,8 @@ fn an_aborted_command_is_cancelled_and_ends_once() {
         assert_eq!((hand.pushed().len(), hand.queues[0].in_flight()), (0, 0));
     }
     // Cut short after its first block, and no further step begins.
-    hand.submit(0, write_of_three(0));
-    let pushed = hand.one_pushed(WRITEV);
+    hand.submit(0, write(0, 0, &[1; 3 * 4096]));
+    let pushed = hand.one_pushed(WRITE);
     assert!(hand.queues[0].abort(Tag(0), 0));
     hand.one_pushed(ASYNC_CANCEL);
     hand.answer(&pushed, 4096);

@@ -1,17 +1,17 @@
-//! Has somebody else cut the file that is served, or given its name to another one?
+//! Has another process cut the file that is served, or given its name to another file?
 //!
-//! The lock keeps other daemons out, and nobody else: `truncate`, `mv` and `rm` need none, and the kernel tells nobody
-//! of them.
+//! The lock keeps other daemons out, and nothing else: `truncate`, `mv` and `rm` need no lock, and the kernel does not
+//! report them.
 //!
 //! | what happened | noticed by | from then on |
 //! |---|---|---|
 //! | the file ends before the device does | a read that meets the end, or [`check_up`] | whatever reaches beyond the end fails, and every flush |
 //! | the page cache lost a write, or the drive is gone | the request that met it | all requests fail, or all but reads |
 //! | a block device has no bytes any more: the drive was pulled out | [`check_up`] | the same |
-//! | its name is another file's, or nobody's | [`check_up`] | the file that was opened is served on, and its lock protects it alone |
+//! | its name is gone, or another file's | [`check_up`] | the file that was opened is served on, and its lock protects it alone |
 //!
-//! No request asks the kernel for any of this: it costs the data path a comparison. So a write beyond the end of a file
-//! that was cut and not noticed yet makes it longer, and what was cut off before it reads as zeroes.
+//! No request asks the kernel for any of this: it costs the data path a comparison. So after a cut that is not noticed
+//! yet, a write beyond the file's end makes it longer, and the bytes cut off before it read as zeroes.
 
 use super::{Backing, OnFailure};
 use crate::request::Op;
@@ -23,19 +23,19 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// What the file was when it was opened, and what became of it.
+/// Identity and size of the file when it was opened, and changes seen since.
 pub(super) struct Watch {
     path: PathBuf,
     identity: Identity,
     size_bytes: u64,
-    /// The file ends here or before, as far as somebody looked; all ones while it has its full size.
+    /// The file ends here or before, as far as seen; all ones while it has its full size.
     // Ordering: every access is Relaxed. It only shrinks, no memory is published through it, and a request that was
-    // submitted after a failed one was reaped sees what that one saw, by way of whoever reaped it.
+    // submitted after a failed one was reaped sees what that one saw, by way of the thread that reaped it.
     ends_at_bytes: AtomicU64,
     told: Mutex<Told>,
 }
 
-/// What the user knows already.
+/// States already reported to the user.
 #[derive(Default)]
 struct Told {
     is_cut: bool,
@@ -43,7 +43,7 @@ struct Told {
     is_elsewhere: bool,
 }
 
-/// Of a block device, which device; of a file, which file.
+/// Number of a block device, or of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Identity {
     BlockDevice { number: u64 },
@@ -61,7 +61,7 @@ impl Identity {
 }
 
 impl Watch {
-    /// Of the file at `path` that has just been opened.
+    /// Watches the file at `path`, which has just been opened.
     pub(super) fn new(path: &Path, metadata: &Metadata, size_bytes: u64) -> Watch {
         Watch {
             path: path.to_owned(),
@@ -72,13 +72,13 @@ impl Watch {
         }
     }
 
-    /// As if it were a block device, which no test can pull out.
+    /// Pretends a block device, which no test can pull out.
     #[cfg(test)]
     pub(super) fn take_for_block_device(&mut self) {
         self.identity = Identity::BlockDevice { number: 0 };
     }
 
-    /// Of the device.
+    /// Size of the device.
     pub(super) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -90,7 +90,7 @@ impl Watch {
 }
 
 impl Backing {
-    /// Somebody met the end of the file before that of the device: acknowledged bytes may be gone, so no later flush
+    /// A request met the end of the file before that of the device: acknowledged bytes may be gone, so no later flush
     /// may end well.
     pub(super) fn note_cut(&self, ends_at_bytes: u64) {
         self.watch.ends_at_bytes.fetch_min(ends_at_bytes, Relaxed);
@@ -110,19 +110,19 @@ impl Backing {
 
     /// No flush, nor a write with FUA, may end well.
     pub(super) fn has_lost_writes(&self) -> bool {
-        // Relaxed: a command that was submitted after the failed flush was reaped sees it, by way of whoever reaped it;
+        // Relaxed: a command submitted after the failed flush was reaped sees it, by way of the thread that reaped it;
         // one that overlapped with it, by way of its seat (`syncs.rs`).
         self.lost_writes.load(Relaxed)
     }
 
-    /// The device has failed, and does nothing of the kind any more.
+    /// The device has failed, and does not carry out this operation any more.
     pub(super) fn refuses(&self, op: Op) -> bool {
-        // Relaxed: a request that was submitted after the failure was reaped sees it, by way of whoever reaped it.
+        // Relaxed: a request submitted after the failure was reaped sees it, by way of the thread that reaped it.
         self.failed.load(Relaxed) && (op != Op::Read || self.on_failure == OnFailure::Fail)
     }
 }
 
-/// Another process has said whether writes were lost: by a cut, if the file is too short, else by a failure.
+/// Takes over lost writes from another process: a cut, if the file is too short, else a failure.
 pub(super) fn learn(backing: &Backing) {
     if backing.lost_writes.load(Relaxed) {
         match end_bytes(&backing.file) {
@@ -134,11 +134,11 @@ pub(super) fn learn(backing: &Backing) {
 
 /// Where the file ends. (Metadata say 0 of a block device.)
 pub(super) fn end_bytes(mut file: &File) -> io::Result<u64> {
-    // All reads and writes name their offset, so nobody notices that the file's own has moved.
+    // All reads and writes name their offset, so moving the file's own does no harm.
     file.seek(SeekFrom::End(0))
 }
 
-/// Looks at the file and at its name; says what the user does not know yet.
+/// Looks at the file and at its name; returns news for the user.
 pub(super) fn check_up(backing: &Backing) -> Vec<String> {
     let Watch { path, identity, size_bytes, told, .. } = &backing.watch;
     // An error of the file system is no proof of anything; requests meet it, too.
@@ -146,8 +146,8 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
     if let Some(end_bytes) = shorter {
         backing.note_cut(end_bytes);
     }
-    // Of a drive that was pulled out Linux takes the bytes away, and then finds nothing to read and no space to write:
-    // nobody hears ENODEV.
+    // Linux takes the bytes of a drive that was pulled out away, and then finds nothing to read and no space to
+    // write: no request ends with ENODEV.
     let is_pulled = shorter == Some(0) && matches!(identity, Identity::BlockDevice { .. });
     if is_pulled {
         backing.note_failed();

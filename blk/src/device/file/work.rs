@@ -14,7 +14,7 @@
 //!
 //!   Pages that stay in the kernel (pages.rs) are moved by Transfer alone: what is not aligned is refused.
 //!
-//!   A buffer of somebody else's memory that is not aligned to the block, past the page cache: as a span that is not
+//!   A buffer in foreign memory that is not aligned to the block, past the page cache: as a span that is not
 //!   aligned, except that no block is kept, so no block is read.
 //!
 //!   PATCH:  PatchHead ─▶ PatchTail ─▶ Transfer    read the first block if its start is kept, the last if its end is,
@@ -25,11 +25,10 @@
 //! ```
 //!
 //! # Invariants
-//! K1. An entry points only into the command's buffers, the bounce buffer, or the list of vectors that names the
-//!     former, which this work owns until the entry ended, and does not change while it is on the ring.
+//! K1. An entry points only into the command's buffer or the bounce buffer, which this work owns until the entry ended.
 //! K2. A transfer that ended early goes on where it stopped, at a whole block. A read that ends inside a block, or with
 //!     nothing, has met the end of the file. Before the device's end that is an error, because the file had its full
-//!     size when it was opened; behind it are only the rest of a block and nobody's bytes, which are zeroes (F4).
+//!     size when it was opened; behind it are only the rest of a block and no client's bytes, which are zeroes (F4).
 //! K3. A work with a patch that reads holds its regions alone, one that only writes shares them ([`super::gate`]).
 
 use super::gate::Hold;
@@ -49,7 +48,7 @@ const ZEROES_BYTES: u64 = 256 << 10;
 /// EINTR and EAGAIN in a row before a command fails: a kernel without memory may say so a few times, not for ever.
 const RETRIES_MAX: u8 = 100;
 
-/// What to do next.
+/// The next step.
 pub(super) enum Next {
     /// Put this on the ring.
     Entry(squeue::Entry),
@@ -57,7 +56,7 @@ pub(super) enum Next {
     End(Status),
 }
 
-/// What the entry on the ring does.
+/// Operation of the entry on the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// No operation of this command was in the ring yet.
@@ -84,46 +83,33 @@ struct Transfer {
 const NO_TRANSFER: Transfer =
     Transfer { is_write: false, offset_bytes: 0, memory: std::ptr::null_mut(), length_bytes: 0, done_bytes: 0 };
 
-/// What is wrong with a command, before anything is done for it. The layers above have validated it; a mistake of
-/// theirs must not reach the kernel as a pointer.
+/// Why a command is refused before it begins. The layers above have validated it; a mistake of theirs must not reach
+/// the kernel as a pointer.
 pub(super) fn refusal(command: &Command, info: &DeviceInfo) -> Option<Status> {
     let Command { op, offset_bytes, length_bytes, .. } = *command;
     let is_inside = offset_bytes.checked_add(u64::from(length_bytes)).is_some_and(|end| end <= info.size_bytes);
     let is_kernel = |buffer: &Buffer| buffer.pages().is_some();
     let has_buffer = match op {
-        // An operation names one place, and nothing of it can be put beside other bytes.
-        Op::Read | Op::Write if command.buffers().any(is_kernel) => {
+        // An operation names one place, and its bytes cannot be put beside others.
+        Op::Read | Op::Write if command.buffer.as_ref().is_some_and(is_kernel) => {
             let align_bytes = u64::from(info.pages_align_bytes);
             let at_bytes = command.buffer.as_ref().and_then(Buffer::pages).map_or(0, |pages| pages.at_bytes as u64);
             let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
-            command.more.is_none()
-                && align_bytes > 0
+            align_bytes > 0
                 && (offset_bytes | u64::from(length_bytes) | at_bytes).is_multiple_of(align_bytes)
                 && length_bytes as usize <= capacity_bytes
                 && length_bytes <= info.transfer_bytes_max
         }
         Op::Read | Op::Write => {
             let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
-            let fits = match command.more.lengths() {
-                None => length_bytes as usize <= capacity_bytes,
-                Some((first_bytes, rest)) => {
-                    let align_bytes = info.segment_align_bytes;
-                    let mut all = std::iter::once((first_bytes, capacity_bytes)).chain(rest);
-                    let sum = all.try_fold(0u64, |sum, (part_bytes, room)| {
-                        let fits = part_bytes as usize <= room && part_bytes.is_multiple_of(align_bytes);
-                        fits.then_some(sum + u64::from(part_bytes))
-                    });
-                    sum == Some(u64::from(length_bytes)) && offset_bytes.is_multiple_of(u64::from(align_bytes))
-                }
-            };
-            length_bytes <= info.transfer_bytes_max && fits
+            length_bytes <= info.transfer_bytes_max && length_bytes as usize <= capacity_bytes
         }
         Op::Flush | Op::Discard | Op::WriteZeroes { .. } => true,
     };
     (!is_inside || !has_buffer).then_some(Status::Invalid)
 }
 
-/// How entries name the file: by its descriptor, or by its place among the files that the ring has registered.
+/// Name of the file in entries: its descriptor, or its place among the ring's registered files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     number: i32,
@@ -131,7 +117,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// As the ring of this queue knows the file.
+    /// Name of the file on this queue's ring.
     pub(super) fn new(backing: &Backing, registered: Option<u32>) -> Target {
         let thread = if backing.may_sleep { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         match registered {
@@ -144,28 +130,26 @@ impl Target {
 /// A command on its way.
 pub(super) struct Work {
     pub(super) command: Command,
-    /// What it has of the gate; `None` if it needs nothing.
+    /// Its regions at the gate; `None` if it needs none.
     pub(super) hold: Option<Hold>,
     /// An entry is with the kernel, or on its way there.
     pub(super) is_on_ring: bool,
     /// No further step begins.
     pub(super) is_aborted: bool,
-    /// Of a command with several buffers: what of them is still to be moved.
-    pub(super) vectors: Vec<libc::iovec>,
     target: Target,
     stage: Stage,
     transfer: Transfer,
-    /// Where the command's pages are, if they stay in the kernel: then `transfer` has no address of ours.
+    /// Place of the command's pages, if they stay in the kernel: then `transfer` has no address of ours.
     place: Option<u16>,
     bounce: Option<Buffer>,
     /// Bytes of the file that the current patch replaces.
     patch: Range<u64>,
-    /// What is still to be cleared, and to be patched with zeroes after it.
+    /// Bytes still to be cleared, and (`tail`) to be patched with zeroes after them.
     clear: Range<u64>,
     tail: Range<u64>,
     retries: u8,
     /// A write and its sync together were told that there is no space: the write is made again alone, which tells whose
-    /// answer that was. If it has space, pages were lost for want of it, and nobody will be told again.
+    /// answer that was. If it has space, pages were lost for want of it, and the kernel will not report them again.
     is_unsure: bool,
 }
 
@@ -178,7 +162,6 @@ impl Work {
             hold: None,
             is_on_ring: false,
             is_aborted: false,
-            vectors: Vec::new(),
             target,
             stage: Stage::Waiting,
             transfer: NO_TRANSFER,
@@ -207,7 +190,7 @@ impl Work {
     /// one or a part need not be.
     fn memory_is_aligned(&self, backing: &Backing) -> bool {
         let is_aligned = |buffer: &Buffer| buffer.as_ptr().addr().is_multiple_of(backing.align_bytes as usize);
-        self.command.buffers().all(is_aligned)
+        self.command.buffer.iter().all(is_aligned)
     }
 
     fn span(&self) -> Range<u64> {
@@ -243,7 +226,7 @@ impl Work {
         }
     }
 
-    /// It is to end well only if what it covers survives a loss of power.
+    /// It may end well only if the bytes that it covers survive a loss of power.
     pub(super) fn is_to_be_stable(&self) -> bool {
         self.command.fua || self.command.op == Op::Flush
     }
@@ -294,7 +277,7 @@ impl Work {
         }
     }
 
-    /// What the stage asks of the kernel.
+    /// The ring entry of the current stage.
     fn entry(&mut self) -> squeue::Entry {
         let file = types::Fd(self.target.number);
         let clear = self.clear.clone();
@@ -310,15 +293,6 @@ impl Work {
                 let (offset_bytes, left_bytes) = (offset_bytes + u64::from(done_bytes), length_bytes - done_bytes);
                 if let Some(place) = self.place {
                     self.fixed_entry(place, offset_bytes, memory, left_bytes)
-                } else if self.is_vectored() {
-                    self.fill_vectors(done_bytes);
-                    let (vectors, count) = (self.vectors.as_ptr(), self.vectors.len() as u32);
-                    let flags = if self.command.fua && !self.is_unsure { libc::RWF_DSYNC } else { 0 };
-                    if is_write {
-                        opcode::Writev::new(file, vectors, count).offset(offset_bytes).rw_flags(flags).build()
-                    } else {
-                        opcode::Readv::new(file, vectors, count).offset(offset_bytes).build()
-                    }
                 } else if is_write {
                     // Zeroes are followed by a sync of their own, once for all pieces.
                     let is_stable = self.command.fua && self.command.op == Op::Write && !self.is_unsure;
@@ -345,27 +319,7 @@ impl Work {
         }
     }
 
-    /// The transfer is between the file and the command's own buffers, of which there are several.
-    fn is_vectored(&self) -> bool {
-        self.stage == Stage::Transfer && !self.command.more.is_none() && self.bounce.is_none()
-    }
-
-    /// The command's buffers without their first `done_bytes`.
-    fn fill_vectors(&mut self, done_bytes: u32) {
-        let Work { vectors, command, .. } = self;
-        let mut skip = done_bytes as usize;
-        vectors.clear();
-        command.for_each_segment(|_, mut left| {
-            let done = skip.min(left.len());
-            skip -= done;
-            left.take_front(done);
-            if !left.is_empty() {
-                vectors.push(libc::iovec { iov_base: left.as_mut_ptr().cast(), iov_len: left.len() });
-            }
-        });
-    }
-
-    /// Where an aligned transfer goes: the command's buffer. Of several, the vectors say where.
+    /// Where an aligned transfer goes: the command's buffer.
     fn memory(&mut self) -> *mut u8 {
         self.command.buffer.as_mut().expect("checked by refusal").as_mut_ptr()
     }
@@ -461,11 +415,6 @@ impl Work {
 
     fn start_read(&mut self, backing: &Backing) -> Next {
         let memory_is_aligned = self.memory_is_aligned(backing);
-        if !self.command.more.is_none() && memory_is_aligned {
-            // Offset and lengths are aligned: checked by refusal.
-            let memory = self.memory();
-            return self.transfer(false, self.span(), memory);
-        }
         let align_bytes = u64::from(backing.align_bytes);
         let cover = round_out(self.span(), align_bytes);
         let buffer = self.command.buffer.as_mut().expect("checked by refusal");
@@ -486,10 +435,8 @@ impl Work {
     fn copy_out(&mut self) {
         let Work { bounce: Some(bounce), command, transfer, .. } = self else { return };
         let start_bytes = transfer.offset_bytes;
-        command.for_each_segment(|offset_bytes, mut room| {
-            let skip = (offset_bytes - start_bytes) as usize;
-            room.copy_from(&bounce.as_slice()[skip..skip + room.len()]);
-        });
+        let (skip, length) = ((command.offset_bytes - start_bytes) as usize, command.length_bytes as usize);
+        command.room().copy_from(&bounce.as_slice()[skip..skip + length]);
     }
 
     // A patch: some bytes of whole blocks are replaced, the others kept.
@@ -527,10 +474,8 @@ impl Work {
         let Work { bounce, command, patch, .. } = self;
         let bounce = bounce.as_mut().expect("a patch has its blocks there");
         if command.op == Op::Write {
-            command.for_each_segment(|offset_bytes, mut room| {
-                let within = (offset_bytes - cover.start) as usize;
-                room.copy_to(&mut bounce.as_mut_slice()[within..within + room.len()]);
-            });
+            let (within, length) = ((command.offset_bytes - cover.start) as usize, command.length_bytes as usize);
+            command.room().copy_to(&mut bounce.as_mut_slice()[within..within + length]);
         } else {
             let within = (patch.start - cover.start) as usize..(patch.end - cover.start) as usize;
             bounce.as_mut_slice()[within].fill(0);
@@ -586,7 +531,7 @@ impl Work {
     }
 
     /// The page cache reports a write that it lost to one caller, once, and then takes the page for clean: a later
-    /// flush would end well and be a lie. (A drive keeps what a failed flush left in its cache, so there the next may
+    /// flush would end well and be a lie. (A drive keeps its cache after a failed flush, so there the next may
     /// succeed.)
     fn note_lost_writes(&self, backing: &Backing) {
         if backing.align_bytes == 1 {

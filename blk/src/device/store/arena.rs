@@ -1,5 +1,5 @@
 //! Where do chunks lie, so that another process can have them without a copy? In a file without a name (memfd), mapped
-//! here piece by piece and shared with whoever gets its descriptor.
+//! here piece by piece and shared with the process that gets its descriptor.
 //!
 //! # Shape
 //! The file is an array of slots of one chunk each; segments of 64 MiB of it are mapped as they are needed and stay
@@ -7,8 +7,8 @@
 //! reads as zero. Without a file (no descriptor was left) the segments are plain memory, which cannot be handed over.
 //!
 //! # Invariants
-//! A1. A slot is one [`Chunk`]'s or free. Bytes of a chunk are reached through it alone, and by one process: what
-//!     another one maps it reads nothing of before this one has stopped (`daemon/src/upgrade/mod.rs`).
+//! A1. A slot is one [`Chunk`]'s or free. Bytes of a chunk are reached through it alone, and by one process: another
+//!     that maps them reads none before this one has stopped (`daemon/src/upgrade/mod.rs`).
 //! A2. A free slot reads as zero.
 
 use super::CHUNK_BYTES;
@@ -43,7 +43,7 @@ impl std::ops::Deref for Chunk {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped for as long as the arena, which the store drops after its chunks; nobody changes them
+        // SAFETY: mapped for as long as the arena, which the store drops after its chunks; they do not change
         // meanwhile but through this chunk (A1).
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), CHUNK_BYTES as usize) }
     }
@@ -76,7 +76,7 @@ pub struct Arena(Mutex<Slots>);
 
 impl Arena {
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        // A list is whole whatever panicked; at worst a slot is nobody's.
+        // A list is whole after any panic; at worst a slot is lost.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,7 +98,7 @@ impl Arena {
         Ok(slots.chunk(slot))
     }
 
-    /// The chunk's memory goes, and its slot is another's.
+    /// Frees the chunk's memory and its slot.
     pub fn give_back(&self, mut chunk: Chunk) {
         // SAFETY: whole pages of a mapping of ours.
         let is_hole =
@@ -110,8 +110,8 @@ impl Arena {
         self.slots().free.push(chunk.slot);
     }
 
-    /// The slot of a chunk that was adopted and is nobody's: another one has its number. The other process may still go
-    /// on, so nothing is changed before it is taken: it is a hole there.
+    /// Frees the slot of an adopted chunk that is not used: another one has its number. The other process may still go
+    /// on, so nothing is changed before the slot is taken: it is a hole there.
     pub fn free(&self, chunk: Chunk) {
         self.slots().free.push(chunk.slot);
     }
@@ -149,7 +149,7 @@ impl Arena {
 }
 
 impl Slots {
-    /// Maps what `count` slots need.
+    /// Maps segments for `count` slots.
     fn map(&mut self, count: u64) -> io::Result<()> {
         while (self.segments.len() as u64) * SEGMENT_CHUNKS < count {
             let from = self.segments.len() as u64 * SEGMENT_BYTES;
@@ -201,6 +201,6 @@ fn memory_file() -> io::Result<File> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and not shared.
     Ok(unsafe { OwnedFd::from_raw_fd(file) }.into())
 }

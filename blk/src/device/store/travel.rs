@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 
 impl SparseStore {
     /// See [`crate::device::Device::pack`].
-    pub(crate) fn pack(&self, version: u16) -> Result<Packed, String> {
+    pub fn pack(&self, version: u16) -> Result<Packed, String> {
         let failed = |error: io::Error| format!("cannot be handed over to another process: {error}");
         let file = self.arena.file().map_err(failed)?;
         let mut numbers: Vec<Option<u64>> = Vec::new();
@@ -36,7 +36,7 @@ impl SparseStore {
     }
 
     /// See [`crate::device::Device::unpack`].
-    pub(crate) fn unpack(&self, packed: Packed, version: u16) -> Result<(), String> {
+    pub fn unpack(&self, packed: Packed, version: u16) -> Result<(), String> {
         let mut reader = StateReader::new(version, &packed.state);
         let size_bytes = reader.u64()?;
         if size_bytes != self.size_bytes {
@@ -105,7 +105,7 @@ mod tests {
         // No copy: it is one memory until one of the two processes ends.
         old.write(CHUNK_BYTES, &[77]);
         assert_eq!(first(&new, 1), 77);
-        // Two slots are free there, and what comes next begins with zeroes.
+        // Two slots are free there, and the next chunk begins with zeroes.
         for chunk in 100..103 {
             new.write(chunk * CHUNK_BYTES + 5, &[9]);
             assert_eq!(first(&new, chunk), 0);

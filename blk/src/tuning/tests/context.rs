@@ -1,4 +1,4 @@
-//! What a context tells of its requests to what tunes its policy.
+//! Tests of the figures of its requests that a context hands to the tuning of its policy.
 
 use super::*;
 use crate::buffer::Buffer;
@@ -60,12 +60,11 @@ impl Tuned {
         self.hctx.run(now_ns, &mut |_: HctxId| ()).dispatched
     }
 
-    /// Behind what has ended before. Requests that ended, and parts.
+    /// Appends to `ended`. Returns the requests that ended, and parts.
     fn reap(&mut self, now_ns: u64) -> usize {
         self.hctx.reap(now_ns, &mut |_: HctxId| (), &mut self.ended)
     }
 
-    /// Reaps that found something.
     fn reaps(&self, now_ns: u64) -> u32 {
         let reaps = self.tuning.tuner.try_with(|tuner| {
             self.tuning.read(tuner, now_ns);
@@ -83,10 +82,10 @@ fn what_goes_to_the_device_and_comes_back_is_measured() {
     let seen = sample(&tuned.tuning, 15 * US);
     assert_eq!((seen.out_units, seen.requests(), seen.device_unit_ns), (3, 0, 15 * US));
     assert_eq!(tuned.reap(20 * US), 3);
-    // They took 19, 18 and 11 us. Of those of one unit the first and the last stand for all: three times 15.
+    // They took 19, 18 and 11 us. Among those of one unit the first and the last stand for all: three times 15.
     let seen = sample(&tuned.tuning, 20 * US);
     assert_eq!((seen.out_units, seen.requests(), seen.units(), seen.system_unit_ns), (0, 3, 3, 45 * US));
-    // Those of several units are counted one by one.
+    // Requests of several units are counted one by one.
     [(1, 20), (8, 21), (8, 29)].into_iter().for_each(|(units, at_us)| tuned.read(units, at_us * US));
     assert_eq!((tuned.run(30 * US), tuned.reap(40 * US)), (3, 3));
     let seen = sample(&tuned.tuning, 40 * US);
@@ -111,6 +110,25 @@ fn a_part_that_came_back_is_work_of_the_device() {
 }
 
 #[test]
+fn what_came_back_unexecuted_says_nothing_of_the_device() {
+    for (split, at_once) in [(Split::Off, 1), (Split::Bytes(UNIT), 4)] {
+        let mut tuned = Tuned::new(4, split);
+        (0..3).for_each(|_| tuned.read(4, 0));
+        assert_eq!(tuned.run(0), at_once);
+        tuned.hctx.recall(true);
+        tuned.reap(10 * US);
+        for _ in 0..3 {
+            tuned.run(20 * US);
+            tuned.reap(20 * US);
+        }
+        let back = tuned.ended.iter().filter(|(_, end)| end.status == Status::Recalled).count();
+        assert_eq!((tuned.ended.len(), back), (3, 2));
+        let seen = sample(&tuned.tuning, 20 * US);
+        assert_eq!((seen.out_units, seen.requests(), seen.units()), (0, at_once as u64, 4), "{split}");
+    }
+}
+
+#[test]
 fn a_depth_that_was_found_is_in_force_and_recorded() {
     let mut tuned = Tuned::new(64, Split::Off);
     tuned.hctx.start_trace(16);
@@ -132,7 +150,7 @@ fn a_depth_that_was_found_is_in_force_and_recorded() {
 
 #[test]
 fn whoever_is_left_without_a_token_waits_and_whoever_is_throttled_if_no_unit_is_free() {
-    // Of one worker, D = 1: the second of two reads has no token until the first is back.
+    // With one worker and D = 1 the second of two reads has no token until the first is back.
     let mut tuned = Tuned::new(1, Split::Off);
     (0..2).for_each(|_| tuned.read(1, 0));
     assert_eq!(tuned.run(0), 1);

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::cap::{Cap, CapLimits, Capped};
+use crate::worker::turnstile::Turnstiles;
+use mqfq_testing::random::for_seeds;
+use std::cell::Cell;
 
 const S_NS: u64 = 1_000_000_000;
 
@@ -32,7 +35,7 @@ impl Client for WithCaps {
     }
 
     fn drain(&mut self, context: &mut dyn Context) {
-        // As a connection does: what it has is handed over first.
+        // As a connection does: its requests are handed over first.
         self.witness.saw(context, Saw::Drain);
         self.witness.last_timer = 0;
         self.witness.is_done = self.witness.requests == 0;
@@ -55,7 +58,7 @@ fn capped(requests: u64, caps: &Arc<Caps>, log: &Log) -> Box<WithCaps> {
     Box::new(WithCaps { caps: caps.clone(), witness: Witness::new(requests, &[], log) })
 }
 
-/// Runs workers, each at its own time, until all have come to `to_ns`: the one whose time is earliest has its turn.
+/// Runs workers, each at its own time, until all have come to `to_ns`: the worker whose time is earliest has its turn.
 fn run_to(workers: &mut [Worker<VirtualHost>], to_ns: u64) {
     for worker in &mut *workers {
         worker.core.host.alarms.push(Alarm { at_ns: to_ns, client: u32::MAX, user: 0 });
@@ -67,7 +70,7 @@ fn run_to(workers: &mut [Worker<VirtualHost>], to_ns: u64) {
         worker.enter(busy);
     }
     for worker in workers {
-        // The end of the run is nobody's.
+        // The end of the run is no client's.
         worker.core.host.ended.clear();
         worker.core.host.rung.clear();
     }
@@ -93,7 +96,7 @@ fn a_capped_client_gets_its_rate_and_its_worker_sleeps_meanwhile() {
     let waits = cap.waits(Capped::Iops);
     assert_eq!((waits.requests, waits.wait_ns), (19, 19 * S_NS / 10));
     assert_eq!(cap.waits(Capped::Bytes), Default::default());
-    // But for what the word rounds, somebody waited all the time.
+    // But for what the word rounds, a request waited all the time.
     let held_ns = cap.held_ns(Capped::Iops, 2 * S_NS);
     assert!((2 * S_NS..2 * S_NS + 20 * 1024).contains(&held_ns), "{held_ns}");
     assert_eq!(cap.held_ns(Capped::Bytes, 2 * S_NS), 0);
@@ -170,7 +173,7 @@ fn a_limit_that_is_set_holds_at_once_for_those_who_wait_and_for_those_who_had_no
     let hundred = upto(&mut workers, 12 * S_NS, CapLimits::NONE);
     let free_again = upto(&mut workers, 13 * S_NS, limit(1));
     assert!(free.abs_diff(2000) < 4 && free_again.abs_diff(2000) < 20, "{free} {free_again}");
-    // What was staged before the limit came, 16, goes beyond it.
+    // Requests staged before the limit came, 16, go beyond it.
     assert!((26..=28).contains(&one) && hundred.abs_diff(100) <= 2, "{one} {hundred}");
 }
 
@@ -184,8 +187,8 @@ fn a_client_that_leaves_gives_back_what_it_waited_for() {
     workers[1].adopt(Box::new(WithCaps { caps: caps.clone(), witness }));
     workers[0].adopt(capped(100, &caps, &stays));
     run_to(&mut workers, 10 * S_NS + 1);
-    // The one that leaves had the first. Its reservation stood at 1 s, the other's at 2 s: that did not move when it
-    // left, and what it had reserved goes to the next.
+    // The client that leaves had the first. Its reservation stood at 1 s, the other's at 2 s: that did not move when it
+    // left, and its reservation goes to the next.
     let times: Vec<u64> = completed(&stays).iter().map(|at_ns| at_ns / S_NS).collect();
     assert_eq!((completed(&leaves).len(), times), (1, vec![2, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
     assert!(leaves.borrow().iter().any(|(_, saw)| *saw == Saw::Dropped));
@@ -262,4 +265,71 @@ fn a_client_whose_caps_have_no_limit_passes_no_turnstile() {
     assert_eq!(worker.clients[0].counts.turnstile, NO_TURNSTILE);
     worker.work();
     assert_eq!(worker.host().said[..3], [3, 3, 3]);
+}
+
+/// Clients of requests of any lengths ask, in their turn and out of it, find the stage full, have nothing any more when
+/// they are told, leave, and come.
+#[test]
+fn clients_pass_in_the_order_in_which_they_waited_and_each_cap_is_charged_what_passed() {
+    // A block costs a whole number of the cap's units.
+    const BYTES_PER_S: u64 = 32 << 20;
+    const CLIENTS: u64 = 5;
+    // Requests that had waited for the stage, and passed before requests that wait here.
+    let ahead = Cell::new(0);
+    for_seeds(60, |draw| {
+        let limit = |is_on: bool| CapLimits { iops: None, bytes_per_s: is_on.then_some(BYTES_PER_S) };
+        let limits = draw.of(&[[true, true], [true, false], [false, true]]).map(limit);
+        let [export, tenant] = limits.map(Cap::new);
+        let caps = Caps::new(export.clone(), tenant.clone());
+        let mut turnstiles = Turnstiles::default();
+        let here = turnstiles.enter(&caps);
+        (1..CLIENTS).for_each(|_| assert_eq!(turnstiles.enter(&caps), here));
+        let (mut now_ns, mut passed_bytes, mut passed) = (0, 0, 0);
+        let mut waiting = VecDeque::new();
+        for _ in 0..400 {
+            if draw.chance(2) && !waiting.is_empty() {
+                now_ns = now_ns.max(turnstiles.next_ns().expect("a client waits"));
+            }
+            let (client, bytes) = (draw.below(CLIENTS) as u32, 4096 * draw.between(1, 16) as u32);
+            let (waits, is_told) = (waiting.contains(&client), draw.chance(8));
+            if draw.chance(8) {
+                assert_eq!(turnstiles.leave(here, client, now_ns), waits);
+                waiting.retain(|other| *other != client);
+                assert_eq!(turnstiles.enter(&caps), here, "another one comes");
+            } else if turnstiles.pass(here, client, is_told && !waits, bytes, now_ns) {
+                assert!(waiting.is_empty() || is_told && !waits, "client {client} is before {waiting:?}");
+                ahead.update(|ahead| ahead + usize::from(!waiting.is_empty()));
+                // Else the stage is full.
+                if !draw.chance(8) {
+                    turnstiles.passed(here, bytes, now_ns);
+                    (passed_bytes, passed) = (passed_bytes + u64::from(bytes), passed + 1);
+                }
+            } else if !waits {
+                waiting.push_back(client);
+            }
+            while let Some((_, most)) = turnstiles.take_due(now_ns) {
+                for _ in 0..most {
+                    let Some(client) = turnstiles.tell(here, now_ns) else { break };
+                    assert_eq!(Some(client), waiting.pop_front());
+                    for _ in 0..draw.below(3) {
+                        let bytes = 4096 * draw.between(1, 16) as u32;
+                        if !turnstiles.pass(here, client, false, bytes, now_ns) {
+                            waiting.push_back(client);
+                            break;
+                        }
+                        turnstiles.passed(here, bytes, now_ns);
+                        (passed_bytes, passed) = (passed_bytes + u64::from(bytes), passed + 1);
+                    }
+                }
+                turnstiles.told(here, now_ns);
+            }
+        }
+        (0..CLIENTS as u32).for_each(|client| _ = turnstiles.leave(here, client, now_ns));
+        assert!(passed > 50, "{passed} passed");
+        let paid_ns = (passed_bytes * S_NS).div_ceil(BYTES_PER_S);
+        for cap in [export, tenant].into_iter().filter(|cap| cap.limits() != CapLimits::NONE) {
+            assert_eq!(cap.take(4096, now_ns).at_ns, paid_ns, "of {passed} requests at {now_ns} ns");
+        }
+    });
+    assert!(ahead.get() > 0);
 }

@@ -1,9 +1,9 @@
-//! Who gets back what waits for the device while a worker pauses, and who never does.
+//! Which clients get back their waiting requests while a worker pauses, and which never do.
 
 use super::*;
 use std::sync::mpsc;
 
-/// Submits so many requests at its start, and says how each ended.
+/// Submits `requests` requests at its start, and reports their ends.
 struct Asker {
     requests: u64,
     takes_back: bool,

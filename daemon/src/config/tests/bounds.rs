@@ -1,4 +1,4 @@
-//! What just fits, and what is a byte more.
+//! Values that just fit, and values a byte larger.
 
 use super::*;
 use mqfq_blk::slots::Slot;
@@ -153,29 +153,6 @@ fn a_zero_size_is_refused() {
         refusal(&good_with("size = \"1MiB\"", "size = \"0MiB\"")),
         "c.toml:3: device.fast.size: \"0MiB\" is out of range, allowed is 1 to 9223372036854775807"
     );
-}
-
-#[test]
-fn more_tenants_or_exports_than_there_may_be_are_refused() {
-    let with = |server: &str| plan(&format!("[server]\n{server}\n{}", tenants(3))).map(|_| ());
-    assert!(with("tenants-max = 3\nexports-max = 3").is_ok());
-    let refused = |server: &str| with(server).unwrap_err().to_string();
-    assert_eq!(refused("tenants-max = 2"), "c.toml:3: device.d: more tenants use it than server.tenants-max, 2");
-    assert_eq!(refused("exports-max = 2"), "c.toml:21: export.t2: there are more exports than server.exports-max, 2");
-    let range = "allowed is 1 to 1048576";
-    assert!(refused("tenants-max = 0").contains(range) && refused("exports-max = 1048577").contains(range));
-}
-
-/// A config of so many tenants, each with an export.
-fn tenants(count: usize) -> String {
-    let section = |index| {
-        let offset = index * 4096;
-        format!(
-            "[tenant.t{index}]\n[export.t{index}]\ndevice = \"d\"\ntenant = \"t{index}\"\noffset = {offset}\nsize = \"4KiB\"\nnbd = \"unix:/t{index}\"\n"
-        )
-    };
-    let sections: String = (0..count).map(section).collect();
-    format!("[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n{sections}")
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a request costs, and what is known of a device.
+//! Costs of requests, and profiles of devices.
 
 use super::super::{Medium, Profile};
 use super::{good_with, plan, refusal};

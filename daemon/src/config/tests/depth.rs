@@ -7,7 +7,7 @@ pub(super) fn auto(options: PolicyOptions) -> PolicyOptions {
     PolicyOptions { depth_auto: true, token_unit_bytes: Some(4096), ..options }
 }
 
-/// The same where T is found.
+/// The options where T is found as well.
 pub(super) fn auto_window(options: PolicyOptions) -> PolicyOptions {
     let window_least = options.kind.has_window().then_some(WINDOW_LEAST);
     PolicyOptions { window_least, ..options }
@@ -16,7 +16,7 @@ pub(super) fn auto_window(options: PolicyOptions) -> PolicyOptions {
 #[test]
 fn the_depth_is_found_unless_it_is_a_number() {
     for policy in ["mqfq", "mqfq-serial", "sfqd"] {
-        let kind = policy.parse().unwrap();
+        let kind = mqfq_policies::REGISTRY.find(policy).unwrap();
         let shipped = |options: PolicyOptions| mqfq_demo::harness::as_shipped(options, 4);
         let found = shipped(auto(auto_window(PolicyOptions::new(kind))));
         for keys in ["", "depth = \"auto\"\n"] {
@@ -25,11 +25,8 @@ fn the_depth_is_found_unless_it_is_a_number() {
         }
         let in_requests = scheduler(&format!("policy = \"{policy}\"\ntoken-unit = \"request\""), 4).0;
         assert_eq!((in_requests.depth_auto, in_requests.token_unit_bytes), (true, None));
-        let number = scheduler(&format!("policy = \"{policy}\"\ndepth = 100"), 4).0;
-        let expected = shipped(auto_window(PolicyOptions { depth: 100, ..PolicyOptions::new(kind) }));
-        assert_eq!(number, expected, "in requests, as ever");
     }
-    // What is set by hand of a queue's part of D stays.
+    // A queue's part of D stays if it is set by hand.
     let by_hand = scheduler("token-batch = 3", 4).0;
     assert_eq!((by_hand.token_batch, by_hand.tokens_follow_depth), (3, false));
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
@@ -49,6 +46,21 @@ fn the_depth_is_found_unless_it_is_a_number() {
         refused("depth = true"),
         "c.toml:3: device.fast.depth: a boolean does not fit here, allowed is a whole number, 1 to 65535 or \"auto\""
     );
+}
+
+#[test]
+fn a_depth_that_was_found_means_the_same_when_it_is_set() {
+    for policy in ["mqfq", "mqfq-serial", "sfqd"] {
+        let found = scheduler(&format!("policy = \"{policy}\""), 4).0;
+        let set = scheduler(&format!("policy = \"{policy}\"\ndepth = 193"), 4).0;
+        let expected = PolicyOptions { depth_auto: false, depth: 193, ..found };
+        let expected = if expected.kind.has_window() { expected.relaxed(4) } else { expected };
+        assert_eq!((set, set.token_unit_bytes), (expected, Some(4096)), "{policy}");
+        let requests = scheduler(&format!("policy = \"{policy}\"\ndepth = 54\ntoken-unit = \"request\""), 4).0;
+        assert_eq!((requests.depth, requests.token_unit_bytes), (54, None));
+    }
+    let elevator = scheduler("policy = \"kyber\"\ndepth = 54", 4).0;
+    assert_eq!(elevator.token_unit_bytes, None, "an elevator counts requests");
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn the_window_is_found_in_the_relaxed_form_unless_it_or_what_follows_it_is_a_num
         let options = scheduler(keys, 4).0;
         assert_eq!(PolicyOptions { tokens_follow_depth: true, ..options }, found, "{keys}");
     }
-    // What comes out at T = 64 KiB is what has always shipped.
+    // T = 64 KiB gives the options that have always shipped.
     assert_eq!(found.window.bytes(), 64 << 10);
     assert_eq!(found.terms(), scheduler("window = \"64KiB\"", 4).0.terms());
     for keys in ["window = \"64KiB\"", "quantum = \"8KiB\"", "lease = 0", "form = \"exact\"", "policy = \"sfqd\""] {

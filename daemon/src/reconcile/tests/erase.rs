@@ -11,7 +11,7 @@ const KIB: u64 = 1024;
 /// An export of 64 KiB at most: its name, its tenant, where it begins and how long it is, in KiB, and more keys.
 type Wanted<'a> = (&'a str, &'a str, u64, u64, &'a str);
 
-fn plan_of(socket: &Path, exports: &[Wanted<'_>]) -> Plan {
+pub(super) fn plan_of(socket: &Path, exports: &[Wanted<'_>]) -> Plan {
     let path = socket.display();
     let mut text = "[server]\ndrain-s = 1\n[tenant.t]\n[tenant.u]\n[device.d]\nkind = \"memory\"\nsize = \"1MiB\"\n\
                     policy = \"none\"\n"
@@ -61,7 +61,7 @@ impl Scene {
         let server = running_on(self.plan(exports), &|_| self.drive.clone(), ownership, lasts);
         server.ownership().commit().unwrap();
         if self.starts.get() == 1 {
-            // What no server has written is on it.
+            // Bytes that no server has written.
             self.run(Op::Write, 0, &vec![0xaa; 1 << 20]);
         }
         server
@@ -96,7 +96,7 @@ impl Scene {
 }
 
 fn size_now(server: &Reconciler, name: &str) -> u64 {
-    let table = &server.things.listeners.of(&server.plan.listeners[0].0).unwrap().table;
+    let table = &server.runtime.listeners.of(&server.plan.listeners[0].0).unwrap().table;
     table.lookup(name).map_or(0, |export| export.size_now_bytes() / KIB)
 }
 
@@ -129,7 +129,7 @@ fn bytes_that_another_tenant_had_are_offered_once_they_are_erased_and_not_before
     server.propose(&scene.plan(&[STAY, B]), false).unwrap();
     assert_eq!(size_now(&server, "b"), 0);
     assert_eq!(lack(&server, "b"), "it is not offered: its bytes are erased first, 0% of 32KiB");
-    // What has nothing to do with it changes meanwhile, and does not begin the erase anew.
+    // Things that do not depend on it change meanwhile, and the erase does not begin anew.
     server.propose(&scene.plan(&[STAY, B, ("c", "t", 512, 4, "")]), false).unwrap();
     assert_eq!((size_now(&server, "b"), size_now(&server, "c")), (0, 4));
     scene.hold(false, &server);
@@ -263,4 +263,40 @@ fn what_cannot_be_recorded_is_not_offered() {
     server.propose(&scene.plan(&[STAY, B]), false).unwrap();
     look(&mut server);
     assert_eq!((size_now(&server, "b"), scene.value(32, 32)), (64, Some(0)));
+}
+
+#[test]
+fn a_change_of_another_thing_shows_what_an_export_lacks_since_then() {
+    let (folder, drive) = (Folder::new(), Held::new(&Arc::default()));
+    let run = |plan| running_on(plan, &|_| drive.clone(), Ownership::default(), crate::ownership::key_of);
+    let (server, _) = controlled_by(&folder, &small(&folder), run);
+    // An erase that takes longer than a change waits is looked at until it has ended.
+    let change = |edit: Edit| {
+        server.propose(&Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false }).unwrap();
+        while server.look() {}
+    };
+    let put = |kind, name: &str, keys: Value| {
+        change(Edit::Put(kind, name.to_owned(), keys.as_object().unwrap().clone()));
+    };
+    let export = |tenant, offset| {
+        let nbd = format!("unix:{}/s", folder.path().display());
+        json!({ "device": "d", "tenant": tenant, "offset": offset, "size": "64KiB", "nbd": nbd })
+    };
+    let shown = || {
+        let state = server.state();
+        let export = state.things[Kind::Export.plural()].iter().find(|export| export.name == "heir").unwrap();
+        export.in_force.get("withheld").map(|why| why.as_str().unwrap().to_owned())
+    };
+    put(Kind::Tenant, "u", json!({}));
+    put(Kind::Export, "stay", export("t", "512KiB"));
+    change(Edit::Delete(Kind::Export, "a".to_owned()));
+    drive.fails.store(true, Ordering::Relaxed);
+    put(Kind::Export, "heir", export("u", "0"));
+    let failed = Some("it is not offered: its bytes could not be erased, the next change tries again".to_owned());
+    assert_eq!(shown(), failed);
+    put(Kind::Tenant, "t", json!({ "weight": 2 }));
+    assert_eq!(shown(), failed);
+    drive.fails.store(false, Ordering::Relaxed);
+    put(Kind::Tenant, "t", json!({ "weight": 3 }));
+    assert_eq!(shown(), None, "it has its bytes by the change of a weight");
 }

@@ -1,6 +1,6 @@
 //! How does a large request end, well or not? Its reply leaves when nothing of it is left to wait for.
 
-use super::{Asked, Connection, Phase};
+use super::{Connection, PendingRequest, ProtocolPhase};
 use crate::nbd::rule::{Rule, errno_of_status};
 use mqfq_blk::client::Context;
 use mqfq_blk::request::Op;
@@ -46,10 +46,10 @@ impl Connection {
     }
 
     fn answer_failed(&mut self, place: u32) {
-        let Asked::Large { cookie, mut large } = self.under_way.remove(place) else {
+        let PendingRequest::Large { cookie, mut large } = self.under_way.remove(place) else {
             unreachable!("a large one failed")
         };
-        let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
+        let ProtocolPhase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
         for buffer in large.take_ready() {
             transmission.account().give(buffer.capacity_bytes() as u64);
         }

@@ -1,4 +1,4 @@
-//! How does a connection speak under TLS, and who is told of its client?
+//! A connection under TLS, and the log of its client.
 //!
 //! The channel ([`crate::nbd::channel`]) stands between the socket and the rest of the connection: where a connection
 //! in the clear would receive, one under TLS decrypts the next record, and receives when there is none; where one would
@@ -6,7 +6,7 @@
 //!
 //! # Handshakes take turns
 //! A step of a handshake that has a whole message to look at may sign and exchange keys. A worker does one such step in
-//! each turn of its loop, whoever's it is ([`may_step`]); the others ask for a timer that is due at once. So between
+//! each turn of its loop, of any client ([`may_step`]); the others ask for a timer that is due at once. So between
 //! two handshakes each client of the worker has its turn, and handshakes are served in the order in which they asked.
 //! How long they may take in all is the handshake's time limit.
 //!
@@ -14,17 +14,17 @@
 //! When every reply has left, close_notify is sent, and when that has left the socket is shut down. A client that is
 //! closed for a broken handshake gets the alert that says why.
 
-use super::{Connection, Life, Phase, user};
+use super::{Connection, Life, ProtocolPhase, user};
 use crate::export::Export;
 use crate::front_end::LogLine;
 use crate::identity::Peer;
-use crate::nbd::NbdOptions;
 use crate::nbd::channel::{Channel, Step, may_step};
 use crate::nbd::negotiate::Tls;
+use crate::nbd::options::NbdOptions;
 use crate::nbd::rule::Rule;
 use mqfq_blk::client::Context;
 
-/// How an address stands to TLS.
+/// TLS of an address.
 pub(super) fn offered(options: &NbdOptions) -> Tls {
     match &options.listen.tls {
         None => Tls::Off,
@@ -37,7 +37,7 @@ impl Connection {
     /// STARTTLS was granted: its answer is among the replies, and nothing else is said in the clear.
     pub(super) fn start_tls(&mut self) {
         if !self.inbox.unread().is_empty() {
-            // Whoever sat between client and server would have put words into the client's mouth.
+            // An attacker between client and server could have put these words into the client's mouth.
             self.broke(Rule::BytesBeforeTls);
             self.life = Life::Ending;
             return;
@@ -60,7 +60,7 @@ impl Connection {
             match channel.advance(&mut self.inbox) {
                 Step::Moved => {}
                 Step::Established(names) => {
-                    if let Phase::Negotiating(negotiation) = &mut self.phase {
+                    if let ProtocolPhase::Negotiating(negotiation) = &mut self.phase {
                         let credentials = negotiation.peer().credentials;
                         negotiation.secured(Peer { names, credentials });
                     }
@@ -102,14 +102,14 @@ impl Connection {
 
     /// A client was told that an export is not there, because it may not have it.
     pub(super) fn say_forbidden(&self) {
-        let Phase::Negotiating(negotiation) = &self.phase else { return };
+        let ProtocolPhase::Negotiating(negotiation) = &self.phase else { return };
         self.say(&format!("nbd: {} asked for an export that it may not have", negotiation.peer()), None);
     }
 
-    /// A client whom the export asks who it is has chosen it.
+    /// Logs a client that has chosen an export which asks for identities.
     pub(super) fn say_admitted(&self, export: &Export) {
-        let Phase::Negotiating(negotiation) = &self.phase else { return };
-        if export.door.asks_who() {
+        let ProtocolPhase::Negotiating(negotiation) = &self.phase else { return };
+        if export.state.asks_who() {
             let text = format!("nbd: {} has export {:?}", negotiation.peer(), export.name);
             self.say(&text, Some(&export.name));
         }

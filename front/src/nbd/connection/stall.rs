@@ -1,5 +1,5 @@
-//! Does the client get on? A connection whose client takes no replies, or has sent half of a request and no more, is
-//! closed after a while: its place, its buffers and its share of the tenant's memory are for those who do.
+//! A connection whose client takes no replies, or has sent half of a request and no more, is closed after a while: its
+//! place, its buffers and its share of the tenant's memory are for clients that get on.
 //!
 //! Two things wait for a client, and each has the time since when:
 //!
@@ -11,7 +11,7 @@
 //! One timer looks, at the earliest end of the time; a connection without either has none. While the connection does
 //! not read for its own reasons (limits, memory, a full tenant) no receive waits, and the client is not blamed.
 
-use super::{Connection, Life, Phase, user};
+use super::{Connection, Life, ProtocolPhase, user};
 use crate::nbd::rule::Rule;
 use mqfq_blk::client::Context;
 
@@ -37,7 +37,7 @@ impl Waits {
 impl Connection {
     /// When its client is to have got on; `None`: it is not waited for.
     fn stalls_at_ns(&self) -> Option<u64> {
-        let Phase::Transmitting(transmission) = &self.phase else { return None };
+        let ProtocolPhase::Transmitting(transmission) = &self.phase else { return None };
         let is_half = !transmission.between_requests()
             || self.inbox.is_holding()
             || self.channel.as_ref().is_some_and(|channel| channel.is_holding());
@@ -64,7 +64,7 @@ impl Connection {
     pub(super) fn handshake_is_over_time(&mut self, context: &mut dyn Context) {
         if self.paused {
             self.is_late = true;
-        } else if matches!(self.phase, Phase::Negotiating(_)) && self.life != Life::Closed {
+        } else if matches!(self.phase, ProtocolPhase::Negotiating(_)) && self.life != Life::Closed {
             self.broke(Rule::HandshakeTooSlow);
             self.close(context);
         }

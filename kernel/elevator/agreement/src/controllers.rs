@@ -52,7 +52,7 @@ unsafe extern "C" {
     fn rule_step(rule: NonNull<RawRule>, depth: u32, waiting: u32) -> u64;
 }
 
-/// What a controller has found.
+/// Findings of a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Findings {
     /// D to be in force, units.
@@ -61,11 +61,11 @@ pub struct Findings {
     pub chosen: u32,
     /// Why, as one word.
     pub reason: &'static str,
-    /// Of the grid, units.
+    /// Step of the grid, units.
     pub step: u32,
     /// How often measuring has begun.
     pub epoch: u32,
-    /// Since when D is chosen, ns.
+    /// Time at which D was chosen, ns.
     pub chosen_ns: u64,
     /// Phases measured.
     pub phases: u64,
@@ -77,7 +77,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// One that starts at D = `depth`, 1 to `depth_max`.
+    /// A controller that starts at D = `depth`, 1 to `depth_max`.
     pub fn new(depth: u32, depth_max: u32) -> Controller {
         // SAFETY: it takes two numbers and gives an object away.
         Controller { raw: unsafe { controller_new(depth, depth_max) } }
@@ -113,7 +113,7 @@ impl Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        // SAFETY: nobody has it after us.
+        // SAFETY: it is ours, and is not used afterwards.
         unsafe { controller_free(self.raw) }
     }
 }
@@ -124,7 +124,7 @@ pub struct WindowRule {
 }
 
 impl WindowRule {
-    /// One that begins with so many bytes.
+    /// A rule that begins with so many bytes.
     pub fn new(window_bytes: u64) -> WindowRule {
         // SAFETY: it takes a number and gives an object away.
         WindowRule { raw: unsafe { rule_new(window_bytes) } }
@@ -139,7 +139,7 @@ impl WindowRule {
 
 impl Drop for WindowRule {
     fn drop(&mut self) {
-        // SAFETY: nobody has it after us.
+        // SAFETY: it is ours, and is not used afterwards.
         unsafe { rule_free(self.raw) }
     }
 }

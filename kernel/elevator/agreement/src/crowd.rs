@@ -32,14 +32,14 @@ pub fn weight(class: u32, level: u32) -> u32 {
     unsafe { crowd_weight(class, level) }
 }
 
-/// The slots of a device.
+/// Slots of processes on a device.
 pub struct Crowd {
     raw: NonNull<RawCrowd>,
     hctxs: u32,
 }
 
 impl Crowd {
-    /// Of a device with so many queues.
+    /// The slots of a device with so many queues.
     #[must_use]
     pub fn new(hctxs: u32) -> Crowd {
         // SAFETY: it takes a number and gives an object away.
@@ -71,7 +71,7 @@ impl Crowd {
         u32::try_from(unsafe { crowd_slot(self.raw, key) }).ok()
     }
 
-    /// So many requests more are on the account of the slot.
+    /// Adds `by` requests to the account of the slot.
     pub fn count(&mut self, slot: u32, hctx: u32, by: i64) {
         assert!(hctx < self.hctxs, "there is no queue {hctx}");
         // SAFETY: the crowd is ours, and has the slot and the queue.
@@ -94,7 +94,7 @@ impl Crowd {
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        // SAFETY: nobody has it after us.
+        // SAFETY: it is ours, and is not used afterwards.
         unsafe { crowd_free(self.raw) }
     }
 }

@@ -17,6 +17,7 @@ unsafe extern "C" {
     fn forest_remove(forest: NonNull<RawForest>, node: u32);
     fn forest_set_weight(forest: NonNull<RawForest>, node: u32, weight: u32);
     fn forest_submit(forest: NonNull<RawForest>, node: u32, cost: u64, handle: u64);
+    fn forest_grow(forest: NonNull<RawForest>, node: u32, more: u64);
     fn forest_pick(forest: NonNull<RawForest>, handle: &mut u64, units: &mut u32) -> u32;
     fn forest_complete(forest: NonNull<RawForest>, units: u32);
     fn forest_step(forest: NonNull<RawForest>) -> u32;
@@ -82,6 +83,12 @@ impl Forest {
         unsafe { forest_submit(self.raw, self.checked(node), cost, handle) }
     }
 
+    /// The node's last request, which is staged, costs so much `more`, as after a merge.
+    pub fn grow(&mut self, node: u32, more: u64) {
+        // SAFETY: as in `remove`.
+        unsafe { forest_grow(self.raw, self.checked(node), more) }
+    }
+
     /// The next request for the device, and its units.
     pub fn pick(&mut self) -> Option<(u64, u32)> {
         let (mut handle, mut units) = (0, 0);
@@ -95,7 +102,7 @@ impl Forest {
         unsafe { forest_complete(self.raw, units) }
     }
 
-    /// What the clock does; false: no use in more of it.
+    /// One step of the clock; false: further steps are of no use.
     pub fn step(&mut self) -> bool {
         // SAFETY: the forest is ours.
         unsafe { forest_step(self.raw) != 0 }
@@ -107,7 +114,7 @@ impl Forest {
         unsafe { forest_effective(self.raw, self.checked(node)) }
     }
 
-    /// Counts who competes; in how many pieces.
+    /// Counts the competing flows and returns the number of pieces that took.
     pub fn count(&mut self) -> u32 {
         // SAFETY: the forest is ours.
         unsafe { forest_count(self.raw) }
@@ -128,7 +135,7 @@ impl Forest {
 
 impl Drop for Forest {
     fn drop(&mut self) {
-        // SAFETY: nobody has it after us.
+        // SAFETY: it is ours, and is not used afterwards.
         unsafe { forest_free(self.raw) }
     }
 }

@@ -68,7 +68,7 @@ pub fn pieces_held() -> i64 {
     unsafe { world_pieces() }
 }
 
-/// What a pick, or a look at the next one, came to.
+/// Result of a pick, or of a look at the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// A request goes, with its handle and units of D; of a look: one would.
@@ -206,7 +206,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // SAFETY: nobody has it after us.
+        // SAFETY: it is ours, and is not used afterwards.
         unsafe { world_free(self.raw) }
     }
 }

@@ -8,15 +8,15 @@ use mqfq_sched::window_rule;
 use mqfq_testing::random::{Random, for_seeds};
 use std::cell::{Cell, RefCell};
 
-const SEEDS: u64 = 60;
-const STEPS: u32 = 3000;
+const SEEDS: u64 = 240;
+const STEPS: u32 = 2000;
 
 /// A device whose work grows with D up to its knee, and its load.
 struct Device {
     sample: Sample,
     /// Units that keep it busy.
     knee: u64,
-    /// Of a unit at the knee, ns.
+    /// Time per unit at the knee, ns.
     unit_ns: u64,
     sizes: [u32; 2],
     /// Units that the tenants have in the system.
@@ -90,9 +90,10 @@ fn the_depth_is_that_of_sched_after_every_sample_of_any_history() {
         let (mut ours, mut theirs) = (Controller::new(start, most), depth::Controller::new(start, most));
         let mut device = Device::new(random);
         let mut depth = start;
+        let changes_in = random.of(&[30, 100, 300, 700]);
         for _ in 0..STEPS {
             device.run(random, depth);
-            if random.chance(700) {
+            if random.chance(changes_in) {
                 device.change(random);
             }
             theirs.step(&device.sample);

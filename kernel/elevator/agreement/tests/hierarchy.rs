@@ -1,4 +1,4 @@
-//! Shares of cgroups in cgroups: what a group leaves stays in it, and a group gets its weight, whoever is in it.
+//! Shares of nested cgroups: a member's unused part stays in its group, whose share does not depend on its members.
 
 use mqfq_elevator_agreement::forest::Forest;
 use mqfq_sched::vtime::VSpan;
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 const COST: u64 = 4096;
 
-/// Who asks: the node, requests in flight, and completions of the device from one answer to the next question.
+/// Load of one node: requests in flight, and completions of the device from an answer to the next request.
 struct Load {
     node: u32,
     in_flight: u32,
@@ -45,7 +45,7 @@ fn shares(forest: &mut Forest, loads: &[Load], completions: u32) -> Vec<f64> {
         thinking.retain(|(until, _)| *until > now);
         back.into_iter().for_each(|at| forest.submit(loads[at].node, COST, at as u64));
     }
-    // What is out comes back, so that the next load begins alone.
+    // Requests on the device complete, so that the next load begins alone.
     loop {
         while let Some(one) = forest.pick() {
             out.push_back(one);
@@ -115,11 +115,11 @@ fn who_competes_is_counted_in_pieces_while_cgroups_come_and_go() {
     let asking = [a1, a2, b, others[0], others[9_999]];
     shares(&mut forest, &asking.map(Load::always), 2000);
     asking.into_iter().for_each(|node| forest.submit(node, COST, 0));
-    // Of 10,005, 64 at a time.
+    // 10,005 nodes, 64 at a time.
     assert_eq!(forest.count(), 157);
     let parts = |forest: &Forest, others: &[u32]| [a1, a2, b, others[0]].map(|node| forest.entitlement(node));
     assert_eq!(parts(&forest, &others), [625, 1875, 2500, 2500]);
-    // What is counted next goes, and so does what has been counted; another one comes.
+    // Nodes leave that were counted or are next, and another one comes.
     assert!(!forest.count_on());
     for gone in (50..70).rev() {
         forest.remove(others.remove(gone));
@@ -129,7 +129,7 @@ fn who_competes_is_counted_in_pieces_while_cgroups_come_and_go() {
     while !forest.count_on() {}
     assert_eq!(parts(&forest, &others), [500, 1500, 2000, 2000]);
     assert_eq!(forest.entitlement(late), 2000);
-    // Who wants nothing now would have its part beside the others.
+    // An idle node is entitled to its part beside the others.
     assert_eq!(forest.entitlement(others[5]), 1666);
 }
 
@@ -147,14 +147,40 @@ fn a_step_looks_at_those_who_ask_and_their_groups_however_many_there_are() {
     assert!(forest.active() <= 5, "{} with three others", forest.active());
 }
 
+/// Two of equal weight: the first's requests are charged for a quarter of what they have grown to when they go.
+#[test]
+fn a_request_that_grows_after_its_charge_is_paid_for_in_full() {
+    let mut forest = Forest::new(1, VSpan::from_bytes(64 << 10).0);
+    let nodes = [100, 100].map(|weight| forest.add(None, weight));
+    let ask = |forest: &mut Forest, which: u64| {
+        let grows = which == 0;
+        forest.submit(nodes[which as usize], if grows { COST } else { 4 * COST }, which);
+        if grows {
+            forest.grow(nodes[0], 3 * COST);
+        }
+    };
+    [0, 1, 1, 1].into_iter().for_each(|which| ask(&mut forest, which));
+    let mut done = [0u32; 2];
+    for _ in 0..1000 {
+        let (which, units) = forest.pick().expect("one is staged and the device is free");
+        forest.complete(units);
+        done[which as usize] += 1;
+        ask(&mut forest, which);
+    }
+    assert!(done[0].abs_diff(done[1]) <= 20, "{done:?}");
+}
+
+/// Once all ask, and again as soon as the weight of one has changed.
 #[test]
 fn effective_weights_of_the_hungry_sum_to_their_groups_weight() {
     for_seeds(40, |random| {
         let mut forest = Forest::new(4, VSpan::from_bytes(64 << 10).0);
         let mut parents: Vec<Option<u32>> = Vec::new();
         let mut weights = Vec::new();
+        // Every sixth is of flows without groups.
+        let is_flat = random.chance(6);
         for at in 0..random.between(4, 30) as u32 {
-            let parent = (at > 0 && !random.chance(4)).then(|| random.below(at.into()) as u32);
+            let parent = (at > 0 && !is_flat && !random.chance(4)).then(|| random.below(at.into()) as u32);
             weights.push(random.of(&[1, 50, 100, 100, 333, 1000]));
             parents.push(parent);
             forest.add(parent, weights[at as usize]);
@@ -165,30 +191,34 @@ fn effective_weights_of_the_hungry_sum_to_their_groups_weight() {
         let asks = |node: u32| !has_children(node) || node.is_multiple_of(2);
         let loads: Vec<Load> = (0..parents.len() as u32).filter(|node| asks(*node)).map(Load::always).collect();
         shares(&mut forest, &loads, 6000);
-        // The product along the path.
-        let children = |of: Option<u32>| (0..parents.len() as u32).filter(move |node| parents[*node as usize] == of);
-        let mut rate = vec![0.0; parents.len()];
-        for node in 0..parents.len() as u32 {
-            rate[node as usize] = match parents[node as usize] {
-                None => f64::from(weights[node as usize]),
-                Some(parent) => {
-                    let own = if asks(parent) { 100 } else { 0 };
-                    let all: u32 = children(Some(parent)).map(|child| weights[child as usize]).sum::<u32>() + own;
-                    rate[parent as usize] * f64::from(weights[node as usize]) / f64::from(all)
-                }
-            };
+        assert_effective(&forest, parents, &weights, asks);
+        for _ in 0..4 {
+            let node = random.index(weights.len());
+            weights[node] = random.of(&[1, 60, 200, 1000]);
+            forest.set_weight(node as u32, weights[node]);
+            assert_effective(&forest, parents, &weights, asks);
         }
-        for load in &loads {
-            let node = load.node;
-            let wanted = if has_children(node) {
-                let all: u32 = children(Some(node)).map(|child| weights[child as usize]).sum::<u32>() + 100;
-                rate[node as usize] * 100.0 / f64::from(all)
-            } else {
-                rate[node as usize]
-            };
-            let found = f64::from(forest.effective(node)) / 65_536.0;
+    });
+}
+
+/// The weight of each that asks is the product along its path.
+fn assert_effective(forest: &Forest, parents: &[Option<u32>], weights: &[u32], asks: impl Fn(u32) -> bool) {
+    let nodes = 0..parents.len() as u32;
+    let has_children = |node: u32| parents.contains(&Some(node));
+    // Weights of the children of a node, and of its own flow beside them.
+    let sum = |of: u32| {
+        let children = nodes.clone().filter(|node| parents[*node as usize] == Some(of));
+        children.map(|child| weights[child as usize]).sum::<u32>() + if asks(of) { 100 } else { 0 }
+    };
+    let mut rate = vec![0.0; parents.len()];
+    for node in nodes.clone() {
+        let own = f64::from(weights[node as usize]);
+        rate[node as usize] = parents[node as usize].map_or(own, |of| rate[of as usize] * own / f64::from(sum(of)));
+        if asks(node) {
+            let own_part = if has_children(node) { 100.0 / f64::from(sum(node)) } else { 1.0 };
+            let (wanted, found) = (rate[node as usize] * own_part, f64::from(forest.effective(node)) / 65_536.0);
             let is_least = wanted < 1.0 / 128.0 && found <= 1.0 / 128.0;
             assert!(is_least || (found - wanted).abs() <= wanted / 1000.0 + 0.0001, "{node}: {found}, wanted {wanted}");
         }
-    });
+    }
 }

@@ -1,13 +1,13 @@
 //! Generated histories: every grant of the C core is one that the oracle allows, virtual time and tokens are the same
-//! after each step, and nobody is left waiting who may go.
+//! after each step, and no request that may go is left waiting.
 
 use mqfq_elevator_agreement::{State, World};
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::oracle::{Oracle, narrow};
 use mqfq_sched::policy::{Entry, Handle, PolicyKind, PolicyOptions, WindowTerms};
 use mqfq_sched::topology::HctxId;
 use mqfq_sched::vtime::VSpan;
+use mqfq_testing::oracle::{Oracle, narrow};
 use mqfq_testing::random::{Random, for_seeds};
 
 /// Steps in all; `MQFQ_SOAK=n` takes n times as many.
@@ -19,10 +19,10 @@ struct Both {
     world: World,
     oracle: Oracle,
     hctxs: usize,
-    /// On the device: queue and units.
+    /// Requests on the device: queue and units.
     out: Vec<(HctxId, u32)>,
     handles: u32,
-    /// Of each flow, where it submits.
+    /// By flow: the queues to which it submits.
     homes: Vec<Vec<u16>>,
 }
 
@@ -153,6 +153,11 @@ impl Both {
                 let window = window(random);
                 self.world.set_window(window);
                 self.oracle.set_window(WindowTerms::relaxed(window, self.hctxs));
+                // With a unit for each, a queue that is within the new T looks again at once (W4).
+                if self.world.free_units() >= self.hctxs as i64 {
+                    let left = self.all().find(|&hctx| self.oracle.is_eligible(hctx) && !self.world.has_work(hctx));
+                    assert_eq!(left, None, "it is within the new T and was not told");
+                }
             }
         }
         self.world.refresh();

@@ -1,10 +1,10 @@
-//! Processes as flows: who has which slot, and when may another have it?
+//! Processes as flows: which process has a slot, and when may another have it?
 
 use mqfq_elevator_agreement::crowd::{Crowd, SLOTS, weight};
 use mqfq_testing::random::for_seeds;
 use std::collections::HashMap;
 
-/// Below a request's 4 KiB at weight 100.
+/// A span below that of a request of 4 KiB at weight 100.
 const SPAN: u64 = 4 << 20;
 
 #[test]
@@ -43,7 +43,7 @@ fn a_slot_without_requests_is_given_on_with_another_key() {
     let next = crowd.claim(4000, 0).expect("one has no request");
     assert_eq!(crowd.slot(next), Some(slot));
     assert_eq!((crowd.slot(key), crowd.find(7)), (None, None), "what the first one kept is of no use");
-    // The same process once more, after another one had its slot, has another key.
+    // A process that comes back after another one had its slot gets another key.
     let again = crowd.claim(7, 0).expect("4000 has no request");
     assert!(again != key && crowd.slot(again) == Some(slot));
 }
@@ -62,7 +62,7 @@ fn who_is_ahead_of_virtual_time_keeps_its_slot_while_others_are_not() {
     assert_eq!(crowd.slot(key), Some(slots[&33]));
     assert_eq!(crowd.finish(slots[&33]), SPAN / 2, "it begins where virtual time is");
     crowd.charge(slots[&33], SPAN, SPAN / 2);
-    // Then one of those that are ahead; nobody pays for who was there before.
+    // The next slot is taken from a process that is ahead; the new one does not pay for it.
     let key = crowd.claim(4001, SPAN / 2).expect("none has a request");
     assert_eq!(crowd.finish(crowd.slot(key).expect("it has a slot")), SPAN / 2);
 }

@@ -1,6 +1,6 @@
 //! Histories made by hand to come as close to a bound as they can.
 //!
-//! Two flows, each on an hctx of its own. Who runs, and what the device finishes, is chosen to put one flow as far
+//! Two flows, each on an hctx of its own. The next worker and the next completion are chosen to put one flow as far
 //! ahead as the scheduler lets it when an interval begins, and as far behind when it ends.
 
 use super::history::History;
@@ -8,9 +8,11 @@ use super::machine::{Machine, Step};
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::PolicyOptions;
 use mqfq_sched::topology::Topology;
+use serde::Deserialize;
 
 /// One of the two flows. Flow n submits at hctx n.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Side {
     /// 1..=10000.
     pub weight: u64,
@@ -20,8 +22,9 @@ pub struct Side {
     pub last_bytes: u64,
 }
 
-/// Which history.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Kind of history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Scene {
     /// In turn, one of the two runs until it is throttled while the other's worker sleeps: what one gets while the
     /// other gets nothing is `2T` and a request of each.

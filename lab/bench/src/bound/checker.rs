@@ -53,7 +53,7 @@ pub struct PairUnfairness {
     pub completed: i128,
 }
 
-/// What [`examine`] found.
+/// Results of [`examine`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Examined {
     /// Pairs that were backlogged at the same time, by their numbers.
@@ -284,7 +284,7 @@ pub fn trajectory(history: &History, first: u32, second: u32) -> Vec<Point> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_nvme::random::Random;
+    use mqfq_blk::random::Random;
 
     /// Every interval of every pair, one by one.
     fn one_by_one(history: &History) -> Examined {
@@ -297,7 +297,7 @@ mod tests {
                 let mut backlogged = [false; 2];
                 let mut served = [[0i128; 2]; 2];
                 let mut ahead = 0;
-                // Of the stretch that we are in, per service: x, and what is allowed more there. And its moments.
+                // Moments of the present stretch, per service: x, and what is allowed more there.
                 let mut moments: [Vec<(i128, i128)>; 2] = Default::default();
                 let mut count = 0;
                 let mut worst: Option<[i128; 2]> = None;

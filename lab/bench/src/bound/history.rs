@@ -1,4 +1,4 @@
-//! What happened to the flows of one device, in order: who became backlogged, what was dispatched, what completed.
+//! Events of the flows of one device, in order: a flow became backlogged, a request was dispatched, one completed.
 //!
 //! This is all that the theorems speak of (MQFQ section 2.2). A flow is *backlogged* while at least one of its requests
 //! waits. The dispatch that takes its last waiting request still belongs to the interval that ends there: both sides of
@@ -39,7 +39,7 @@ pub enum Event {
     },
 }
 
-/// What the proofs need to know of a flow, besides what happened to it.
+/// Terms of a flow for the proofs, besides its events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowTerms {
     /// r, 1..=10000.

@@ -8,15 +8,15 @@ use std::cmp::Ordering;
 /// An unfairness and what it is allowed to be, of one pair, in the units of [`PairLimits`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Share {
-    /// What was found.
+    /// Unfairness found.
     pub unfairness: i128,
-    /// What is allowed.
+    /// Unfairness allowed.
     pub limit: i128,
     /// The pair.
     pub pair: (u32, u32),
-    /// The same two numbers in bytes at the default weight.
+    /// `unfairness` in bytes at the default weight.
     pub unfairness_bytes: f64,
-    /// See `unfairness_bytes`.
+    /// `limit`, likewise.
     pub limit_bytes: f64,
 }
 
@@ -93,7 +93,7 @@ impl Verdict {
         keep_larger(&mut self.theorem_1, limits.theorem_1.map(|limit| share(pair.completed, limit)));
     }
 
-    /// Of two verdicts the larger shares, and the counts of both.
+    /// Keeps the larger shares of two verdicts, and adds the counts of both.
     pub fn merge(&mut self, other: &Verdict) {
         keep_larger(&mut self.dispatched, other.dispatched);
         keep_larger(&mut self.tight, other.tight);

@@ -47,20 +47,21 @@ pub struct Limits {
     units_max: i128,
     /// L: virtual time that a queue takes of a flow's at once; 0 in the paper's form.
     lease_units: i128,
-    /// What overlapping operations add, in requests of a flow for each of its hctxs: 0 if one thread does everything.
+    /// Addition for overlapping operations, in requests of a flow for each of its hctxs: 0 if one thread does
+    /// everything.
     under_way: i128,
 }
 
-/// What a pair is allowed, in units of virtual time times the product of the weights.
+/// Bounds of a pair, in units of virtual time times the product of the weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PairLimits {
-    /// Of service dispatched.
+    /// Bound on service dispatched.
     pub dispatched: i128,
-    /// Of service completed, by the direct argument.
+    /// Bound on service completed, by the direct argument.
     pub tight: i128,
-    /// Of service completed, by the paper's Theorem 2.
+    /// Bound on service completed, by the paper's Theorem 2.
     pub theorem_2: i128,
-    /// Of service completed, by the paper's Theorem 1, which is about D = 1.
+    /// Bound on service completed, by the paper's Theorem 1, which is about D = 1.
     pub theorem_1: Option<i128>,
 }
 
@@ -81,7 +82,8 @@ impl Limits {
         }
     }
 
-    /// The same with `requests_per_hctx` of a flow more for each of its hctxs: operations that threads have half done.
+    /// Returns these bounds with `requests_per_hctx` of a flow more for each of its hctxs: operations half done by
+    /// threads.
     pub fn with_under_way(self, requests_per_hctx: u32) -> Limits {
         Limits { under_way: i128::from(requests_per_hctx), ..self }
     }
@@ -96,7 +98,7 @@ impl Limits {
         }
     }
 
-    /// What a pair is allowed.
+    /// Bounds of a pair.
     pub fn of(&self, f: &FlowTerms, m: &FlowTerms) -> PairLimits {
         let (r_f, r_m) = (i128::from(f.weight), i128::from(m.weight));
         let over_weight = |f_bytes: i128, m_bytes: i128| UNITS * (f_bytes * r_m + m_bytes * r_f);

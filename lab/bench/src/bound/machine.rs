@@ -2,7 +2,7 @@
 //!
 //! # What it answers
 //! What does the scheduler that ships do if its workers run in this order and the device finishes requests in that one?
-//! Whoever drives the machine decides both: [`super::workload`] by seeded chance, [`super::adversary`] by hand. Each
+//! The driver of the machine decides both: [`super::workload`] by seeded chance, [`super::adversary`] by hand. Each
 //! step is written into a [`History`].
 //!
 //! # Shape
@@ -11,7 +11,7 @@
 //!                              awake: workers that were kicked, or have something to do of their own
 //! ```
 //! A worker runs only if it is awake, as threads do that sleep until they are kicked (`sched/src/policy/mod.rs`, "What
-//! a worker owes the others"). If nobody is awake, the device is empty and something waits, a wake-up was lost.
+//! a worker owes the others"). If no worker is awake, the device is empty and something waits, a wake-up was lost.
 
 use super::history::{Event, History};
 use mqfq_sched::cost::Cost;
@@ -31,7 +31,7 @@ pub struct OnDevice {
     token: DispatchToken,
 }
 
-/// What one step of a worker came to.
+/// Result of one step of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A request of this flow, of this size, went to the device.
@@ -83,7 +83,7 @@ pub struct Machine {
     awake: Awake,
     history: History,
     options: PolicyOptions,
-    /// Of all moments, the latest point at which a request that was dispatched can start: virtual time plus T.
+    /// Latest point, over all moments, at which a request that was dispatched can start: virtual time plus T.
     frontier: Option<VTime>,
     /// How much farther that is from virtual time than the T of the options.
     more_units: i64,
@@ -91,7 +91,7 @@ pub struct Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Enough was seen; what is still on the device is nobody's loss.
+        // Enough was seen; requests still on the device are dropped without harm.
         for request in self.device.drain(..) {
             request.token.into_units();
         }
@@ -162,7 +162,7 @@ impl Machine {
         self.device_queue_depth = requests;
     }
 
-    /// A request of the flow arrives at the worker of `hctx`, who wakes up. False: its queue is full, nothing happened.
+    /// A request of the flow arrives at the worker of `hctx`, which wakes. False: its queue is full, nothing happened.
     pub fn submit(&mut self, flow: u32, hctx: u16, bytes: u64) -> bool {
         let queue = &mut self.queues[usize::from(hctx)];
         if self.policy.staged(queue) == self.capacity_requests {
@@ -231,7 +231,7 @@ impl Machine {
         flow
     }
 
-    /// What is on the device, oldest first.
+    /// Requests on the device, oldest first.
     pub fn device(&self) -> &VecDeque<OnDevice> {
         &self.device
     }

@@ -2,9 +2,9 @@
 //!
 //! # What it shows
 //! For two flows that stay backlogged, how far their service over weight drifts apart over *any* interval, as a share
-//! of what the theorems allow. The real policy runs, without a clock: a seed decides who asks for what, in which order
-//! workers run and which request the device ends next; some histories are made by hand to come close. Beside it, shares
-//! of saturated flows over a second of virtual time.
+//! of what the theorems allow. The real policy runs, without a clock: a seed decides the requests of flows, the order
+//! in which workers run and the request that the device ends next; some histories are made by hand to come close.
+//! Beside it, shares of saturated flows over a second of virtual time.
 //!
 //! | file | answers |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | [`limits`] | how far may they? |
 //! | [`judge`] | the one over the other |
 //! | [`machine`] | what does the real policy do if workers and device take turns like this? |
-//! | [`workload`], [`adversary`], [`threads`] | who takes turns, by chance, by hand, and by real threads |
+//! | [`workload`], [`adversary`], [`threads`] | order of turns, by chance, by hand, and by real threads |
 //! | [`trace`] | what the kernel's elevator did, by its tracepoints |
 //! | [`cases`], [`shares`] | the named workloads |
 //! | [`report`], [`picture`] | JSON, tables, SVG |
@@ -45,7 +45,7 @@ use crate::shell;
 use cases::{Case, FORMS, Played, Source};
 use judge::Verdict;
 use limits::Limits;
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use mqfq_report::progress::Progress;
 use mqfq_sched::policy::PolicyKind;
 use picture::Trajectory;
@@ -53,7 +53,7 @@ use report::{BoundReport, BoundRow, SharesRow};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct BoundOptions {
     /// Folder for the picture.
@@ -71,12 +71,6 @@ pub struct BoundOptions {
     /// In place of all cases, the trace of a kernel's elevator in this file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["case", "seed", "scale"])]
     pub trace: Option<PathBuf>,
-}
-
-impl Default for BoundOptions {
-    fn default() -> Self {
-        crate::options::defaults()
-    }
 }
 
 /// Name of the picture's file.
@@ -109,7 +103,7 @@ pub fn run(options: &BoundOptions, json: bool) -> Result<(), String> {
 pub fn measure(options: &BoundOptions) -> Result<BoundReport, String> {
     let begun = Instant::now();
     let is_wanted = |name: &str| options.case.as_deref().is_none_or(|wanted| name.starts_with(wanted));
-    let cases: Vec<Case> = cases::cases().into_iter().filter(|case| is_wanted(case.name)).collect();
+    let cases: Vec<Case> = cases::cases().into_iter().filter(|case| is_wanted(&case.name)).collect();
     let shares_cases: Vec<_> = shares::cases().into_iter().filter(|case| is_wanted(case.name)).collect();
     if cases.is_empty() && shares_cases.is_empty() {
         return Err(format!("no case begins with {:?}", options.case.as_deref().unwrap_or("")));
@@ -192,17 +186,17 @@ fn seed_of(seed: u64, name: &str) -> u64 {
     name.bytes().fold(seed, |seed, byte| Random::new(seed ^ u64::from(byte)).next_u64())
 }
 
-/// What a history is allowed.
+/// Bounds of a history.
 pub fn limits_of(played: &Played) -> Limits {
     Limits::new(&played.options, &played.history.flows).with_under_way(played.under_way)
 }
 
 /// One case: its row, and the trajectory of its worst pair if it is the case that is drawn.
 fn judge_case(case: &Case, form: Form, seed: u64, scale: u64) -> Result<(BoundRow, Option<Trajectory>), String> {
-    let seed = seed_of(seed, case.name);
+    let seed = seed_of(seed, &case.name);
     let mut row = BoundRow {
-        case: case.name.into(),
-        description: case.description.into(),
+        case: case.name.clone(),
+        description: case.description.clone(),
         form: form.name().into(),
         seed,
         ..BoundRow::default()

@@ -21,7 +21,7 @@ pub struct Trajectory {
     pub title: String,
     /// The difference of service completed.
     pub points: Vec<Point>,
-    /// What the tight bound allows between any two points.
+    /// Limit of the tight bound between any two points.
     pub bound_bytes: f64,
 }
 
@@ -30,7 +30,7 @@ const TITLE_PX: u32 = 64;
 const ROW_PX: u32 = 22;
 const NAMES_PX: i32 = 250;
 const TRAJECTORY_PX: u32 = 380;
-/// What was completed, of the tight bound; of Theorem 2; what was dispatched.
+/// Service completed over the tight bound and Theorem 2; service dispatched over its bound.
 const BARS: [(RGBColor, &str); 3] = [
     (BLUE, "completed, of 2T + (D+1)(l/r + l/r)"),
     (VERMILION, "completed, of Theorem 2"),

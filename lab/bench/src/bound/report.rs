@@ -1,10 +1,12 @@
-//! What `mqfq-lab bench bound` reports: the JSON contract, as types, and the table.
+//! Report of `mqfq-lab bench bound`: the JSON contract, as types, and the table.
 
 use super::judge::{Share, Verdict};
-use mqfq_report::table::{Align, Table};
+use crate::shell::{or_dash, table};
+use mqfq_report::table::Align::{Left, Right};
+use mqfq_report::table::Table;
 use serde::{Deserialize, Serialize};
 
-/// What `mqfq-lab bench bound` found.
+/// Results of `mqfq-lab bench bound`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BoundReport {
     /// One entry per case.
@@ -15,9 +17,9 @@ pub struct BoundReport {
     pub shares_tolerance: f64,
     /// Intervals covered in all cases.
     pub intervals: u64,
-    /// What `--seed` was.
+    /// Value of `--seed`.
     pub seed: u64,
-    /// What `--scale` was.
+    /// Value of `--scale`.
     pub scale: u64,
     /// Where the picture lies, if there is one.
     pub svg_path: Option<String>,
@@ -30,7 +32,7 @@ pub struct BoundReport {
 pub struct BoundRow {
     /// Its short name.
     pub case: String,
-    /// Who does what.
+    /// Its load, in one line.
     pub description: String,
     /// As in the configuration.
     pub policy: String,
@@ -46,7 +48,7 @@ pub struct BoundRow {
     pub window_bytes: Option<u64>,
     /// Bytes that one unit of D stands for; `null`: a request.
     pub token_unit_bytes: Option<u32>,
-    /// Of this case; follows from `--seed` and the name.
+    /// Seed of this case; follows from `--seed` and the name.
     pub seed: u64,
     /// Histories that were evaluated.
     pub histories: u64,
@@ -54,17 +56,18 @@ pub struct BoundRow {
     pub steps: u64,
     /// Intervals covered: every two moments of every stretch in which two flows stayed backlogged.
     pub intervals: u64,
-    /// Of Theorem 2, in service completed. `null`: no two flows were backlogged at once.
+    /// Share of Theorem 2's bound on service completed. `null`: no two flows were backlogged at once.
     pub largest_share_of_bound: Option<f64>,
-    /// Of the tight bound, in service completed.
+    /// Share of the tight bound on service completed.
     pub largest_share_of_tight_bound: Option<f64>,
-    /// Of the bound on service dispatched.
+    /// Share of the bound on service dispatched.
     pub largest_share_of_dispatch_bound: Option<f64>,
-    /// Of Theorem 1, in service completed, where D is 1. It does not hold for that; see lab/bench/README.md.
+    /// Share of Theorem 1's bound on service completed, where D is 1. It does not hold for that; see
+    /// lab/bench/README.md.
     pub largest_share_of_theorem_1: Option<f64>,
     /// Service over weight, in bytes at the default weight, of the pair behind `largest_share_of_tight_bound`.
     pub largest_unfairness_bytes: Option<f64>,
-    /// What that pair is allowed.
+    /// Bound of that pair.
     pub tight_bound_bytes: Option<f64>,
     /// The bounds that are broken, by name.
     pub broken: Vec<String>,
@@ -114,48 +117,34 @@ fn share(value: Option<f64>) -> String {
 impl BoundReport {
     /// One line per case.
     pub fn table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("case", Align::Left),
-            ("form", Align::Left),
-            ("flows", Align::Right),
-            ("D", Align::Right),
-            ("T KiB", Align::Right),
-            ("intervals", Align::Right),
-            ("Theorem 2", Align::Right),
-            ("tight", Align::Right),
-            ("dispatched", Align::Right),
-            ("Theorem 1", Align::Right),
-        ]);
-        for row in &self.rows {
-            table.row(vec![
-                row.case.clone(),
-                row.form.clone(),
-                row.flows.to_string(),
-                row.depth.map_or("-".into(), |depth| depth.to_string()),
-                row.window_bytes.map_or("-".into(), |bytes| (bytes >> 10).to_string()),
-                row.intervals.to_string(),
-                share(row.largest_share_of_bound),
-                share(row.largest_share_of_tight_bound),
-                share(row.largest_share_of_dispatch_bound),
-                share(row.largest_share_of_theorem_1),
-            ]);
-        }
-        table
+        table(
+            &self.rows,
+            &[
+                ("case", Left, |row: &BoundRow| row.case.clone()),
+                ("form", Left, |row| row.form.clone()),
+                ("flows", Right, |row| row.flows.to_string()),
+                ("D", Right, |row| or_dash(row.depth.map(f64::from), 0)),
+                ("T KiB", Right, |row| row.window_bytes.map_or("-".into(), |bytes| (bytes >> 10).to_string())),
+                ("intervals", Right, |row| row.intervals.to_string()),
+                ("Theorem 2", Right, |row| share(row.largest_share_of_bound)),
+                ("tight", Right, |row| share(row.largest_share_of_tight_bound)),
+                ("dispatched", Right, |row| share(row.largest_share_of_dispatch_bound)),
+                ("Theorem 1", Right, |row| share(row.largest_share_of_theorem_1)),
+            ],
+        )
     }
 
     /// One line per setting of saturated flows.
     pub fn shares_table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("saturated flows", Align::Left),
-            ("form", Align::Left),
-            ("flows", Align::Right),
-            ("deviation %", Align::Right),
-        ]);
-        for row in &self.shares {
-            let percent = format!("{:.3}", row.largest_deviation * 100.0);
-            table.row(vec![row.case.clone(), row.form.clone(), row.flows.to_string(), percent]);
-        }
-        table
+        table(
+            &self.shares,
+            &[
+                ("saturated flows", Left, |row: &SharesRow| row.case.clone()),
+                ("form", Left, |row| row.form.clone()),
+                ("flows", Right, |row| row.flows.to_string()),
+                ("deviation %", Right, |row| format!("{:.3}", row.largest_deviation * 100.0)),
+            ],
+        )
     }
 
     /// For a terminal.
@@ -166,7 +155,7 @@ impl BoundReport {
         tables + &sum + &picture
     }
 
-    /// What is not as promised, one sentence each.
+    /// Broken promises, one sentence each.
     pub fn broken(&self) -> Vec<String> {
         let rows = self.rows.iter().flat_map(|row| {
             row.broken.iter().map(|bound| format!("{} ({}, seed {}) breaks {bound}", row.case, row.form, row.seed))

@@ -15,7 +15,7 @@ use crate::contender::Form;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::vtime::VSpan;
 
-/// What the device moves in a second.
+/// Bytes that the device moves in a second.
 pub const BYTES_PER_S: u64 = 2_000_000_000;
 
 /// Moved before anything is counted: 100 ms.
@@ -28,7 +28,7 @@ const KIB: u64 = 1 << 10;
 pub struct SharesCase {
     /// Short name.
     pub name: &'static str,
-    /// Who competes.
+    /// Flows and machine.
     pub plan: Plan,
 }
 

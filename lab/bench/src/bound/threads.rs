@@ -2,7 +2,7 @@
 //!
 //! # What it answers
 //! Do the bounds hold where operations overlap? Each worker submits to its own queue, picks until it may not, and
-//! finishes what it dispatched. It never sleeps, so nobody has to be kicked.
+//! finishes what it dispatched. It never sleeps, so no worker has to be kicked.
 //!
 //! # How the order is taken
 //! One shared counter stamps the moments between operations: before and after each. The history is made of the stamps,
@@ -26,7 +26,7 @@
 //! its token, so what is on the device is bounded as before.
 
 use super::history::{Event, History};
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Handle, Pick, Policy, PolicyOptions};
@@ -63,7 +63,6 @@ pub(super) struct Stamps {
     pub(super) completed: Option<u64>,
 }
 
-/// What the threads share besides the policy.
 struct Shared {
     clock: Clock,
     start: Barrier,
@@ -124,7 +123,7 @@ fn work(plan: &ThreadsPlan, policy: &AnyPolicy, shared: &Shared, hctx: u16, seed
     let mut log: Vec<Stamps> = Vec::new();
     let mut device: Vec<(usize, DispatchToken)> = Vec::new();
     let mut dispatches = 0;
-    // Nobody sleeps, so a kick finds its worker awake.
+    // No worker sleeps, so a kick finds its worker awake.
     let kick = &mut |_: HctxId| {};
     while dispatches < plan.dispatches || !device.is_empty() {
         let ends = dispatches >= plan.dispatches;
@@ -162,12 +161,12 @@ fn work(plan: &ThreadsPlan, policy: &AnyPolicy, shared: &Shared, hctx: u16, seed
     log
 }
 
-/// What still waits goes, one by one. Then the worker picks on, as the others may kick it, until nobody has anything
-/// left.
+/// Dispatches the waiting requests, one by one. Then the worker picks on, as the others may kick it, until no worker
+/// has any left.
 fn leave(policy: &AnyPolicy, queue: &mut AnyQueue, shared: &Shared, workers: usize, log: &mut [Stamps]) {
     let kick = &mut |_: HctxId| {};
     let mut finished = false;
-    // Relaxed: a count of who is done; what they did is read after they were joined.
+    // Relaxed: a count of finished threads; their stamps are read after they were joined.
     while shared.finished.load(Ordering::Relaxed) < workers {
         let began = shared.clock.stamp();
         match policy.pick(queue, 0, kick) {

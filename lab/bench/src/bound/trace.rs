@@ -28,7 +28,7 @@ const UNIT_BYTES: u32 = 4096;
 
 /// A history, and what it is allowed.
 pub struct Trace {
-    /// What happened.
+    /// Events of the flows.
     pub history: History,
     /// The elevator's D, T and form.
     pub options: PolicyOptions,
@@ -59,7 +59,6 @@ enum Kind {
     Complete,
 }
 
-/// What one line of ftrace says.
 struct Line<'a> {
     kind: Kind,
     cpu: u64,
@@ -138,7 +137,7 @@ pub fn parse(text: &str) -> Result<Trace, String> {
     let options = options.with_terms(WindowTerms::relaxed(window, queues));
     let mut flows = Flows::default();
     let mut stamps: Vec<Stamps> = Vec::new();
-    // Of each queue's tags, the request that holds it.
+    // For each queue's tag, the request that holds it.
     let mut holders: HashMap<(u64, u64), usize> = HashMap::new();
     // The last event of a CPU, and of a queue's lock.
     let (mut of_cpu, mut of_queue): (HashMap<u64, u64>, HashMap<u64, u64>) = Default::default();

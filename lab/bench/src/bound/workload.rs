@@ -1,4 +1,5 @@
-//! Generated workloads: who asks for what and when, in which order workers run, and which request the device ends next.
+//! Generated workloads: requests of flows and their times, the order of workers, and the request that the device ends
+//! next.
 //!
 //! # Shape
 //! A [`Plan`] and a seed determine a run. In each step flows whose next phase or burst is due submit, and then either
@@ -7,11 +8,12 @@
 
 use super::history::History;
 use super::machine::{Machine, Step};
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::PolicyOptions;
 use mqfq_sched::topology::Topology;
 use mqfq_sched::vtime::VSpan;
+use serde::Deserialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -27,9 +29,10 @@ pub enum Sizes {
 }
 
 /// When a flow asks for service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Demand {
-    /// So many requests wait at each of its hctxs, always.
+    /// Requests that always wait at each of its hctxs.
     Saturated(u32),
     /// Saturated for about as many steps, then nothing for about as many.
     ComesAndGoes {
@@ -63,13 +66,14 @@ pub struct FlowPlan {
 }
 
 /// Which request the device finishes next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DeviceOrder {
-    /// The one that has been there longest.
+    /// The request that has been there longest.
     Oldest,
     /// Any.
     Random,
-    /// The one that came last.
+    /// The request that came last.
     Newest,
     /// The smallest.
     Smallest,
@@ -78,13 +82,14 @@ pub enum DeviceOrder {
 }
 
 /// In which order workers run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Pace {
     /// All that are awake run until they sleep before anything else happens.
     Prompt,
     /// One step of any that is awake, in between anything else.
     Random,
-    /// The same, but the upper half of the hctxs almost never gets its turn.
+    /// As `Random`, but the upper half of the hctxs almost never gets its turn.
     Lazy,
 }
 
@@ -104,7 +109,7 @@ pub struct Plan {
     pub options: PolicyOptions,
     /// Sockets, cores of each, hctxs of each core.
     pub topology: [usize; 3],
-    /// Who asks.
+    /// Flows.
     pub flows: Vec<FlowPlan>,
     /// The device.
     pub device: DeviceOrder,
@@ -148,14 +153,14 @@ struct Run<'a> {
     now: u64,
     dispatches: u64,
     completed_bytes: u64,
-    /// Of 8 steps, the device takes so many, if it can.
+    /// Steps out of 8 that the device takes, if it can.
     speed_in_8: u64,
 }
 
 /// Runs a workload.
 ///
 /// # Errors
-/// One sentence: the plan is impossible, or requests wait and nobody will ever move again.
+/// One sentence: the plan is impossible, or requests wait and no worker will ever move again.
 pub fn run(plan: &Plan, seed: u64) -> Result<History, String> {
     let [sockets, cores, threads] = plan.topology;
     let topology = Topology::new(sockets, cores, threads);
@@ -297,7 +302,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is due for the flow happens, and its next phase or burst is set.
+    /// Carries out the flow's due action, and sets its next phase or burst.
     fn next_phase(&mut self, flow: u32) {
         let steps = match self.plan.flows[flow as usize].demand {
             Demand::ComesAndGoes { steps, .. } => {

@@ -1,4 +1,4 @@
-//! The block device, its choice of schedulers, and who puts things back.
+//! The block device, its choice of schedulers, and the guard that puts things back.
 
 use mqfq_demo::scratch::Scratch;
 use std::fs::File;
@@ -53,8 +53,7 @@ impl Target {
         };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
         let choice = PathBuf::from(format!("/sys/block/{name}/queue/scheduler"));
-        // Those that are modules are offered only once they are loaded; without modprobe there are as many as there
-        // are.
+        // Schedulers that are modules are offered only once they are loaded; without modprobe the list stays as it is.
         for module in ["mq-deadline", "kyber-iosched", "bfq"] {
             let loaded =
                 Command::new("modprobe").args(["-q", module]).stdin(Stdio::null()).stderr(Stdio::null()).status();
@@ -76,7 +75,7 @@ impl Target {
         &self.path
     }
 
-    /// What the kernel offers.
+    /// Schedulers that the kernel offers.
     pub fn offered(&self) -> &[String] {
         &self.offered
     }
@@ -151,7 +150,7 @@ fn attach(backing: &Path) -> Result<(PathBuf, File), String> {
     };
     let path = PathBuf::from(losetup(&["--find", "--show"], backing)?);
     let held = File::open(&path);
-    // In use it is detached once nobody has it open.
+    // A used device is detached once it is closed.
     losetup(&["--detach"], &path)?;
     let held = held.map_err(|error| format!("cannot open {}: {error}", path.display()))?;
     Ok((path, held))

@@ -26,7 +26,7 @@ const KEYS: u32 = 30_000;
 /// Size of the store's own cache.
 const CACHE_BYTES: u32 = 1 << 20;
 
-/// What one run saw.
+/// Results of one run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Lookups {
     /// Look-ups per second.
@@ -86,7 +86,7 @@ impl<'a> Store<'a> {
     }
 }
 
-/// What a command wrote.
+/// Output of a command.
 fn said(command: &mut Command, name: &str) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot start {name}: {error}"))?;
     if !output.status.success() {

@@ -25,11 +25,11 @@ const COUNTED_TURNS: u32 = 50;
 /// Instructions per request of each step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Instructions {
-    /// Of `Policy::submit`.
+    /// Instructions of `Policy::submit`.
     pub submit: f64,
-    /// Of `Policy::pick`, the refused one at the end of each turn included.
+    /// Instructions of `Policy::pick`, the refused one at the end of each turn included.
     pub pick: f64,
-    /// Of `Policy::complete`.
+    /// Instructions of `Policy::complete`.
     pub complete: f64,
 }
 
@@ -39,7 +39,7 @@ pub fn overhead_boundary() {
     std::hint::black_box(());
 }
 
-/// What the program does under callgrind.
+/// Work of the program under callgrind.
 ///
 /// # Errors
 /// One sentence: a policy cannot be built so.
@@ -90,9 +90,9 @@ pub(crate) fn profile(program: &Path, arguments: &[String]) -> Result<String, St
     std::fs::read_to_string(&profile).map_err(|error| format!("callgrind left no profile: {error}"))
 }
 
-/// Of a profile, the second of each pair of parts: what lies between the boundaries of each case.
+/// Returns the second of each pair of parts of a profile: the part between the boundaries of each case.
 pub(crate) fn between_boundaries(profile: &str, cases: usize) -> Result<Vec<&str>, String> {
-    // What stands before the first part is the head; after the last boundary comes the end of the program.
+    // The head comes before the first part, the end of the program after the last boundary.
     let parts: Vec<&str> = profile.split("\npart: ").skip(1).collect();
     if parts.len() < 2 * cases {
         return Err(format!(

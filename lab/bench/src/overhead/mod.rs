@@ -6,7 +6,7 @@
 //! fairness costs is the difference to `none`: the table has it.
 //!
 //! # How
-//! Nanoseconds: in interleaved rounds, as [`crate::nbd_record`] explains; whole batches of one step are timed, never a
+//! Nanoseconds: in interleaved rounds, as [`crate::rounds`] explains; whole batches of one step are timed, never a
 //! single call, and what the clock itself takes is subtracted; `all` is timed without a clock in between. Median,
 //! smallest and largest of the rounds. Instructions: [`callgrind`], in one run for all cases.
 //!
@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use turn::{Case, TURN, Turns};
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct OverheadOptions {
     /// Interleaved rounds, of which the median counts.
@@ -50,12 +50,6 @@ pub struct OverheadOptions {
     pub mqfq: Option<PathBuf>,
 }
 
-impl Default for OverheadOptions {
-    fn default() -> Self {
-        crate::options::defaults()
-    }
-}
-
 /// Numbers of flows.
 pub const FLOWS: [u32; 3] = [1, 8, 1000];
 
@@ -71,7 +65,7 @@ pub const PROBE_ARGUMENT: &str = "--probe";
 /// The argument that sets [`OverheadOptions::relaxations`].
 pub const RELAXATIONS_ARGUMENT: &str = "--relaxations";
 
-/// What was found.
+/// Results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct OverheadReport {
     /// One entry per policy, number of flows, regime and step.
@@ -84,7 +78,7 @@ pub struct OverheadReport {
     pub request_bytes: u64,
     /// Interleaved rounds.
     pub rounds: u32,
-    /// What is missing, and why.
+    /// Missing parts, and the reasons.
     pub notes: Vec<String>,
 }
 
@@ -128,7 +122,6 @@ pub fn run(options: &OverheadOptions, json: bool) -> Result<(), String> {
     shell::print(&report, json, || report.text())
 }
 
-/// What the program does under callgrind.
 fn probe(options: &OverheadOptions) -> Result<(), String> {
     callgrind::probe(&cases(options), options.window_bytes)
 }
@@ -226,7 +219,7 @@ impl Timed {
     }
 }
 
-/// What lies between two looks at the clock, though nothing does.
+/// Time between two looks at the clock with nothing in between.
 fn clock_ns() -> f64 {
     let mut looks: Vec<f64> = (0..1000)
         .map(|_| {

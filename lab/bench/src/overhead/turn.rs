@@ -12,9 +12,10 @@
 //! The loop itself (a ring of grants, a list of flows) is in every figure, that of `none` included: read differences.
 
 use crate::contender::Contender;
+use mqfq_policies::BfqOptions;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, AnyQueue, Done, Entry, Grant, Handle, Pick, Policy};
+use mqfq_sched::policy::{AnyPolicy, AnyQueue, Done, Entry, Grant, Handle, OwnOptions, Pick, Policy};
 use mqfq_sched::topology::{HctxId, Topology};
 
 /// Requests per turn, and D: the paper's drive (MQFQ section 4), and the largest batch of a worker.
@@ -60,7 +61,7 @@ impl Regime {
 /// One thing to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// Whose cost.
+    /// Contender.
     pub contender: Contender,
     /// Flows that take turns.
     pub flows: u32,
@@ -98,8 +99,8 @@ impl Turns {
     /// One sentence: a policy cannot be built so.
     pub fn new(case: Case, window_bytes: u64) -> Result<Turns, String> {
         let mut options = case.contender.options(TURN as u32, window_bytes, 1);
-        // Time stands still here: whoever waits for a flow's next request would wait for ever.
-        options.own.bfq.slice_idle_ns = 0;
+        // Time stands still here: a policy that waits for a flow's next request would wait for ever.
+        options.own = OwnOptions::of(&BfqOptions { slice_idle_ns: 0, ..BfqOptions::DEFAULT });
         let weights = vec![Weight::DEFAULT; case.flows as usize];
         let policy = AnyPolicy::new(&options, &Topology::flat(1), &weights).map_err(|error| error.to_string())?;
         let per_flow = case.regime.staged_per_flow(case.flows);
@@ -114,7 +115,7 @@ impl Turns {
         Ok(turns)
     }
 
-    /// So many turns.
+    /// Runs so many turns.
     pub fn run(&mut self, turns: u32) {
         for _ in 0..turns {
             overhead_complete(self);
@@ -171,7 +172,7 @@ impl Drop for Turns {
 mod tests {
     use super::*;
     use crate::contender::contenders;
-    use mqfq_sched::policy::PolicyKind;
+    use mqfq_policies::{BFQ, MQ_DEADLINE};
     use std::collections::BTreeMap;
 
     #[test]
@@ -191,14 +192,14 @@ mod tests {
 
     #[test]
     fn every_flow_takes_part() {
-        // 64 requests a turn, 8 flows of one weight: each has 8 in each turn, whoever schedules, for their requests
-        // were staged in turn.
+        // 64 requests a turn, 8 flows of one weight: each has 8 in each turn under any policy, for their requests were
+        // staged in turn.
         for contender in contenders(true) {
             let case = Case { contender, flows: 8, regime: Regime::Backlogged };
             let mut turns = Turns::new(case, 64 << 10).unwrap();
             turns.run(3);
             let mut served = BTreeMap::new();
-            if matches!(contender.kind, PolicyKind::Bfq | PolicyKind::MqDeadline) {
+            if [BFQ, MQ_DEADLINE].contains(&contender.kind) {
                 // One flow at a time, so a turn of ours may be all one flow's; or by offset, whosever it is.
                 for _ in 0..40 {
                     turns.run(1);

@@ -13,7 +13,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PriorityClass, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyOptions, PriorityClass, Weight};
 use mqfq_demo::drive;
 use mqfq_demo::load::{Load, Window};
 use mqfq_demo::load_inside::{self, Run};
@@ -29,17 +29,9 @@ pub const DEVICE_BYTES: u64 = 1 << 30;
 /// Time for caches and predictors before anything is counted, and for the last client to be attached.
 const WARM_UP_MS: u64 = 30;
 
-/// What is the same in all measurements of a run.
+/// Options common to all measurements of a run.
 #[derive(clap::Args, Clone, Copy, PartialEq, Debug)]
 pub struct Fixed {
-    /// Length of each measurement.
-    #[arg(
-        long = "milliseconds",
-        value_name = "MILLISECONDS",
-        default_value_t = 300,
-        value_parser = clap::value_parser!(u64).range(10..=600_000)
-    )]
-    pub measured_ms: u64,
     /// T of mqfq and mqfq-serial.
     #[arg(long = "window-kib", value_name = "WINDOW_KIB", default_value = "256", value_parser = crate::options::kib())]
     pub window_bytes: u64,
@@ -64,7 +56,7 @@ impl Fixed {
         2 * u32::from(self.depth_per_worker)
     }
 
-    /// What each of `flows_here` clients of a worker asks for, on so many workers.
+    /// Load of each of `flows_here` clients of a worker, on so many workers.
     pub fn load(&self, workers: usize, flows_here: u32) -> Load {
         let depth = (self.in_flight_per_worker() / flows_here).max(1) as u16;
         let write_percent = if self.writes { 100 } else { 0 };
@@ -77,7 +69,7 @@ impl Fixed {
     }
 }
 
-/// What one measurement saw.
+/// Results of one measurement.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Seen {
     /// All workers together.
@@ -92,42 +84,78 @@ pub struct Seen {
     pub no_token_per_request: f64,
 }
 
-/// Measures once.
+/// An engine on the null device.
+pub struct Setup {
+    /// Workers, each on a core of its own.
+    pub workers: usize,
+    /// Size of the device, which keeps nothing.
+    pub device_bytes: u64,
+    /// Its policy.
+    pub policy: PolicyOptions,
+    /// Commands of each of its queues.
+    pub queue_depth: u16,
+    /// Flows on it.
+    pub flows: u32,
+    /// Requests of a flow at once.
+    pub flow_depth: u16,
+    /// Size of each.
+    pub request_bytes: u32,
+    /// Its queues.
+    pub queues: QueueLayout,
+}
+
+/// Starts it.
 ///
 /// # Errors
 /// One sentence.
-pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<Seen, String> {
-    let workers = setting.workers;
-    let flows_here = setting.flows_of_worker(0).count() as u32;
-    let load = fixed.load(workers, flows_here);
+pub fn engine(setup: Setup) -> Result<Engine, String> {
+    let requests_max = u32::from(setup.flow_depth);
+    let limits = StageLimits { requests_max, bytes_max: u64::from(requests_max) * u64::from(setup.request_bytes) };
     let flow = |number: u32| FlowOptions {
         name: format!("flow-{number}"),
         weight: Weight::DEFAULT,
         class: PriorityClass::default(),
-        limits: StageLimits {
-            requests_max: u32::from(load.depth),
-            bytes_max: u64::from(load.depth) * u64::from(REQUEST_BYTES),
-        },
+        limits,
     };
-    let depth = u32::from(fixed.depth_per_worker) * workers as u32;
-    let engine = Engine::start(EngineOptions {
-        workers,
+    Engine::start(EngineOptions {
+        workers: setup.workers,
         pin: true,
         spin_ns: 0,
         devices: vec![DeviceOptions {
             grouping: Default::default(),
             name: "null".into(),
-            device: drive::null_device(DEVICE_BYTES),
-            policy: contender.options(depth, fixed.window_bytes, workers),
-            fallback: None,
-            queue_depth: fixed.queue_depth(flows_here),
-            flows: (0..setting.flows).map(flow).collect(),
+            device: drive::null_device(setup.device_bytes),
+            policy: setup.policy,
+            first_policy: None,
+            queue_depth: setup.queue_depth,
+            flows: (0..setup.flows).map(flow).collect(),
             cost: CostModel::FLAT,
             path: PathOptions::default(),
-            queues: QueueLayout::default(),
+            queues: setup.queues,
         }],
+    })
+}
+
+/// Measures once.
+///
+/// # Errors
+/// One sentence.
+pub fn measure(contender: Contender, setting: Setting, fixed: Fixed, measured_ms: u64) -> Result<Seen, String> {
+    let workers = setting.workers;
+    let flows_here = setting.flows_of_worker(0).count() as u32;
+    let load = fixed.load(workers, flows_here);
+    let depth = u32::from(fixed.depth_per_worker) * workers as u32;
+    let engine = engine(Setup {
+        workers,
+        device_bytes: DEVICE_BYTES,
+        policy: contender.options(depth, fixed.window_bytes, workers),
+        queue_depth: fixed.queue_depth(flows_here),
+        flows: setting.flows,
+        flow_depth: load.depth,
+        request_bytes: REQUEST_BYTES,
+        queues: QueueLayout::default(),
     })?;
-    let run = Run::new(DeviceIndex(0), Window::from_ms(WARM_UP_MS, fixed.measured_ms));
+    let run = Run::new(DeviceIndex(0), Window::from_ms(WARM_UP_MS, measured_ms));
     let before_ns = process_cpu_ns();
     let (sender, counted) = mpsc::channel();
     for worker in 0..workers {

@@ -7,28 +7,29 @@
 //! policy, so what is lost against `none` is what sharing costs.
 //!
 //! # How
-//! Interleaved rounds, as [`crate::nbd_record`] explains; each round begins with another policy. A rate is the median
+//! Interleaved rounds, as [`crate::rounds`] explains; each round begins with another policy. A rate is the median
 //! of its rounds; a ratio (to one worker, to `none`, to `mqfq-serial`) is the median of the ratios within one round.
 //!
 //! # What would make it lie
-//! A core that somebody else uses; a virtual machine's neighbours. See lab/bench/README.md.
+//! A core that other processes use; a virtual machine's neighbours. See lab/bench/README.md.
 
+pub mod layers;
 pub mod load;
 mod picture;
+mod reader;
 pub mod setting;
 
 use crate::contender::{Contender, contenders};
-use crate::machine::{self, Machine};
+use crate::options::Runs;
 use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
-use crate::shell::{self, Output, Results, Style, place_line};
+use crate::shell::{Record, Results, Style, millions, or_dash, table, whole};
 use load::{Fixed, Seen};
 use mqfq_report::progress::Progress;
-use mqfq_report::table::{Align, Table};
+use mqfq_report::table::Align::{Left, Right};
 use serde::{Deserialize, Serialize};
 use setting::Setting;
-use std::path::PathBuf;
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct ScaleOptions {
     /// N, by default one per CPU.
@@ -38,50 +39,30 @@ pub struct ScaleOptions {
     /// where all share them once a single one and once as many as workers.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub flows: Option<u32>,
-    /// How often each case is run.
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// What is the same in all measurements.
+    /// Options common to all measurements.
     #[command(flatten)]
     pub fixed: Fixed,
     /// Each relaxation of mqfq alone, too.
     #[arg(long)]
     pub relaxations: bool,
-    /// Draw FOLDER/mqfq-scale.svg.
-    #[arg(long, value_name = "FOLDER")]
-    pub out: Option<PathBuf>,
-    /// Where the record goes.
+    /// Figures 6, 7, 9 and 10 and Table 2 of the blk-mq paper in place of the policies: one queue under one lock, two
+    /// levels of queues, and no block layer.
+    #[arg(long, conflicts_with_all = ["flows", "window_bytes", "depth_per_worker", "writes", "relaxations"])]
+    pub layers: bool,
+    /// How much is measured.
     #[command(flatten)]
-    pub keep: crate::options::Keep,
+    pub runs: Runs<7, 300>,
 }
 
-impl Default for ScaleOptions {
-    fn default() -> Self {
-        crate::options::defaults()
-    }
-}
-
-/// What was found.
+/// Results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ScaleReport {
+pub struct Scale {
     /// One entry per number of workers, placement, number of flows and policy.
     pub rows: Vec<ScaleRow>,
-    /// Day, UTC.
-    pub date: String,
-    /// The machine that it was measured on.
-    pub machine: Machine,
-    /// Interleaved rounds.
-    pub rounds: u32,
-    /// Length of each measurement, milliseconds.
-    pub measured_ms: u64,
     /// Size of each request.
     pub request_bytes: u32,
     /// `read` or `write`.
     pub op: String,
-    /// What to know before reading the rows.
-    pub notes: Vec<String>,
-    /// Where the picture lies, if one was drawn.
-    pub svg_path: Option<String>,
 }
 
 /// One policy on so many workers.
@@ -121,7 +102,7 @@ pub struct ScaleRow {
     pub window_bytes: Option<u64>,
     /// Quantum of the mindicator's leaves, bytes at the default weight; `null` for a policy without a window.
     pub quantum_bytes: Option<u64>,
-    /// What a queue takes of a flow's virtual time at once, likewise.
+    /// Virtual time that a queue takes of a flow at once, likewise.
     pub lease_bytes: Option<u64>,
     /// Tokens that a queue may take at once; `null` for a policy without a window.
     pub token_batch: Option<u32>,
@@ -136,8 +117,10 @@ pub struct ScaleRow {
 /// # Errors
 /// One sentence.
 pub fn run(options: &ScaleOptions, json: bool) -> Result<(), String> {
-    let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.keep.record.as_deref() })
+    match options.layers {
+        true => layers::measure(options)?.publish(&options.runs, json),
+        false => measure(options)?.publish(&options.runs, json),
+    }
 }
 
 /// One policy in one setting, and what each round saw.
@@ -151,7 +134,7 @@ struct Case {
 ///
 /// # Errors
 /// One sentence.
-pub fn measure(options: &ScaleOptions) -> Result<ScaleReport, String> {
+pub fn measure(options: &ScaleOptions) -> Result<Record<Scale>, String> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let most = options.workers.unwrap_or(cpus).max(1);
     let settings: Vec<Setting> =
@@ -159,30 +142,23 @@ pub fn measure(options: &ScaleOptions) -> Result<ScaleReport, String> {
     let contenders = contenders(options.relaxations);
     let of = |setting| contenders.iter().map(move |&contender| Case { contender, setting, rounds: Vec::new() });
     let mut cases: Vec<Case> = settings.into_iter().flat_map(of).collect();
-    let rounds = options.rounds.max(1);
+    let rounds = options.runs.rounds;
     let mut progress = Progress::new(rounds as usize * cases.len());
     let name = |at: usize| {
         let Case { contender, setting, .. } = &cases[at];
         format!("{} workers, {}, {}", setting.workers, setting.curve(), contender.label)
     };
     let seen = interleaved(rounds, (cases.len(), contenders.len()), &mut progress, name, |at| {
-        load::measure(cases[at].contender, cases[at].setting, options.fixed)
+        load::measure(cases[at].contender, cases[at].setting, options.fixed, options.runs.measured_ms)
     })?;
     cases.iter_mut().zip(seen).for_each(|(case, rounds)| case.rounds = rounds);
     progress.finish();
-    let mut report = ScaleReport {
+    let results = Scale {
         rows: cases.iter().map(|case| row(case, &cases, options.fixed)).collect(),
-        date: machine::today(),
-        machine: Machine::this(options.keep.host.as_deref(), &[]),
-        rounds,
-        measured_ms: options.fixed.measured_ms,
         request_bytes: load::REQUEST_BYTES,
         op: if options.fixed.writes { "write" } else { "read" }.into(),
-        notes: Vec::new(),
-        svg_path: None,
     };
-    report.notes = notes(&report, cpus);
-    Ok(report)
+    Ok(Record { notes: notes(&results.rows, cpus), ..Record::new(results, &options.runs, &[]) })
 }
 
 /// The row of a case; `all` are those that it is compared with.
@@ -224,13 +200,16 @@ fn row(case: &Case, all: &[Case], fixed: Fixed) -> ScaleRow {
     }
 }
 
-/// What a reader must know about these rows.
-fn notes(report: &ScaleReport, cpus: usize) -> Vec<String> {
-    let mut notes = Vec::new();
-    if report.rows.iter().any(|row| row.workers > cpus) {
-        notes.push(format!("rows of more than {cpus} workers share CPUs, of which this process has {cpus}"));
-    }
-    let mut shares_nothing = report.rows.iter().filter(|row| row.policy == "none" && row.workers <= cpus);
+/// A note if there are more workers than CPUs.
+pub(crate) fn few_cpus(workers: usize, cpus: usize) -> Vec<String> {
+    let note = format!("rows of more than {cpus} workers share CPUs, of which this process has {cpus}");
+    (workers > cpus).then_some(note).into_iter().collect()
+}
+
+/// Notes for the reader.
+fn notes(rows: &[ScaleRow], cpus: usize) -> Vec<String> {
+    let mut notes = few_cpus(rows.iter().map(|row| row.workers).max().unwrap_or(0), cpus);
+    let mut shares_nothing = rows.iter().filter(|row| row.policy == "none" && row.workers <= cpus);
     if let Some(row) =
         shares_nothing.rfind(|row| row.speed_up.is_some_and(|speed_up| speed_up < 0.9 * row.workers as f64))
     {
@@ -243,93 +222,49 @@ fn notes(report: &ScaleReport, cpus: usize) -> Vec<String> {
     notes
 }
 
-impl ScaleReport {
-    fn table(&self) -> Table {
-        let mut columns = vec![("workers", Align::Right), ("placement", Align::Left), ("flows", Align::Right)];
-        columns.push(("policy", Align::Left));
-        columns.extend(
-            [
-                "Mreq/s",
-                "smallest",
-                "largest",
-                "/ 1 worker",
-                "/ mqfq-serial",
-                "/ none",
-                "CPU ns",
-                "kicks",
-                "throttled",
-                "no token",
-            ]
-            .map(|name| (name, Align::Right)),
-        );
-        let mut table = Table::new(&columns);
-        let ratio = |ratio: Option<f64>, decimals| ratio.map_or("-".into(), |ratio| format!("{ratio:.decimals$}"));
-        let millions = |rate: f64| format!("{:.3}", rate / 1e6);
-        for row in &self.rows {
-            table.row(vec![
-                row.workers.to_string(),
-                row.placement.clone(),
-                row.flows.to_string(),
-                row.policy.clone(),
-                millions(row.requests_per_s),
-                millions(row.smallest),
-                millions(row.largest),
-                ratio(row.speed_up, 2),
-                ratio(row.over_mqfq_serial, 2),
-                ratio(row.over_none, 3),
-                format!("{:.0}", row.cpu_ns_per_request),
-                format!("{:.4}", row.kicks_per_request),
-                format!("{:.4}", row.throttled_per_request),
-                format!("{:.4}", row.no_token_per_request),
-            ]);
-        }
-        table
-    }
-}
-
-impl Results for ScaleReport {
+impl Results for Scale {
     const NAME: &'static str = "scale";
     const TITLE: &'static str = "Requests per second by number of workers";
 
-    fn place(&self) -> (&Machine, &str) {
-        (&self.machine, &self.date)
-    }
-
     fn head(&self) -> Vec<String> {
         let setting = self.rows.iter().find(|row| row.window_bytes.is_some());
-        let mut head = vec![place_line(&self.date, &self.machine)];
-        if let Some(row) = setting {
-            head.push(format!(
-                "{} KiB {}s, null device, {} in flight on each worker, D = {} per worker, T = {} KiB",
+        let line = |row: &ScaleRow| {
+            format!(
+                "{} KiB {}s, null device, {} in flight on each worker, D = {} per worker, T = {} KiB; counts are per request",
                 self.request_bytes >> 10,
                 self.op,
                 row.in_flight_per_worker,
                 row.depth_per_worker.unwrap_or_default(),
                 row.window_bytes.unwrap_or_default() >> 10
-            ));
-        }
-        head.push(format!(
-            "{} interleaved rounds of {} ms: median, smallest, largest; counts are per request",
-            self.rounds, self.measured_ms
-        ));
-        head.extend(shell::notes(&self.notes));
-        head
+            )
+        };
+        setting.map(line).into_iter().collect()
     }
 
     fn body(&self, style: Style) -> String {
-        style.table(&self.table())
+        style.table(&table(
+            &self.rows,
+            &[
+                ("workers", Right, |row: &ScaleRow| row.workers.to_string()),
+                ("placement", Left, |row| row.placement.clone()),
+                ("flows", Right, |row| row.flows.to_string()),
+                ("policy", Left, |row| row.policy.clone()),
+                ("Mreq/s", Right, |row| millions(row.requests_per_s)),
+                ("smallest", Right, |row| millions(row.smallest)),
+                ("largest", Right, |row| millions(row.largest)),
+                ("/ 1 worker", Right, |row| or_dash(row.speed_up, 2)),
+                ("/ mqfq-serial", Right, |row| or_dash(row.over_mqfq_serial, 2)),
+                ("/ none", Right, |row| or_dash(row.over_none, 3)),
+                ("CPU ns", Right, |row| whole(row.cpu_ns_per_request)),
+                ("kicks", Right, |row| format!("{:.4}", row.kicks_per_request)),
+                ("throttled", Right, |row| format!("{:.4}", row.throttled_per_request)),
+                ("no token", Right, |row| format!("{:.4}", row.no_token_per_request)),
+            ],
+        ))
     }
 
-    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
-        Ok(vec![("scale".into(), picture::render(self)?)])
-    }
-
-    fn drawn(&mut self, paths: Vec<String>) {
-        self.svg_path = paths.into_iter().next();
-    }
-
-    fn picture_paths(&self) -> Vec<&str> {
-        self.svg_path.as_deref().into_iter().collect()
+    fn pictures(&self, host: &str) -> Result<Vec<(String, String)>, String> {
+        Ok(vec![("scale".into(), picture::render(self, host)?)])
     }
 }
 
@@ -340,7 +275,7 @@ pub(crate) mod tests {
     use setting::Placement;
 
     /// Rates in thousands of requests per second, one per round, on a machine of one and two workers.
-    pub(crate) fn report(rates: &[(Contender, usize, &[f64])]) -> ScaleReport {
+    pub(crate) fn report(rates: &[(Contender, usize, &[f64])]) -> Record<Scale> {
         let seen = |&rate: &f64| Seen {
             requests_per_s: rate * 1e3,
             cpu_ns_per_request: 100.0,
@@ -354,20 +289,11 @@ pub(crate) mod tests {
             rounds: rates.iter().map(seen).collect(),
         };
         let cases: Vec<Case> = rates.iter().map(case).collect();
-        let fixed = ScaleOptions::default().fixed;
-        let mut report = ScaleReport {
-            rows: cases.iter().map(|case| row(case, &cases, fixed)).collect(),
-            date: "2026-01-02".into(),
-            machine: Machine::this(Some("test"), &[]),
-            rounds: 3,
-            measured_ms: fixed.measured_ms,
-            request_bytes: load::REQUEST_BYTES,
-            op: "read".into(),
-            notes: Vec::new(),
-            svg_path: None,
-        };
-        report.notes = notes(&report, 2);
-        report
+        let options: ScaleOptions = crate::options::defaults();
+        let rows: Vec<ScaleRow> = cases.iter().map(|case| row(case, &cases, options.fixed)).collect();
+        let notes = notes(&rows, 2);
+        let results = Scale { rows, request_bytes: load::REQUEST_BYTES, op: "read".into() };
+        Record { notes, ..Record::new(results, &options.runs, &[]) }
     }
 
     #[test]

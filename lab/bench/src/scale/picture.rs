@@ -1,20 +1,20 @@
 //! The picture of `bench scale`: requests per second over workers, one panel per placement, one curve per policy with
 //! its smallest and largest round.
 
-use super::{ScaleReport, ScaleRow};
+use super::{Scale, ScaleRow};
 use mqfq_report::panel::{self, Along, Panel, Point, Series};
 
 /// Draws the report as an SVG document.
 ///
 /// # Errors
 /// One sentence, if the drawing library fails (it cannot, short of a bug).
-pub fn render(report: &ScaleReport) -> Result<String, String> {
-    panel::render(&format!("Requests per second of the null device on {}", report.machine.host), &panels(report))
+pub fn render(report: &Scale, host: &str) -> Result<String, String> {
+    panel::render(&format!("Requests per second of the null device on {}", host), &panels(report))
 }
 
-/// What belongs together: each flow on its own worker; one flow on all; as many as given (or as workers) on all. With
-/// one worker a flow on all is also as many as workers.
-fn panels(report: &ScaleReport) -> Vec<Panel> {
+/// Panels: each flow on its own worker; one flow on all; as many as given (or as workers) on all. With one worker a
+/// flow on all is also as many as workers.
+fn panels(report: &Scale) -> Vec<Panel> {
     let panel = |title: &str, is_in: &dyn Fn(&ScaleRow) -> bool| {
         let points = report.rows.iter().filter(|row| is_in(row)).map(|row| {
             let [y, smallest, largest] = [row.requests_per_s, row.smallest, row.largest].map(|rate| rate / 1e6);
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn every_panel_has_its_units_and_every_policy_a_curve() {
         let report = report(&[(NONE, 1, &[1000.0]), (MQFQ, 1, &[800.0]), (NONE, 2, &[2000.0]), (MQFQ, 2, &[1500.0])]);
-        let text = render(&report).unwrap();
+        let text = render(&report, "test").unwrap();
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
         // One worker belongs to both kinds of sharing, so there are two panels.
         assert_eq!(text.matches("million requests/s").count(), 2);

@@ -1,4 +1,4 @@
-//! Who submits where: the settings that one number of workers is measured in.
+//! Placement of the flows: the settings that one number of workers is measured in.
 
 /// Which workers a flow submits on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ impl Placement {
     }
 }
 
-/// So many workers, and who submits on them.
+/// Workers, and the flows on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
     /// Workers, at least 1.
@@ -59,7 +59,7 @@ impl Setting {
         }
     }
 
-    /// What a curve over the number of workers follows: the settings of one name.
+    /// Name of a curve over the number of workers: the settings of one name.
     pub fn curve(&self) -> &'static str {
         match (self.placement, self.flows) {
             (Placement::Own, _) => "each flow on a worker of its own",

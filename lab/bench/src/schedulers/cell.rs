@@ -14,9 +14,9 @@ pub const ELEVATOR_DEPTH: u32 = 256;
 /// One cell of the study: a policy, a workload and a depth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
-    /// Which policy.
+    /// Policy.
     pub kind: PolicyKind,
-    /// What is asked for.
+    /// Requests of its tenants.
     pub workload: Workload,
     /// Requests in flight in all.
     pub depth: u16,
@@ -28,7 +28,7 @@ impl Cell {
         let mut all = Vec::new();
         for workload in Workload::all() {
             for depth in workload.depths(depths) {
-                all.extend(PolicyKind::STAGED.map(|kind| Cell { kind, workload, depth }));
+                all.extend(mqfq_policies::STAGED.map(|kind| Cell { kind, workload, depth }));
             }
         }
         all

@@ -1,26 +1,26 @@
 //! A modest tenant beside a greedy one, under each policy, on one drive: what Table 1 and the figures of the paper
 //! leave out ("further research is needed to analyze the role of schedulers for the purpose of fairness").
 //!
-//! # Who is fair
+//! # Fairness
 //! Both tenants have the same weight, so each may have what it asks for as long as that is no more than half of the
 //! drive. What the modest one gets, over the smaller of what it has alone and half of what both get together, is its
 //! `fair_share`: 1 is fair.
 //!
 //! # Which D
-//! D is a matter of the drive, and depth in requests is not depth in work (ARCHITECTURE.md, "Depth of work"). So here a
+//! D is a matter of the drive, and depth in requests is not depth in work (ARCHITECTURE.md, "The one idea"). So here a
 //! token is 4 KiB, and D is the smallest of [`DEPTHS`] with which `mqfq` leaves both antagonists [`KEPT`] of what
 //! `none` gives: the drive's knee. It is part of the answer. The schedulers of Linux have no D; they get Linux's tags.
 
 use super::cell::{WORKERS, is_of_linux, policy};
 use super::path::{Costs, PathOptions, Seen, Tenant, Until};
 use super::workload::REQUEST_BYTES;
-use mqfq_blk::device::nvme::Preset;
 use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_demo::harness::as_shipped;
 use mqfq_demo::load::Load;
+use mqfq_nvme::Preset;
 
-/// What a greedy tenant does, and who suffers.
+/// Loads of a greedy tenant and a modest one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Antagonist {
     /// Eight queues of 128 reads of 4 KiB, against 16 reads of 4 KiB: the FlashX case of MQFQ (section 5.1).
@@ -63,15 +63,15 @@ impl Antagonist {
 /// D that are tried, in units of 4 KiB.
 pub const DEPTHS: [u32; 12] = [8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512];
 
-/// What `mqfq` must leave of the total of `none`.
+/// Least total of `mqfq` over that of `none`.
 pub const KEPT: f64 = 0.97;
 
 /// One policy beside one antagonist.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Contended {
-    /// Which policy.
+    /// Policy.
     pub kind: PolicyKind,
-    /// Which antagonist.
+    /// Antagonist.
     pub antagonist: Antagonist,
     /// The modest tenant alone, under the same policy.
     pub alone: Seen,
@@ -82,7 +82,7 @@ pub struct Contended {
 }
 
 impl Contended {
-    /// What the modest tenant had alone over what it has now.
+    /// Service of the modest tenant alone over its service now.
     pub fn slowdown(&self) -> f64 {
         self.alone.bytes_per_s / self.shared.bytes_per_s.max(1.0)
     }

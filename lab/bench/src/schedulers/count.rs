@@ -1,4 +1,4 @@
-//! What a request costs in instructions, cell by cell: the path of each cell again, under callgrind.
+//! Instructions per request, cell by cell: the path of each cell again, under callgrind.
 //!
 //! # Shape
 //! As in [`crate::overhead::callgrind`]: the program is started with [`super::PROBE_ARGUMENT`] and walks through all
@@ -34,14 +34,14 @@ impl Instructions {
         self.to_device + self.back
     }
 
-    /// What they take at `ns` each.
+    /// Costs of these instructions at `ns` each.
     pub fn costs(&self, ns: f64) -> Costs {
         let ps = |instructions: f64| (instructions * ns * 1000.0).round() as u64;
         Costs { to_device_ps: ps(self.to_device), back_ps: ps(self.back) }
     }
 }
 
-/// What the program does under callgrind.
+/// Work of the program under callgrind.
 ///
 /// # Errors
 /// One sentence.

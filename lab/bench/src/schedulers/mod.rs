@@ -29,25 +29,25 @@ pub mod walk;
 pub mod watch;
 pub mod workload;
 
-use crate::machine::{self, Machine};
+use crate::options::Runs;
 use crate::rounds::{interleaved, median};
-use crate::shell::{self, Output};
+use crate::shell::{self, Record};
 use cell::Cell;
 use contention::{Antagonist, Contended, Drive, fair_policy};
 use count::Instructions;
 use mqfq_blk::PolicyKind;
 use mqfq_blk::device::Device;
-use mqfq_blk::device::nvme::{NvmeDevice, Preset};
 use mqfq_blk::queues::BlockLayer;
+use mqfq_nvme::device::{NvmeDevice, Preset};
 use mqfq_report::progress::Progress;
 use path::{PathOptions, Until};
 use power::Power;
-use report::{ContendedRow, Latency, Row, SchedulersReport, TagsRow};
+use report::{ContendedRow, Latency, Row, Study, TagsRow};
 use std::path::{Path, PathBuf};
 use tags::{Form, Tags};
 use workload::{DEPTHS, Mix, QUICK_DEPTHS, Workload};
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct SchedulersOptions {
     /// Run on this file or block device, by the clock; it is only read.
@@ -56,7 +56,7 @@ pub struct SchedulersOptions {
     /// Write to the device, too. This destroys what is on it.
     #[arg(long, requires = "device", requires = "confirm_data_loss")]
     pub write: bool,
-    /// What is on the device may be destroyed.
+    /// Data on the device may be destroyed.
     #[arg(long, requires = "write")]
     pub confirm_data_loss: bool,
     /// A software drive: optane, zssd, flash-460k, flash-60k, nvmf-dram. May be repeated; by default the first two
@@ -66,26 +66,12 @@ pub struct SchedulersOptions {
     /// Fewer depths and requests.
     #[arg(long)]
     pub quick: bool,
-    /// With --device: how often each cell is measured.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// With --device: length of each measurement.
-    #[arg(
-        long = "milliseconds",
-        value_name = "MILLISECONDS",
-        default_value_t = 200,
-        value_parser = clap::value_parser!(u64).range(20..=600_000)
-    )]
-    pub measured_ms: u64,
     /// Without --device: what an instruction takes, 0.01 to 10 ns.
     #[arg(long, default_value_t = NS_PER_INSTRUCTION, value_parser = crate::options::ns_per_instruction)]
     pub ns_per_instruction: f64,
-    /// Write schedulers.{json,md} and pictures into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    pub out: Option<PathBuf>,
-    /// Where the record goes.
+    /// How much is measured with --device, and where the results go.
     #[command(flatten)]
-    pub keep: crate::options::Keep,
+    pub runs: Runs<3, 200>,
     /// The model of energy.
     #[arg(skip)]
     pub power: Power,
@@ -95,12 +81,6 @@ pub struct SchedulersOptions {
     /// The program that callgrind runs; `None`: the one that is running.
     #[arg(skip)]
     pub mqfq: Option<PathBuf>,
-}
-
-impl Default for SchedulersOptions {
-    fn default() -> Self {
-        crate::options::defaults()
-    }
 }
 
 /// An ultra-low-latency drive, as the paper's; one of flash; and a slow one.
@@ -129,7 +109,7 @@ const QUICK_TAGS_NS: u64 = 1_000_000_000;
 /// The argument that makes the program be what is counted.
 pub const PROBE_ARGUMENT: &str = "--probe";
 
-/// How rows of the software drives came about.
+/// Origin of the rows of the software drives.
 const COUNTED: &str = "simulated, instructions counted";
 
 /// Measures, prints, draws and records.
@@ -140,11 +120,9 @@ pub fn run(options: &SchedulersOptions, json: bool) -> Result<(), String> {
     if options.probe {
         return probe(options);
     }
-    let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.keep.record.as_deref() })
+    measure(options)?.publish(&options.runs, json)
 }
 
-/// What the program does under callgrind.
 fn probe(options: &SchedulersOptions) -> Result<(), String> {
     for preset in presets(options)? {
         count::probe(&cells(options), options.quick, &|| drive(preset))?;
@@ -172,14 +150,14 @@ fn drive(preset: Preset) -> Result<Box<dyn Device>, String> {
 ///
 /// # Errors
 /// One sentence.
-pub fn measure(options: &SchedulersOptions) -> Result<SchedulersReport, String> {
+pub fn measure(options: &SchedulersOptions) -> Result<Record<Study>, String> {
     if options.device.is_some() && !options.presets.is_empty() {
         return Err("either --device or --preset: a preset is a software drive".into());
     }
     if options.write && options.device.is_none() {
         return Err("--write is about --device: the software drives hold nothing that could be lost".into());
     }
-    let mut report = SchedulersReport {
+    let study = Study {
         rows: Vec::new(),
         table_1: Vec::new(),
         contended: Vec::new(),
@@ -187,22 +165,23 @@ pub fn measure(options: &SchedulersOptions) -> Result<SchedulersReport, String> 
         verdicts: Vec::new(),
         ns_per_instruction: options.device.is_none().then_some(options.ns_per_instruction),
         power: options.power,
-        date: machine::today(),
-        machine: Machine::this(options.keep.host.as_deref(), &[]),
         quick: options.quick,
-        notes: Vec::new(),
-        svg_paths: Vec::new(),
     };
+    let mut record = Record::new(study, &options.runs, &[]);
     match &options.device {
-        Some(path) => measure_real(options, path, &mut report)?,
-        None => measure_presets(options, &mut report)?,
+        Some(path) => measure_real(options, path, &mut record)?,
+        None => {
+            record.rounds = 0;
+            measure_presets(options, &mut record)?;
+        }
     }
-    Ok(report)
+    Ok(record)
 }
 
-fn measure_presets(options: &SchedulersOptions, report: &mut SchedulersReport) -> Result<(), String> {
+fn measure_presets(options: &SchedulersOptions, record: &mut Record<Study>) -> Result<(), String> {
     let (presets, cells) = (presets(options)?, cells(options));
-    let kinds = PolicyKind::STAGED.len();
+    let report = &mut record.results;
+    let kinds = mqfq_policies::STAGED.len();
     let mut progress = Progress::new(presets.len() * (2 + cells.len() / kinds));
     for preset in presets {
         progress.step(&format!("{}: instructions, under callgrind", preset.name));
@@ -220,7 +199,7 @@ fn measure_presets(options: &SchedulersOptions, report: &mut SchedulersReport) -
         report.verdicts.push(verdict);
     }
     progress.finish();
-    report.notes.push(
+    record.notes.push(
         "system calls, interrupts and waking a thread are not in these numbers; waiting for locks and for other cores' lines is".into(),
     );
     Ok(())
@@ -276,7 +255,7 @@ fn row(options: &SchedulersOptions, preset: Preset, cell: &Cell, counted: Instru
 }
 
 /// Table 1 of a device: what its rows say of depth 1.
-fn table_1(report: &mut SchedulersReport, device: &str) {
+fn table_1(report: &mut Study, device: &str) {
     let at_1 = |workload: Workload, policy: &str| {
         let is_it = |row: &&Row| {
             row.device == device && row.workload == workload.name() && row.depth == 1 && row.policy == policy
@@ -298,7 +277,7 @@ fn table_1(report: &mut SchedulersReport, device: &str) {
             write_over_none_percent: writes_ns.map(|(ns, none_ns)| over(ns, none_ns)),
         })
     };
-    let lines: Vec<Latency> = PolicyKind::STAGED.into_iter().filter_map(line).collect();
+    let lines: Vec<Latency> = mqfq_policies::STAGED.into_iter().filter_map(line).collect();
     report.table_1.extend(lines);
 }
 
@@ -308,9 +287,9 @@ fn contend(
     preset: Preset,
     cells: &[Cell],
     counted: &[Instructions],
-    report: &mut SchedulersReport,
+    report: &mut Study,
 ) -> Result<u32, String> {
-    // What a request costs where many ask: the cell with the most of them.
+    // The cost of a request among many is that of the cell with the most of them.
     let costs_of = |kind: PolicyKind| {
         let is_it = |cell: &Cell| cell.kind == kind && cell.workload == Workload::Multi(Mix::Read);
         let at = cells.iter().rposition(is_it).expect("every policy has a cell of reads");
@@ -321,7 +300,7 @@ fn contend(
     let depth = drive.knee(costs_of(PolicyKind::None), costs_of(PolicyKind::Mqfq))?;
     for antagonist in Antagonist::ALL {
         let run = |kind: PolicyKind| drive.contend(antagonist, fair_policy(kind, depth), costs_of(kind));
-        let all: Vec<Contended> = PolicyKind::STAGED.into_iter().map(run).collect::<Result<_, _>>()?;
+        let all: Vec<Contended> = mqfq_policies::STAGED.into_iter().map(run).collect::<Result<_, _>>()?;
         let none = all.iter().find(|one| one.kind == PolicyKind::None).map_or(1.0, |one| one.total_bytes_per_s);
         report.contended.extend(all.iter().map(|one| {
             let policy = fair_policy(one.kind, depth);
@@ -343,7 +322,7 @@ fn contend(
     let ns = if options.quick { QUICK_TAGS_NS } else { TAGS_NS };
     let run = |kind, form| tags::run(preset, kind, form, costs_of(kind), ns).map(|tags| (kind, form, tags));
     let mut all = Vec::new();
-    for kind in PolicyKind::STAGED {
+    for kind in mqfq_policies::STAGED {
         all.push(run(kind, Form::Requests)?);
         if kind != PolicyKind::None && !cell::is_of_linux(kind) {
             all.push(run(kind, Form::Work(depth))?);
@@ -364,22 +343,23 @@ fn contend(
     Ok(depth)
 }
 
-fn measure_real(options: &SchedulersOptions, path: &Path, report: &mut SchedulersReport) -> Result<(), String> {
+fn measure_real(options: &SchedulersOptions, path: &Path, record: &mut Record<Study>) -> Result<(), String> {
     let device = real::open(path, options.write)?;
+    let (report, notes) = (&mut record.results, &mut record.notes);
     let name_of = path.display().to_string();
     let cells: Vec<Cell> = cells(options)
         .into_iter()
         .filter(|cell| real::has(cell.workload) && (options.write || !cell.workload.writes()))
         .collect();
-    let rounds = options.rounds.max(1) as usize;
-    let mut progress = Progress::new(rounds * cells.len());
-    let kinds = PolicyKind::STAGED.len();
+    let rounds = options.runs.rounds;
+    let mut progress = Progress::new(rounds as usize * cells.len());
+    let kinds = mqfq_policies::STAGED.len();
     let name = |at: usize| {
         let Cell { workload, depth, kind, .. } = &cells[at];
         format!("{} at {depth}, {kind}", workload.name())
     };
-    let seen = interleaved(rounds as u32, (cells.len(), kinds), &mut progress, name, |at| {
-        real::measure(&device, &name_of, &cells[at], options.measured_ms)
+    let seen = interleaved(rounds, (cells.len(), kinds), &mut progress, name, |at| {
+        real::measure(&device, &name_of, &cells[at], options.runs.measured_ms)
     })?;
     progress.finish();
     report.rows = seen
@@ -394,14 +374,11 @@ fn measure_real(options: &SchedulersOptions, path: &Path, report: &mut Scheduler
         .collect();
     real::energy(&mut report.rows, &options.power);
     table_1(report, &name_of);
-    report.notes.push(format!(
-        "by the clock, medians of {rounds} rounds of {} ms: waking a sleeping thread is in the latencies, for all policies alike",
-        options.measured_ms
-    ));
+    notes.push("by the clock: waking a sleeping thread is in the latencies, for all policies alike".into());
     if !options.write {
-        report.notes.push("reads only".into());
+        notes.push("reads only".into());
     }
-    report.notes.push("CPU time is this process's; what the kernel's own threads did for it is not in it".into());
+    notes.push("CPU time is this process's; what the kernel's own threads did for it is not in it".into());
     let verdict = verdict::verdict(report, &name_of, None);
     report.verdicts.push(verdict);
     Ok(())

@@ -11,25 +11,25 @@
 //! other cores and waiting for locks come on top, at the rates of [`crate::scenario::MACHINE`]; the rates that it has
 //! for plain code are off, or that would be charged twice.
 //!
-//! What picking costs is part of the submission, so a request that waits in the policy was charged for it when it came:
-//! what a worker does in all is right, and only a request that is picked long after it was staged is picked for
-//! nothing. For the same reason a lock is held for less than its holder's instructions take, so that what is shown of
-//! waiting for locks is the least that there is.
+//! Picking is charged with the submission, so a request that waits in the policy was charged for it when it came: the
+//! work of a worker in all is right, and only a request that is picked long after it was staged is picked for nothing.
+//! For the same reason a lock is held for less than its holder's instructions take, so that the waiting for locks shown
+//! is the least that there is.
 //!
 //! # What is not in it
 //! System calls, sockets, interrupts, waking up (`mqfq-lab bench scale` and `mqfq-lab bench intake` have them).
 
 use crate::scenario::{Setup, Text, in_turn};
 use mqfq_blk::PolicyOptions;
-use mqfq_blk::device::nvme::Preset;
 use mqfq_blk::queues::BlockLayer;
 use mqfq_demo::load::Load;
+use mqfq_nvme::Preset;
 use mqfq_sim::outcome::Outcome;
 
 /// Size of the drive that tenants spread over. Its model chooses dies at random.
 const DRIVE_BYTES: u64 = 64 << 30;
 
-/// What a request costs a core, picoseconds.
+/// Cost of a request to a core, picoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// From the client to the drive: submission, picking, dispatch.
@@ -50,31 +50,31 @@ pub enum Until {
 /// A tenant: its requests, and what its threads compute between an answer and the next request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tenant {
-    /// What it asks for.
+    /// Its requests.
     pub load: Load,
     /// Computing of the client, on a core of its own, ns.
     pub think_ns: u64,
 }
 
-/// What runs.
+/// A run.
 pub struct PathOptions<'a> {
     /// The drive.
     pub drive: Preset,
-    /// Who goes first.
+    /// Policy.
     pub policy: PolicyOptions,
-    /// What stands between clients and the drive.
+    /// Block layer.
     pub layer: BlockLayer,
     /// Commands on each worker's device queue.
     pub queue_depth: u16,
-    /// Who asks; each is a flow of the default weight.
+    /// Tenants; each is a flow of the default weight.
     pub tenants: &'a [Tenant],
     /// Workers; connections take them in turn.
     pub workers: usize,
-    /// What a request costs.
+    /// Cost of a request.
     pub costs: Costs,
 }
 
-/// What a tenant got, or all of them together.
+/// Service of a tenant, or of all of them together.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Seen {
     /// Requests per second.
@@ -92,7 +92,7 @@ pub struct Seen {
 }
 
 impl PathOptions<'_> {
-    /// What each tenant gets.
+    /// Service of each tenant.
     ///
     /// # Errors
     /// One sentence: a policy or a load that cannot be.
@@ -110,7 +110,7 @@ impl PathOptions<'_> {
         Ok(seen.collect())
     }
 
-    /// What all tenants get together.
+    /// Service of all tenants together.
     ///
     /// # Errors
     /// As [`PathOptions::run`].
@@ -174,6 +174,7 @@ fn machine(costs: Costs) -> String {
 mod tests {
     use super::*;
     use mqfq_blk::PolicyKind;
+    use mqfq_policies::{MQ_DEADLINE, MQFQ_SERIAL, SFQD};
 
     fn reads(kind: PolicyKind, depth: u16, costs: Costs, workers: usize) -> Seen {
         let drive = Preset::by_name("optane").unwrap();
@@ -194,7 +195,7 @@ mod tests {
     fn a_request_takes_the_drives_time_and_its_own_instructions() {
         // 8 us of medium, a little more or less, and 1,818 ns of link, and locked instructions; then 300 ns there and
         // 200 ns back. A latency of 10 us is told to 8 ns.
-        for kind in PolicyKind::ALL {
+        for kind in mqfq_policies::ALL {
             let free = read_at_depth(kind, 1, FREE);
             let paid = read_at_depth(kind, 1, Costs { to_device_ps: 300_000, back_ps: 200_000 });
             assert!(free.p50_ns.abs_diff(9_818) <= 100, "{kind}: {}", free.p50_ns);
@@ -215,9 +216,9 @@ mod tests {
 
     #[test]
     fn what_workers_share_costs_them_time_that_is_in_no_instruction() {
-        // The same instructions for all: what is left of the time of a core are lines and locks.
+        // Instructions are the same for all: the rest of a core's time is lines and locks.
         let cpu_ns = |kind, workers| reads(kind, 64, FREE, workers).cpu_ns_per_io;
-        for kind in [PolicyKind::Sfqd, PolicyKind::MqDeadline, PolicyKind::MqfqSerial] {
+        for kind in [SFQD, MQ_DEADLINE, MQFQ_SERIAL] {
             let (alone, four, none) = (cpu_ns(kind, 1), cpu_ns(kind, 4), cpu_ns(PolicyKind::None, 4));
             assert!(four > 2.0 * alone, "{kind}: {four} ns on four workers, {alone} on one");
             assert!(four > 10.0 * none, "{kind}: {four} ns, none {none}");

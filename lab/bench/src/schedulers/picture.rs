@@ -1,12 +1,12 @@
 //! The pictures of `bench schedulers`: one figure with a panel per workload and measure, one with the antagonists.
 
-use super::report::{ContendedRow, Row, SchedulersReport, in_order};
+use super::report::{ContendedRow, Row, Study, in_order};
 use mqfq_report::panel::{self, Along, Panel, Series};
 
 const FIGURE_PX: (u32, u32) = (330, 230);
 const CONTENDED_PX: (u32, u32) = (440, 260);
 
-/// What a row of panels shows.
+/// Label and value of a row of panels.
 type Measure<R> = (&'static str, fn(&R) -> f64);
 
 const MEASURES: [Measure<Row>; 5] = [
@@ -27,7 +27,7 @@ const CONTENDED: [Measure<ContendedRow>; 3] = [
 ///
 /// # Errors
 /// One sentence, if the drawing library fails (it cannot, short of a bug).
-pub fn figures(report: &SchedulersReport, device: &str) -> Result<String, String> {
+pub fn figures(report: &Study, device: &str) -> Result<String, String> {
     let rows: Vec<&Row> = report.rows.iter().filter(|row| row.device == device).collect();
     let workloads = in_order(rows.iter().map(|row| row.workload.as_str()));
     let policies = in_order(rows.iter().map(|row| row.policy.as_str()));
@@ -50,7 +50,7 @@ pub fn figures(report: &SchedulersReport, device: &str) -> Result<String, String
 ///
 /// # Errors
 /// As [`figures`].
-pub fn contended(report: &SchedulersReport) -> Result<String, String> {
+pub fn contended(report: &Study) -> Result<String, String> {
     let devices = in_order(report.contended.iter().map(|row| row.device.as_str()));
     let policies = in_order(report.contended.iter().map(|row| row.policy.as_str()));
     let antagonists = in_order(report.contended.iter().map(|row| row.antagonist.as_str()));

@@ -1,4 +1,4 @@
-//! What an I/O costs in energy, by a stated model: the paper had a meter at the wall, we have not.
+//! Energy of an I/O, by a stated model: the paper had a meter at the wall, we have not.
 //!
 //! ```text
 //!   watts = idle + busy cores x core + the drive's utilisation x drive

@@ -14,10 +14,10 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Of each measurement, so much is not counted.
+/// Warm-up of each measurement: 1/this of its length.
 const WARM_UP_SHARE: u64 = 5;
 
-/// Opens it. For workloads that write a block device must be nobody else's: mounted, or part of an array, it is
+/// Opens it. A block device for workloads that write must have no other user: if mounted, or part of an array, it is
 /// refused.
 ///
 /// # Errors

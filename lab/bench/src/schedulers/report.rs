@@ -1,15 +1,15 @@
-//! What `mqfq-lab bench schedulers` found, as types: the JSON contract. Keys are stable and carry their unit.
+//! Results of `mqfq-lab bench schedulers`, as types: the JSON contract. Keys are stable and carry their unit.
 
 use super::picture;
 use super::power::Power;
-use crate::machine::Machine;
-use crate::shell::{self, OutFiles, Results, Style, place_line};
-use mqfq_report::table::{Align, Table};
+use crate::shell::{OutFiles, Results, Style, or_dash, table, whole};
+use mqfq_report::table::Align::{Left, Right};
+use mqfq_report::table::Table;
 use serde::{Deserialize, Serialize};
 
 /// Everything.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct SchedulersReport {
+pub struct Study {
     /// One entry per device, workload, depth and policy: Figures 1 to 5.
     pub rows: Vec<Row>,
     /// Table 1: depth 1.
@@ -24,16 +24,8 @@ pub struct SchedulersReport {
     pub ns_per_instruction: Option<f64>,
     /// The model of energy.
     pub power: Power,
-    /// Day, UTC.
-    pub date: String,
-    /// Where it ran.
-    pub machine: Machine,
     /// Fewer depths and requests.
     pub quick: bool,
-    /// What to know before reading the rows.
-    pub notes: Vec<String>,
-    /// Where the pictures lie, if they were drawn.
-    pub svg_paths: Vec<String>,
 }
 
 /// One policy under one workload at one depth.
@@ -105,7 +97,7 @@ pub struct ContendedRow {
     pub p99_ns: u64,
     /// Its 99th percentile alone.
     pub alone_p99_ns: u64,
-    /// What it gets over what is due to it, 0 to 1.
+    /// Its service over its due, 0 to 1.
     pub fair_share: f64,
     /// Both together, over both together under `none`.
     pub total_over_none: f64,
@@ -118,7 +110,7 @@ pub struct TagsRow {
     pub device: String,
     /// As in [`Row::policy`].
     pub policy: String,
-    /// What the policy counts D in: `requests` (the paper; no matter for a policy without D) or `work`, units of 4 KiB.
+    /// Unit of the policy's D: `requests` (the paper; no matter for a policy without D) or `work`, units of 4 KiB.
     pub form: String,
     /// Requests per second alone.
     pub alone_iops: f64,
@@ -130,7 +122,7 @@ pub struct TagsRow {
     pub mean_ns: f64,
     /// `iops` over those under `none`.
     pub over_none: f64,
-    /// What the large tenant has.
+    /// Bytes per second of the large tenant.
     pub large_bytes_per_s: f64,
 }
 
@@ -148,7 +140,7 @@ pub struct Verdict {
     /// Cells in which `none` costs least, and all cells.
     pub none_is_cheapest_in: [usize; 2],
     /// Fairest beside the antagonists of those that keep 95% of the drive's rate: the worse of its two shares counts;
-    /// of those within 15%, one without a lock if there is one, and the one that costs least. `null` where nobody
+    /// of those within 15%, one without a lock if there is one, and the one that costs least. `null` where no tenant
     /// competed.
     pub fairness: Option<String>,
     /// D for this drive, in units of 4 KiB; `null` where it was not looked for.
@@ -162,7 +154,7 @@ pub fn us(ns: f64) -> String {
     if ns < 100_000.0 { format!("{:.2}", ns / 1e3) } else { format!("{:.0}", ns / 1e3) }
 }
 
-impl SchedulersReport {
+impl Study {
     /// Names of devices, in the order in which they come.
     pub fn devices(&self) -> Vec<&str> {
         in_order(self.rows.iter().map(|row| row.device.as_str()))
@@ -170,26 +162,20 @@ impl SchedulersReport {
 
     /// Table 1.
     pub fn table_1(&self, device: &str) -> Table {
-        let mut table = Table::new(&[
-            ("path", Align::Left),
-            ("scheduler", Align::Left),
-            ("read us", Align::Right),
-            ("% diff.", Align::Right),
-            ("write us", Align::Right),
-            ("% diff.", Align::Right),
-        ]);
-        let percent = |over: f64, policy: &str| if policy == "none" { "-".into() } else { format!("{over:.2}%") };
-        for line in self.table_1.iter().filter(|line| line.device == device) {
-            table.row(vec![
-                line.path.clone(),
-                line.policy.clone(),
-                us(line.read_p50_ns),
-                percent(line.read_over_none_percent, &line.policy),
-                line.write_p50_ns.map_or("-".into(), us),
-                line.write_over_none_percent.map_or("-".into(), |over| percent(over, &line.policy)),
-            ]);
+        fn percent(line: &Latency, over: f64) -> String {
+            if line.policy == "none" { "-".into() } else { format!("{over:.2}%") }
         }
-        table
+        table(
+            self.table_1.iter().filter(|line| line.device == device),
+            &[
+                ("path", Left, |line: &Latency| line.path.clone()),
+                ("scheduler", Left, |line| line.policy.clone()),
+                ("read us", Right, |line| us(line.read_p50_ns)),
+                ("% diff.", Right, |line| percent(line, line.read_over_none_percent)),
+                ("write us", Right, |line| line.write_p50_ns.map_or("-".into(), us)),
+                ("% diff.", Right, |line| line.write_over_none_percent.map_or("-".into(), |over| percent(line, over))),
+            ],
+        )
     }
 
     /// One figure: a line per workload and depth, a column per policy.
@@ -197,8 +183,8 @@ impl SchedulersReport {
         let rows: Vec<&Row> =
             self.rows.iter().filter(|row| row.device == device && workloads.contains(&row.workload.as_str())).collect();
         let policies = in_order(rows.iter().map(|row| row.policy.as_str()));
-        let mut columns = vec![(name, Align::Left), ("depth", Align::Right)];
-        columns.extend(policies.iter().map(|&policy| (policy, Align::Right)));
+        let mut columns = vec![(name, Left), ("depth", Right)];
+        columns.extend(policies.iter().map(|&policy| (policy, Right)));
         let mut table = Table::new(&columns);
         let mut lines: Vec<(&str, u16)> = rows.iter().map(|row| (row.workload.as_str(), row.depth)).collect();
         lines.dedup();
@@ -217,77 +203,55 @@ impl SchedulersReport {
 
     /// A modest tenant beside a greedy one.
     pub fn contended_table(&self, device: &str) -> Table {
-        let mut table = Table::new(&[
-            ("antagonist", Align::Left),
-            ("policy", Align::Left),
-            ("D", Align::Right),
-            ("slowed", Align::Right),
-            ("p50 us", Align::Right),
-            ("p99 us", Align::Right),
-            ("p99 alone", Align::Right),
-            ("fair share", Align::Right),
-            ("total / none", Align::Right),
-        ]);
-        for row in self.contended.iter().filter(|row| row.device == device) {
-            table.row(vec![
-                row.antagonist.clone(),
-                row.policy.clone(),
-                row.depth.map_or("-".into(), |depth| depth.to_string()),
-                format!("{:.2}", row.slowdown),
-                us(row.p50_ns as f64),
-                us(row.p99_ns as f64),
-                us(row.alone_p99_ns as f64),
-                format!("{:.2}", row.fair_share),
-                format!("{:.3}", row.total_over_none),
-            ]);
-        }
-        table
+        table(
+            self.contended.iter().filter(|row| row.device == device),
+            &[
+                ("antagonist", Left, |row: &ContendedRow| row.antagonist.clone()),
+                ("policy", Left, |row| row.policy.clone()),
+                ("D", Right, |row| or_dash(row.depth.map(f64::from), 0)),
+                ("slowed", Right, |row| format!("{:.2}", row.slowdown)),
+                ("p50 us", Right, |row| us(row.p50_ns as f64)),
+                ("p99 us", Right, |row| us(row.p99_ns as f64)),
+                ("p99 alone", Right, |row| us(row.alone_p99_ns as f64)),
+                ("fair share", Right, |row| format!("{:.2}", row.fair_share)),
+                ("total / none", Right, |row| format!("{:.3}", row.total_over_none)),
+            ],
+        )
     }
 
     /// Large requests against small ones on few tags.
     pub fn tags_table(&self, device: &str) -> Table {
-        let mut table = Table::new(&[
-            ("policy", Align::Left),
-            ("D counts", Align::Left),
-            ("alone I/O/s", Align::Right),
-            ("mean us", Align::Right),
-            ("beside I/O/s", Align::Right),
-            ("mean us", Align::Right),
-            ("/ none", Align::Right),
-            ("large MB/s", Align::Right),
-        ]);
-        for row in self.tags.iter().filter(|row| row.device == device) {
-            table.row(vec![
-                row.policy.clone(),
-                row.form.clone(),
-                format!("{:.0}", row.alone_iops),
-                us(row.alone_mean_ns),
-                format!("{:.0}", row.iops),
-                us(row.mean_ns),
-                format!("{:.2}", row.over_none),
-                format!("{:.0}", row.large_bytes_per_s / 1e6),
-            ]);
-        }
-        table
+        table(
+            self.tags.iter().filter(|row| row.device == device),
+            &[
+                ("policy", Left, |row: &TagsRow| row.policy.clone()),
+                ("D counts", Left, |row| row.form.clone()),
+                ("alone I/O/s", Right, |row| whole(row.alone_iops)),
+                ("mean us", Right, |row| us(row.alone_mean_ns)),
+                ("beside I/O/s", Right, |row| whole(row.iops)),
+                ("mean us", Right, |row| us(row.mean_ns)),
+                ("/ none", Right, |row| format!("{:.2}", row.over_none)),
+                ("large MB/s", Right, |row| whole(row.large_bytes_per_s / 1e6)),
+            ],
+        )
     }
 
-    /// Who wins what.
+    /// Table of the winners.
     pub fn verdict_table(&self) -> Table {
-        let mut table = Table::new(
-            &["device", "latency", "throughput", "CPU", "none cheapest in", "fairness"].map(|name| (name, Align::Left)),
-        );
-        for verdict in &self.verdicts {
-            let [cheapest, cells] = verdict.none_is_cheapest_in;
-            table.row(vec![
-                verdict.device.clone(),
-                verdict.latency.clone(),
-                verdict.throughput.clone(),
-                verdict.cpu.clone(),
-                format!("{cheapest} of {cells} cells"),
-                verdict.fairness.clone().unwrap_or("-".into()),
-            ]);
-        }
-        table
+        table(
+            &self.verdicts,
+            &[
+                ("device", Left, |verdict: &Verdict| verdict.device.clone()),
+                ("latency", Left, |verdict| verdict.latency.clone()),
+                ("throughput", Left, |verdict| verdict.throughput.clone()),
+                ("CPU", Left, |verdict| verdict.cpu.clone()),
+                ("none cheapest in", Left, |verdict| {
+                    let [cheapest, cells] = verdict.none_is_cheapest_in;
+                    format!("{cheapest} of {cells} cells")
+                }),
+                ("fairness", Left, |verdict| verdict.fairness.clone().unwrap_or("-".into())),
+            ],
+        )
     }
 
     /// All tables of one device, each with its heading.
@@ -326,17 +290,13 @@ impl SchedulersReport {
     }
 }
 
-impl Results for SchedulersReport {
+impl Results for Study {
     const NAME: &'static str = "schedulers";
     const TITLE: &'static str = "Which scheduler for which drive";
     const OUT: OutFiles = OutFiles::All;
 
-    fn place(&self) -> (&Machine, &str) {
-        (&self.machine, &self.date)
-    }
-
     fn head(&self) -> Vec<String> {
-        let mut head = vec![place_line(&self.date, &self.machine)];
+        let mut head = Vec::new();
         if let Some(ns) = self.ns_per_instruction {
             head.push(format!("virtual time; each request takes its counted instructions, {ns} ns each"));
         }
@@ -344,7 +304,6 @@ impl Results for SchedulersReport {
         head.push(format!(
             "energy by a model: {idle_w} W idle, {core_w} W for each busy core, {drive_w} W for the drive at full rate"
         ));
-        head.extend(shell::notes(&self.notes));
         head
     }
 
@@ -368,7 +327,7 @@ impl Results for SchedulersReport {
         }
     }
 
-    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
+    fn pictures(&self, _: &str) -> Result<Vec<(String, String)>, String> {
         let mut pictures = Vec::new();
         for device in self.devices() {
             let of: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -379,14 +338,6 @@ impl Results for SchedulersReport {
             pictures.push((format!("{}-contended", Self::NAME), picture::contended(self)?));
         }
         Ok(pictures)
-    }
-
-    fn drawn(&mut self, paths: Vec<String>) {
-        self.svg_paths = paths;
-    }
-
-    fn picture_paths(&self) -> Vec<&str> {
-        self.svg_paths.iter().map(String::as_str).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Large requests against small ones on few tags: what a share of the tags is worth to who needs one.
+//! Large requests against small ones on few tags: the worth of a share of the tags to a tenant that needs one.
 //!
 //! Source: K. Busch's test of Linux's fair sharing of tags (linux-block, May 2024): 128 KiB at depth 256 against 512
 //! bytes at depth 1, 63 tags for both. With fair sharing the small one had 2,726 I/Os per second and 327 us on average,
@@ -6,22 +6,22 @@
 //!
 //! # Why no share of tags brings it back to what it has alone
 //! Tags are counted in requests, and a drive works in bytes. Of 63 tags 62 may hold 128 KiB each, 7.75 MiB that are in
-//! front of whoever comes next, whoever gets the last one. D in units of 4 KiB bounds that: it is what `form` = `work`
-//! shows beside `requests`. What is left then is one large request under way, and the drive's own time.
+//! front of the next request, whichever tenant gets the last one. D in units of 4 KiB bounds that: it is what `form` =
+//! `work` shows beside `requests`. What is left then is one large request under way, and the drive's own time.
 
 use super::cell::policy;
 use super::path::{Costs, PathOptions, Seen, Tenant, Until};
 use super::workload::REQUEST_BYTES;
-use mqfq_blk::device::nvme::Preset;
 use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_demo::harness::as_shipped;
 use mqfq_demo::load::Load;
+use mqfq_nvme::Preset;
 
 /// Tags of the device, for both tenants together.
 pub const TAGS: u16 = 63;
 
-/// What the policy counts D in.
+/// Unit of the policy's D.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Requests, as in the paper: D = 64.

@@ -1,6 +1,6 @@
 //! The answer in three sentences, made of the numbers and of nothing else.
 
-use super::report::{ContendedRow, Latency, Row, SchedulersReport, Verdict, in_order, us};
+use super::report::{ContendedRow, Latency, Row, Study, Verdict, in_order, us};
 
 /// Rates this close tie.
 const TIE: f64 = 0.01;
@@ -9,13 +9,13 @@ const TIE: f64 = 0.01;
 /// bench scale`), so among those a policy without one comes before a policy with one.
 const AS_FAIR: f64 = 0.15;
 
-/// A policy that leaves less of the drive's rate than this is fair at everybody's cost, and is not named.
+/// A policy that leaves less of the drive's rate than this is fair at the cost of all tenants, and is not named.
 const KEPT: f64 = 0.95;
 
 /// Policies that keep what workers share under one lock.
 const UNDER_ONE_LOCK: [&str; 4] = ["sfqd", "mqfq-serial", "mq-deadline", "bfq"];
 
-/// Of `policies`, those whose value is within `tie` of the largest.
+/// Returns the `policies` whose value is within `tie` of the largest.
 fn best<'a>(policies: &[&'a str], value: &dyn Fn(&str) -> f64, tie: f64) -> Vec<&'a str> {
     let values: Vec<f64> = policies.iter().map(|policy| value(policy)).collect();
     let least = values.iter().copied().fold(0.0, f64::max) * (1.0 - tie);
@@ -28,8 +28,8 @@ fn mean_cpu(rows: &[&Row], policy: &str) -> f64 {
     of.iter().sum::<f64>() / of.len().max(1) as f64
 }
 
-/// Who wins, where nobody may be named but who is in the rows.
-pub fn verdict(report: &SchedulersReport, device: &str, depth: Option<u32>) -> Verdict {
+/// Winners among the policies in the rows.
+pub fn verdict(report: &Study, device: &str, depth: Option<u32>) -> Verdict {
     let rows: Vec<&Row> = report.rows.iter().filter(|row| row.device == device).collect();
     let policies = in_order(rows.iter().map(|row| row.policy.as_str()));
     let cpu = |policy: &str| mean_cpu(&rows, policy);

@@ -4,7 +4,7 @@
 //! Nothing takes time but the drive, so its own next event is the only clock:
 //!
 //! ```text
-//!   drive's next event ──▶ who was told reaps ──▶ each answer is followed by a request ──▶ run, until nobody must
+//!   drive's next event ──▶ told workers reap ──▶ each answer is followed by a request ──▶ run, until none must
 //! ```
 //! How many requests a worker reaps at once follows from the drive and the workload alone, so that what is counted of
 //! one policy does not depend on what was counted of another. Answers that come at one time are reaped together.
@@ -24,23 +24,23 @@ use mqfq_sched::policy::AnyPolicy;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most workers: whom the drive has news for is one word.
+/// Most workers: one bit each in a word.
 pub const WORKERS_MAX: usize = 64;
 
 /// Size of the drive that tenants spread over.
 const DRIVE_BYTES: u64 = 64 << 30;
 
-/// What walks.
+/// Options of a walk.
 pub struct WalkOptions<'a> {
     /// The drive, not used before: its time starts at 0.
     pub device: &'a dyn Device,
-    /// Who goes first.
+    /// Policy.
     pub policy: PolicyOptions,
-    /// What stands between clients and the drive.
+    /// Block layer.
     pub layer: BlockLayer,
     /// Commands on each worker's device queue.
     pub queue_depth: u16,
-    /// Who asks; each is a flow of the default weight. What they compute is not counted.
+    /// Tenants; each is a flow of the default weight. Their computing is not counted.
     pub tenants: &'a [Tenant],
     /// Workers; connections take them in turn.
     pub workers: usize,
@@ -100,8 +100,7 @@ impl Walk {
             let queue = QueueOptions { hctx: id, depth: queue_depth, ring: None, interrupt };
             let device: Box<dyn DeviceQueue> =
                 if has_classes { device.open_class_queues(queue)? } else { device.open_queue(queue)? };
-            // What is counted of each flow is for `mqfq ctl`; here it would be 100 KB for each of 128 tenants on each
-            // worker.
+            // Counts of each flow are for `mqfq ctl`; here they would be 100 KB for each of 128 tenants on each worker.
             let hctx = HwCtx::new(HwCtxOptions {
                 id,
                 policy: made.clone(),
@@ -176,7 +175,7 @@ impl Walk {
         }
     }
 
-    /// Goes on to when something happens; who was told of it reaps, and runs next.
+    /// Advances to the drive's next event; workers told of it reap, and run next.
     fn reap(&mut self) {
         // Relaxed: one thread.
         let told = self.news.swap(0, Ordering::Relaxed);
@@ -203,7 +202,7 @@ impl Walk {
     }
 }
 
-/// Notes who was kicked.
+/// Notes the workers that were kicked.
 fn kick(kicked: &mut u64) -> impl FnMut(HctxId) {
     |HctxId(to)| *kicked |= 1 << to
 }
@@ -218,13 +217,12 @@ fn wake(workers: &mut [Worker], kicked: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_blk::PolicyKind;
-    use mqfq_blk::device::nvme::{NvmeDevice, Preset};
     use mqfq_demo::load::Load;
+    use mqfq_nvme::device::{NvmeDevice, Preset};
 
     #[test]
     fn every_policy_walks_on_with_several_workers_at_any_depth() {
-        for kind in PolicyKind::ALL {
+        for kind in mqfq_policies::ALL {
             for depth in [1, 64] {
                 let device = NvmeDevice::with_preset(Preset::by_name("zssd").unwrap(), watch::STORED_BYTES, 1).unwrap();
                 let tenants = [Tenant { load: Load::random_reads(2, depth, 4096), think_ns: 0 }; 3];

@@ -48,7 +48,7 @@ pub fn schedulers_reap(
 /// take longer than the rest.
 pub struct WatchedQueue(pub Box<dyn DeviceQueue>);
 
-/// What the drive's model stores: a multiple of every request's size here.
+/// Bytes that the drive's model stores: a multiple of every request's size here.
 pub const STORED_BYTES: u64 = 1 << 20;
 
 impl DeviceQueue for WatchedQueue {

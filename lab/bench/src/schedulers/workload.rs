@@ -1,4 +1,4 @@
-//! What the paper's tenants ask for ("Do we still need IO schedulers for low-latency disks?", section 3.2), and a
+//! Requests of the paper's tenants ("Do we still need IO schedulers for low-latency disks?", section 3.2), and a
 //! key-value store's look-ups.
 
 use super::path::Tenant;
@@ -11,7 +11,7 @@ pub enum Workload {
     Single(Mix),
     /// As many processes as the depth, each with one request in flight, over all queues.
     Multi(Mix),
-    /// The same with reads, half the processes of 4 KiB and half of 8 KiB.
+    /// As many reading processes as the depth, half of them of 4 KiB and half of 8 KiB.
     Sizes,
     /// As many threads of a key-value store as the depth, each looking up one key after the other.
     PointLookup,
@@ -58,7 +58,7 @@ pub const REQUEST_BYTES: u32 = 4096;
 /// stay in memory.
 const LOOKUP_BYTES: u32 = 8192;
 
-/// What a look-up computes besides reading: `db_bench` 7.8, `readrandom`, one thread, no compression, everything in its
+/// Computing of a look-up besides reading: `db_bench` 7.8, `readrandom`, one thread, no compression, everything in its
 /// block cache, takes 4.1 and 4.2 us per look-up on the machine of bench/record.
 const LOOKUP_CPU_NS: u64 = 4_000;
 

@@ -1,5 +1,5 @@
-//! The same wake-ups on a machine where sleeping, waking and computing take no time: what the structures themselves
-//! cost and delay, counted.
+//! Wake-ups on a machine where sleeping, waking and computing take no time: the costs and delays of the structures
+//! themselves, counted.
 //!
 //! One thread plays all workers in virtual nanoseconds, with the load of `wake_ups.rs`. A kicked worker runs at
 //! once, a timer fires exactly when it should. So a poller's delay is what is left of its interval, and the wheel's the
@@ -7,7 +7,7 @@
 
 use super::lines::{Counted, Directory};
 use super::wake_ups::{self, STEP, STEP_NS, WINDOW, Way};
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use mqfq_sched::topology::Topology;
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::throttle_wheel::{ThrottleWheel, WheelSlot};
@@ -18,7 +18,7 @@ use mqfq_sched_watched::watched::{self, Access};
 /// Steps of the moving worker that are counted: 10 ms.
 const STEPS: u64 = 5000;
 
-/// What was counted.
+/// Counts.
 pub struct Ideal {
     /// Per step of the moving worker, with all that the others did meanwhile.
     pub counted: Counted,
@@ -150,7 +150,7 @@ impl Play {
         self.counted(worker, |play| play.throttle(worker));
     }
 
-    /// Notes who has become due. Not an access of anybody.
+    /// Notes sleepers that have become due. Not an access of a worker.
     fn stamp(&mut self, now_ns: u64) {
         let gvt = self.virtual_time.global_vtime();
         for sleeper in &mut self.sleepers {

@@ -1,13 +1,13 @@
 //! How many cache lines move? Counted, on a machine that exists only here.
 //!
 //! The structures run with atomics that write down each access ([`mqfq_sched_watched::watched`]), one worker's
-//! operation after the other on one thread, and each access is looked up in the simulator's directory of who has a copy
-//! of its line ([`mqfq_sim::coherence`]), without its times.
+//! operation after the other on one thread, and each access is looked up in the simulator's directory of the copies of
+//! its line ([`mqfq_sim::coherence`]), without its times.
 //!
 //! # What is not counted
-//! Retries: no operation is interrupted by another. Lines that are only ever read (the tree's shape): everybody has a
-//! copy. Where a copy comes from: a transfer within a core and one between sockets count the same. ([`Copies`] says who
-//! had one; [`crate::transfers`] makes distances of that.)
+//! Retries: no operation is interrupted by another. Lines that are only ever read (the tree's shape): every worker has
+//! a copy. Where a copy comes from: a transfer within a core and one between sockets count the same. ([`Copies`] has
+//! the previous holders; [`crate::transfers`] makes distances of that.)
 
 use mqfq_sched_watched::watched::{Access, Kind};
 use mqfq_sim::coherence::{self, Need};
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 /// Most workers of a directory: one bit each.
 pub const WORKERS_MAX: usize = 128;
 
-/// Who has a copy of which line.
+/// Copies of lines, by worker.
 pub struct Copies(coherence::Copies);
 
 impl Default for Copies {
@@ -27,8 +27,8 @@ impl Default for Copies {
 }
 
 impl Copies {
-    /// `worker` makes an access. If its line had to move, who else had a copy before: one bit per worker, none for a
-    /// line that came from memory. `None` if it could be made at once; a fence always can.
+    /// `worker` makes an access. If its line had to move, returns the other workers that had a copy: one bit per
+    /// worker, none for a line that came from memory. `None` if it could be made at once; a fence always can.
     pub fn access(&mut self, worker: usize, access: &Access) -> Option<u128> {
         assert!(worker < WORKERS_MAX, "worker {worker} of a directory of {WORKERS_MAX}");
         if access.kind == Kind::Fence {
@@ -49,7 +49,7 @@ pub fn line_of(access: &Access) -> usize {
     access.line()
 }
 
-/// What one operation costs on the average, in steps that do not depend on a clock.
+/// Mean cost of an operation, in steps that do not depend on a clock.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Counted {
     /// Loads.
@@ -58,7 +58,7 @@ pub struct Counted {
     pub stores_per_operation: f64,
     /// Atomic read-modify-writes, failed compare-and-exchanges included.
     pub read_modify_writes_per_operation: f64,
-    /// Those among them on a line of which others had a copy.
+    /// Read-modify-writes on a line of which others had a copy.
     pub shared_read_modify_writes_per_operation: f64,
     /// Fences.
     pub fences_per_operation: f64,
@@ -74,7 +74,7 @@ pub struct Counted {
     pub busiest_line_taken_per_operation: f64,
 }
 
-/// Who has a copy of which line, and what was counted so far.
+/// Copies of lines by worker, and the counts so far.
 #[derive(Default)]
 pub struct Directory {
     copies: Copies,
@@ -101,14 +101,14 @@ fn different(lines: &mut Vec<usize>) -> u64 {
 }
 
 impl Directory {
-    /// What `worker` did changes who has which line, and is not counted.
+    /// Takes accesses of `worker` into the copies, without counting them.
     pub fn see(&mut self, worker: usize, accesses: &[Access]) {
         for access in accesses {
             self.copies.access(worker, access);
         }
     }
 
-    /// What `worker` did belongs to an operation that is being counted.
+    /// Counts accesses of `worker` as part of an operation.
     pub fn count(&mut self, worker: usize, accesses: &[Access]) {
         self.touched_now.clear();
         self.written_now.clear();
@@ -120,7 +120,7 @@ impl Directory {
                 *self.taken.entry(line).or_default() += 1;
             }
             match access.kind {
-                // Only under a lock, and nobody else is there: what it costs is the line.
+                // Only under a lock, without other workers: the cost is the line.
                 Kind::Load | Kind::Touch => self.loads += 1,
                 Kind::Store => self.stores += 1,
                 Kind::ReadModifyWrite | Kind::Lock | Kind::Unlock => {

@@ -14,7 +14,7 @@
 //! # Two kinds of numbers
 //! Times are of this machine: contenders in turn, round by round, the median with the smallest and the largest. Counts
 //! are of no machine: the same source with atomics that write down what is done to them, one operation after the other,
-//! and a directory of who has which line. A count cannot tell what a transfer costs here; a time cannot tell what 64
+//! and a directory of the copies of lines. A count cannot tell what a transfer costs here; a time cannot tell what 64
 //! cores would do. lab/bench/README.md says what would make either lie.
 
 pub mod ideal_wake_ups;
@@ -26,17 +26,18 @@ pub mod tokens;
 pub mod virtual_time;
 pub mod wake_ups;
 
-use crate::shell;
+use crate::options::Runs;
+use crate::rounds::Rounds;
+use crate::shell::Record;
 use mqfq_blk::machine::{self, Cpu};
 use mqfq_report::progress::Progress;
 use mqfq_sched::topology::{HctxId, Topology};
-use report::{CountedRow, IdealWakeUp, Place, Row, StructuresReport, TOKENS, VIRTUAL_TIME, WAKE_UP, WakeUp};
-use std::path::PathBuf;
+use report::{CountedRow, IdealWakeUp, Place, Row, Structures, TOKENS, VIRTUAL_TIME, WAKE_UP, WakeUp};
 use tokens::Pattern;
 use virtual_time::Form;
 use wake_ups::Way;
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct StructuresOptions {
     /// Threads, each on a CPU of its own; otherwise 1, 2, 4 and so on, and one per CPU.
@@ -45,21 +46,9 @@ pub struct StructuresOptions {
     /// Queues whose virtual time is kept; otherwise one per worker, 8, 64 and 1024.
     #[arg(long, value_parser = crate::options::count(1024))]
     pub queues: Option<usize>,
-    /// How often each measurement is made.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of each measurement.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=600_000))]
-    pub milliseconds: u64,
-    /// Write FOLDER/structures.{json,md,svg}.
-    #[arg(long, value_name = "FOLDER")]
-    pub out: Option<PathBuf>,
-}
-
-impl Default for StructuresOptions {
-    fn default() -> Self {
-        crate::options::defaults()
-    }
+    /// How much is measured.
+    #[command(flatten)]
+    pub runs: Runs<5, 50>,
 }
 
 /// Numbers of queues that virtual time is kept for, beside one per worker.
@@ -73,21 +62,14 @@ const MACHINES: [(usize, usize, usize); 4] = [(1, 1, 1), (1, 2, 1), (1, 16, 1), 
 /// # Errors
 /// One sentence.
 pub fn run(options: &StructuresOptions, json: bool) -> Result<(), String> {
-    let mut report = measure(options)?;
-    if let Some(folder) = &options.out {
-        let path = shell::write(folder, "structures.svg", &picture::render(&report)?)?;
-        report.svg_path = Some(path.display().to_string());
-        shell::write(folder, "structures.json", &(mqfq_report::json(&report)? + "\n"))?;
-        shell::write(folder, "structures.md", &report.markdown())?;
-    }
-    shell::print(&report, json, || report.text())
+    measure(options)?.publish(&options.runs, json)
 }
 
 /// Measures.
 ///
 /// # Errors
 /// One sentence.
-pub fn measure(options: &StructuresOptions) -> Result<StructuresReport, String> {
+pub fn measure(options: &StructuresOptions) -> Result<Record<Structures>, String> {
     let cpus = machine::allowed_cpus();
     let counts = worker_counts(options.workers, cpus.len())?;
     let mut loads = Vec::new();
@@ -117,16 +99,14 @@ pub fn measure(options: &StructuresOptions) -> Result<StructuresReport, String> 
     progress.finish();
     let most = *counts.last().expect("at least one worker");
     let placement = cpus[..most].iter().enumerate();
-    Ok(StructuresReport {
+    let results = Structures {
         rows,
         counted_rows,
         placement: placement
             .map(|(worker, cpu)| Place { worker, cpu: cpu.number, core: cpu.core, socket: cpu.socket })
             .collect(),
-        rounds: options.rounds,
-        milliseconds: options.milliseconds,
-        svg_path: None,
-    })
+    };
+    Ok(Record::new(results, &options.runs, &[]))
 }
 
 /// 1, 2, 4 and so on up to one per CPU, or the one that was asked for. A worker without a CPU of its own would measure
@@ -172,7 +152,7 @@ impl Load {
     }
 
     fn measure(self, cpus: &[Cpu], options: &StructuresOptions) -> Result<Vec<Row>, String> {
-        let (rounds, ms) = (options.rounds, options.milliseconds);
+        let (rounds, ms) = (options.runs.rounds, options.runs.measured_ms);
         match self {
             Load::VirtualTime { workers, queues } => {
                 let (cpus, topology) = (&cpus[..workers], machine::topology(&cpus[..workers], queues));
@@ -219,15 +199,15 @@ fn virtual_time_contenders() -> Vec<(Form, virtual_time::Structure)> {
 }
 
 /// Operations and the time that they took, ns, of each round of a contender.
-type Rounds = Vec<(u64, u64)>;
+type Timed = Vec<(u64, u64)>;
 
 /// Each contender once per round.
 fn in_turn<S: Copy>(
     contenders: &[S],
     rounds: u32,
     mut time: impl FnMut(S) -> Result<(u64, u64), String>,
-) -> Result<Vec<Rounds>, String> {
-    let mut timed: Vec<Rounds> = contenders.iter().map(|_| Rounds::new()).collect();
+) -> Result<Vec<Timed>, String> {
+    let mut timed: Vec<Timed> = contenders.iter().map(|_| Timed::new()).collect();
     for _ in 0..rounds {
         for (&contender, rounds) in contenders.iter().zip(&mut timed) {
             rounds.push(time(contender)?);
@@ -236,9 +216,9 @@ fn in_turn<S: Copy>(
     Ok(timed)
 }
 
-fn row(structure: &str, stands_for: &str, workers: usize, queues: usize, rounds: &Rounds) -> Row {
+fn row(structure: &str, stands_for: &str, workers: usize, queues: usize, rounds: &Timed) -> Row {
     let per_operation = |&(operations, elapsed_ns): &(u64, u64)| elapsed_ns as f64 / operations.max(1) as f64;
-    let ns = Spread::of(rounds.iter().map(|round| per_operation(round) * workers as f64));
+    let ns = Rounds::of(rounds.iter().map(|round| per_operation(round) * workers as f64));
     Row {
         structure: structure.into(),
         stands_for: stands_for.into(),
@@ -246,18 +226,18 @@ fn row(structure: &str, stands_for: &str, workers: usize, queues: usize, rounds:
         pattern: None,
         workers,
         queues,
-        ns_per_operation: ns.median,
-        ns_per_operation_smallest: ns.smallest,
-        ns_per_operation_largest: ns.largest,
-        operations_per_s: workers as f64 * 1e9 / ns.median,
+        ns_per_operation: ns.median(),
+        ns_per_operation_smallest: ns.smallest(),
+        ns_per_operation_largest: ns.largest(),
+        operations_per_s: workers as f64 * 1e9 / ns.median(),
         wake_up: None,
         counted: None,
     }
 }
 
 fn wake_up_row(way: Way, workers: usize, rounds: &[wake_ups::Measured], counted: Option<lines::Counted>) -> Row {
-    let step_ns = Spread::of(rounds.iter().map(|round| round.step_busy_ns as f64 / round.steps.max(1) as f64));
-    let per_s = Spread::of(rounds.iter().map(|round| round.steps as f64 * 1e9 / round.elapsed_ns as f64));
+    let step_ns = Rounds::of(rounds.iter().map(|round| round.step_busy_ns as f64 / round.steps.max(1) as f64));
+    let per_s = Rounds::of(rounds.iter().map(|round| round.steps as f64 * 1e9 / round.elapsed_ns as f64));
     let sum = |of: fn(&wake_ups::Measured) -> u64| rounds.iter().map(of).sum::<u64>() as f64;
     let elapsed_ns = sum(|round| round.elapsed_ns);
     let mut delays_ns = rounds[0].delays_ns.clone();
@@ -271,10 +251,10 @@ fn wake_up_row(way: Way, workers: usize, rounds: &[wake_ups::Measured], counted:
         pattern: None,
         workers,
         queues: workers,
-        ns_per_operation: step_ns.median,
-        ns_per_operation_smallest: step_ns.smallest,
-        ns_per_operation_largest: step_ns.largest,
-        operations_per_s: per_s.median,
+        ns_per_operation: step_ns.median(),
+        ns_per_operation_smallest: step_ns.smallest(),
+        ns_per_operation_largest: step_ns.largest(),
+        operations_per_s: per_s.median(),
         wake_up: Some(WakeUp {
             wake_ups: delays_ns.len(),
             wake_up_delay_p50_ns: delay_ns(0.5),
@@ -333,7 +313,7 @@ fn count_for(machine: (usize, usize, usize)) -> Vec<CountedRow> {
     rows
 }
 
-/// The same places for the source that counts.
+/// Returns the places for the source that counts.
 fn counted_topology(topology: &Topology) -> mqfq_sched_watched::topology::Topology {
     use mqfq_sched_watched::topology::{Place, Topology};
     let places: Vec<Place> = (0..topology.hctx_count() as u16)
@@ -341,21 +321,6 @@ fn counted_topology(topology: &Topology) -> mqfq_sched_watched::topology::Topolo
         .map(|place| Place { socket: place.socket, core: place.core })
         .collect();
     Topology::from_places(&places)
-}
-
-struct Spread {
-    median: f64,
-    smallest: f64,
-    largest: f64,
-}
-
-impl Spread {
-    /// Of at least one value; of an even number, the upper of the two in the middle.
-    fn of(values: impl Iterator<Item = f64>) -> Spread {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_by(f64::total_cmp);
-        Spread { median: values[values.len() / 2], smallest: values[0], largest: values[values.len() - 1] }
-    }
 }
 
 #[cfg(test)]
@@ -378,11 +343,5 @@ mod tests {
         assert_eq!(queue_counts(None, 8).unwrap(), [8, 64, 1024]);
         assert_eq!(queue_counts(None, 100).unwrap(), [100, 1024]);
         assert_eq!(queue_counts(Some(1), 2).unwrap_err(), "2 workers need a queue each, not 1 in all");
-    }
-
-    #[test]
-    fn the_spread_is_that_of_the_rounds() {
-        let spread = Spread::of([5.0, 1.0, 9.0].into_iter());
-        assert_eq!((spread.smallest, spread.median, spread.largest), (1.0, 5.0, 9.0));
     }
 }

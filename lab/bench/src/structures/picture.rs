@@ -1,18 +1,18 @@
 //! The picture of `mqfq-lab bench structures`: six panels, one SVG. Above what was timed here, below what was counted.
 
-use super::report::{CountedRow, Row, StructuresReport, TOKENS, VIRTUAL_TIME, WAKE_UP};
+use super::report::{CountedRow, Row, Structures, TOKENS, VIRTUAL_TIME, WAKE_UP};
 use mqfq_report::panel::{self, Along, Panel, Point, Series};
 
 /// Draws the report as an SVG document.
 ///
 /// # Errors
 /// One sentence, if the drawing library fails (it cannot, short of a bug).
-pub fn render(report: &StructuresReport) -> Result<String, String> {
+pub fn render(report: &Structures) -> Result<String, String> {
     let title = "MQFQ's structures beside their rivals: timed on this machine (above), counted for others (below)";
     panel::render(title, &panels(report))
 }
 
-fn panels(report: &StructuresReport) -> [Panel; 6] {
+fn panels(report: &Structures) -> [Panel; 6] {
     let most = report.placement.len();
     let timed = |title: &str, places: &str, keep: &dyn Fn(&Row) -> bool, place: &dyn Fn(&Row) -> usize| {
         let rows = report.rows.iter().filter(|row| keep(row));

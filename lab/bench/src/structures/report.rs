@@ -1,35 +1,31 @@
-//! What `mqfq-lab bench structures` reports: rows, tables.
+//! Report of `mqfq-lab bench structures`: rows, tables.
 
 use super::lines::Counted;
-use crate::shell::Style;
-use mqfq_report::table::{Align, Table};
+use super::picture;
+use crate::shell::{OutFiles, Results, Style, or_dash, table, us, whole};
+use mqfq_report::table::Align::{Left, Right};
+use mqfq_report::table::Table;
 use serde::{Deserialize, Serialize};
 
-/// What was found.
+/// Results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct StructuresReport {
-    /// What was timed on this machine, with what was counted for the same numbers of workers and queues.
+pub struct Structures {
+    /// Times on this machine, with the counts for the same numbers of workers and queues.
     pub rows: Vec<Row>,
-    /// What was counted for machines of other sizes, one queue per worker.
+    /// Counts for machines of other sizes, one queue per worker.
     pub counted_rows: Vec<CountedRow>,
     /// Where the workers ran: the first n of these for n workers.
     pub placement: Vec<Place>,
-    /// How often each measurement was made.
-    pub rounds: u32,
-    /// Length of each.
-    pub milliseconds: u64,
-    /// Where the picture lies, if one was asked for.
-    pub svg_path: Option<String>,
 }
 
 /// Which CPU a worker was bound to.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// Which worker.
+    /// Worker.
     pub worker: usize,
     /// The kernel's number of its CPU.
     pub cpu: usize,
-    /// That CPU's core.
+    /// Core of that CPU.
     pub core: u16,
     /// And socket.
     pub socket: u16,
@@ -43,9 +39,9 @@ pub struct Row {
     pub structure: String,
     /// `global virtual time`, `dispatch tokens` or `wake-up`: only rows of the same are comparable.
     pub stands_for: String,
-    /// Of virtual time: `faithful`, each lead as it is; `relaxed`, rounded down to a quantum.
+    /// Form, for virtual time: `faithful`, each lead as it is; `relaxed`, rounded down to a quantum.
     pub form: Option<String>,
-    /// Of dispatch tokens: `kept` or `handed-on`.
+    /// Pattern, for dispatch tokens: `kept` or `handed-on`.
     pub pattern: Option<String>,
     /// Threads, each pinned.
     pub workers: usize,
@@ -60,7 +56,7 @@ pub struct Row {
     pub ns_per_operation_largest: f64,
     /// Operations of all workers together, median of the rounds.
     pub operations_per_s: f64,
-    /// Of wake-ups: what it came to.
+    /// Results of wake-ups.
     #[serde(flatten)]
     pub wake_up: Option<WakeUp>,
     /// Without a clock; absent for more workers than the count can tell apart.
@@ -105,10 +101,10 @@ pub struct CountedRow {
     pub sockets: usize,
     /// Hardware threads of a core.
     pub threads_per_core: usize,
-    /// What was counted.
+    /// Counts.
     #[serde(flatten)]
     pub counted: Counted,
-    /// Of wake-ups: on a machine where nothing takes time.
+    /// Wake-ups where nothing takes time.
     #[serde(flatten)]
     pub ideal: Option<IdealWakeUp>,
 }
@@ -131,8 +127,8 @@ pub const TOKENS: &str = "dispatch tokens";
 /// As `Row::stands_for`.
 pub const WAKE_UP: &str = "wake-up";
 
-impl StructuresReport {
-    /// What people read: a heading and a table for each question.
+impl Structures {
+    /// Text for people: a heading and a table for each question.
     pub fn tables(&self) -> Vec<(String, Table)> {
         let titled = |stands_for: &str, operation: &str| format!("{stands_for}: an operation is {operation}");
         let mut tables = vec![
@@ -149,125 +145,97 @@ impl StructuresReport {
         tables
     }
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        let place = |Place { worker, cpu, core, socket }: &Place| {
-            format!("worker {worker} on CPU {cpu} (core {core}, socket {socket})\n")
-        };
-        let mut text: String = self.placement.iter().map(place).collect();
-        for (title, table) in self.tables() {
-            text += &format!("\n{title}\n\n{}\n", table.render());
-        }
-        if let Some(path) = &self.svg_path {
-            text += &format!("The picture: {path}\n");
-        }
-        text
-    }
-
-    /// For a record.
-    pub fn markdown(&self) -> String {
-        format!("# The structures of MQFQ beside their rivals\n\n{}", Style::Markdown.tables(self.tables()))
-    }
-
     fn timed(&self, stands_for: &str) -> Table {
-        let mut table = Table::new(&[
-            ("structure", Align::Left),
-            ("form, pattern", Align::Left),
-            ("workers", Align::Right),
-            ("queues", Align::Right),
-            ("ns/op", Align::Right),
-            ("smallest..largest", Align::Right),
-            ("Mop/s", Align::Right),
-            ("loads", Align::Right),
-            ("RMWs", Align::Right),
-            ("lines touched", Align::Right),
-            ("lines moved", Align::Right),
-        ]);
-        for row in self.rows.iter().filter(|row| row.stands_for == stands_for) {
-            let counted =
-                |of: fn(&Counted) -> f64| row.counted.map_or("-".into(), |counted| format!("{:.2}", of(&counted)));
-            table.row(vec![
-                row.structure.clone(),
-                row.form.clone().or_else(|| row.pattern.clone()).unwrap_or_default(),
-                row.workers.to_string(),
-                row.queues.to_string(),
-                format!("{:.1}", row.ns_per_operation),
-                format!("{:.1}..{:.1}", row.ns_per_operation_smallest, row.ns_per_operation_largest),
-                format!("{:.2}", row.operations_per_s / 1e6),
-                counted(|counted| counted.loads_per_operation),
-                counted(|counted| counted.read_modify_writes_per_operation),
-                counted(|counted| counted.lines_touched_per_operation),
-                counted(|counted| counted.line_transfers_per_operation),
-            ]);
+        fn counted(row: &Row, of: fn(&Counted) -> f64) -> String {
+            or_dash(row.counted.as_ref().map(of), 2)
         }
-        table
+        table(
+            self.rows.iter().filter(|row| row.stands_for == stands_for),
+            &[
+                ("structure", Left, |row: &Row| row.structure.clone()),
+                ("form, pattern", Left, |row| row.form.clone().or_else(|| row.pattern.clone()).unwrap_or_default()),
+                ("workers", Right, |row| row.workers.to_string()),
+                ("queues", Right, |row| row.queues.to_string()),
+                ("ns/op", Right, |row| format!("{:.1}", row.ns_per_operation)),
+                ("smallest..largest", Right, |row| {
+                    format!("{:.1}..{:.1}", row.ns_per_operation_smallest, row.ns_per_operation_largest)
+                }),
+                ("Mop/s", Right, |row| format!("{:.2}", row.operations_per_s / 1e6)),
+                ("loads", Right, |row| counted(row, |counted| counted.loads_per_operation)),
+                ("RMWs", Right, |row| counted(row, |counted| counted.read_modify_writes_per_operation)),
+                ("lines touched", Right, |row| counted(row, |counted| counted.lines_touched_per_operation)),
+                ("lines moved", Right, |row| counted(row, |counted| counted.line_transfers_per_operation)),
+            ],
+        )
     }
 
     fn wake_ups(&self) -> Table {
-        let mut table = Table::new(&[
-            ("structure", Align::Left),
-            ("workers", Align::Right),
-            ("delay p50 us", Align::Right),
-            ("p99 us", Align::Right),
-            ("CPU of a sleeper", Align::Right),
-            ("reschedules/s", Align::Right),
-            ("for nothing", Align::Right),
-            ("ns/op", Align::Right),
-            ("held up", Align::Right),
-        ]);
-        let us = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.1}", ns as f64 / 1e3));
-        for row in &self.rows {
-            let Some(wake_up) = &row.wake_up else { continue };
-            table.row(vec![
-                row.structure.clone(),
-                row.workers.to_string(),
-                us(wake_up.wake_up_delay_p50_ns),
-                us(wake_up.wake_up_delay_p99_ns),
-                format!("{:.1}%", wake_up.cpu_share * 100.0),
-                format!("{:.0}", wake_up.reschedules_per_s),
-                format!("{:.0}", wake_up.spurious_reschedules_per_s),
-                format!("{:.1}", row.ns_per_operation),
-                format!("{:.1}%", wake_up.held_up_share * 100.0),
-            ]);
+        fn delay_us(ns: Option<u64>) -> String {
+            ns.map_or("-".into(), |ns| us(ns as f64))
         }
-        table
+        let rows: Vec<(&Row, &WakeUp)> =
+            self.rows.iter().filter_map(|row| Some((row, row.wake_up.as_ref()?))).collect();
+        table(
+            &rows,
+            &[
+                ("structure", Left, |(row, _): &(&Row, &WakeUp)| row.structure.clone()),
+                ("workers", Right, |(row, _)| row.workers.to_string()),
+                ("delay p50 us", Right, |(_, wake_up)| delay_us(wake_up.wake_up_delay_p50_ns)),
+                ("p99 us", Right, |(_, wake_up)| delay_us(wake_up.wake_up_delay_p99_ns)),
+                ("CPU of a sleeper", Right, |(_, wake_up)| format!("{:.1}%", wake_up.cpu_share * 100.0)),
+                ("reschedules/s", Right, |(_, wake_up)| whole(wake_up.reschedules_per_s)),
+                ("for nothing", Right, |(_, wake_up)| whole(wake_up.spurious_reschedules_per_s)),
+                ("ns/op", Right, |(row, _)| format!("{:.1}", row.ns_per_operation)),
+                ("held up", Right, |(_, wake_up)| format!("{:.1}%", wake_up.held_up_share * 100.0)),
+            ],
+        )
     }
 
     fn counted(&self) -> Table {
-        let mut table = Table::new(&[
-            ("structure", Align::Left),
-            ("form, pattern", Align::Left),
-            ("workers", Align::Right),
-            ("sockets", Align::Right),
-            ("loads", Align::Right),
-            ("stores", Align::Right),
-            ("RMWs", Align::Right),
-            ("shared RMWs", Align::Right),
-            ("fences", Align::Right),
-            ("lines moved", Align::Right),
-            ("busiest taken", Align::Right),
-            ("delay p50 us", Align::Right),
-            ("reschedules/wake-up", Align::Right),
-        ]);
-        for row in &self.counted_rows {
-            let ideal = |of: &dyn Fn(&IdealWakeUp) -> String| row.ideal.as_ref().map_or(String::new(), of);
-            let counted = &row.counted;
-            table.row(vec![
-                row.structure.clone(),
-                row.form.clone().or_else(|| row.pattern.clone()).unwrap_or_default(),
-                row.workers.to_string(),
-                row.sockets.to_string(),
-                format!("{:.2}", counted.loads_per_operation),
-                format!("{:.2}", counted.stores_per_operation),
-                format!("{:.2}", counted.read_modify_writes_per_operation),
-                format!("{:.2}", counted.shared_read_modify_writes_per_operation),
-                format!("{:.2}", counted.fences_per_operation),
-                format!("{:.2}", counted.line_transfers_per_operation),
-                format!("{:.2}", counted.busiest_line_taken_per_operation),
-                ideal(&|ideal| format!("{:.1}", ideal.ideal_delay_p50_ns as f64 / 1e3)),
-                ideal(&|ideal| format!("{:.1}", ideal.reschedules_per_wake_up)),
-            ]);
+        fn two(number: f64) -> String {
+            format!("{number:.2}")
         }
-        table
+        fn ideal(row: &CountedRow, of: fn(&IdealWakeUp) -> f64) -> String {
+            row.ideal.as_ref().map_or(String::new(), |ideal| format!("{:.1}", of(ideal)))
+        }
+        table(
+            &self.counted_rows,
+            &[
+                ("structure", Left, |row: &CountedRow| row.structure.clone()),
+                ("form, pattern", Left, |row| row.form.clone().or_else(|| row.pattern.clone()).unwrap_or_default()),
+                ("workers", Right, |row| row.workers.to_string()),
+                ("sockets", Right, |row| row.sockets.to_string()),
+                ("loads", Right, |row| two(row.counted.loads_per_operation)),
+                ("stores", Right, |row| two(row.counted.stores_per_operation)),
+                ("RMWs", Right, |row| two(row.counted.read_modify_writes_per_operation)),
+                ("shared RMWs", Right, |row| two(row.counted.shared_read_modify_writes_per_operation)),
+                ("fences", Right, |row| two(row.counted.fences_per_operation)),
+                ("lines moved", Right, |row| two(row.counted.line_transfers_per_operation)),
+                ("busiest taken", Right, |row| two(row.counted.busiest_line_taken_per_operation)),
+                ("delay p50 us", Right, |row| ideal(row, |ideal| ideal.ideal_delay_p50_ns as f64 / 1e3)),
+                ("reschedules/wake-up", Right, |row| ideal(row, |ideal| ideal.reschedules_per_wake_up)),
+            ],
+        )
+    }
+}
+
+impl Results for Structures {
+    const NAME: &'static str = "structures";
+    const TITLE: &'static str = "The structures of MQFQ beside their rivals";
+    const OUT: OutFiles = OutFiles::All;
+
+    fn head(&self) -> Vec<String> {
+        let place = |Place { worker, cpu, core, socket }: &Place| {
+            format!("worker {worker} on CPU {cpu} (core {core}, socket {socket})")
+        };
+        self.placement.iter().map(place).collect()
+    }
+
+    fn body(&self, style: Style) -> String {
+        style.tables(self.tables())
+    }
+
+    fn pictures(&self, _: &str) -> Result<Vec<(String, String)>, String> {
+        Ok(vec![("structures".into(), picture::render(self)?)])
     }
 }

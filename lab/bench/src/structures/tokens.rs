@@ -1,4 +1,4 @@
-//! What does a dispatch token cost? The token tree, one counter and a bitmap under the same two loads.
+//! Cost of a dispatch token: the token tree, one counter and a bitmap under the same two loads.
 //!
 //! | pattern | an operation is |
 //! |---|---|
@@ -6,13 +6,13 @@
 //! | `handed-on` | a worker completes, has nothing to dispatch itself, and gives its token to the nearest ready worker, whom it wakes. There are half as many tokens as workers. |
 //!
 //! The first is what the tree is made for, the second what it is bad at: every token changes hands (MQFQ sections 3.2,
-//! 3.3). The search for the nearest is the ready set's, the same for all three: with a counter somebody must be found
-//! and woken, too. A worker that waits does not sleep, it watches a word of its own: what waking costs is the other
+//! 3.3). The search for the nearest is the ready set's, the same for all three: with a counter a worker must be found
+//! and woken, too. A worker that waits does not sleep, it watches a word of its own: the cost of waking is the other
 //! half of this command.
 //!
-//! `handed-on` follows `mqfq`'s own steps: who is woken and finds no token marks itself and tries once more; who goes
-//! to wait percolates, and wakes others if that brought tokens to the root. So as long as one worker is awake, it or
-//! whom it wakes finds a token, and no run comes to a stop.
+//! `handed-on` follows `mqfq`'s own steps: a woken worker that finds no token marks itself and tries once more; a
+//! worker that goes to wait percolates, and wakes others if that brought tokens to the root. So as long as one worker
+//! is awake, it or a worker that it wakes finds a token, and no run comes to a stop.
 
 use super::lines::{Counted, Directory};
 use super::threads::{self, Stop};
@@ -32,9 +32,9 @@ const DEPTH: u32 = 128;
 pub trait Tokens: Sync {
     /// A token taken.
     type Held;
-    /// What a worker remembers between its calls.
+    /// Memory of a worker between its calls.
     type Hint;
-    /// What `worker` starts with.
+    /// First hint of `worker`.
     fn hint(&self, worker: usize) -> Self::Hint;
     /// Takes a token for `worker`.
     fn acquire(&self, worker: usize, hint: &mut Self::Hint) -> Option<Self::Held>;
@@ -42,9 +42,9 @@ pub trait Tokens: Sync {
     fn release_own(&self, worker: usize, token: Self::Held);
     /// Gives one back for `to`.
     fn release_toward(&self, from: usize, to: usize, token: Self::Held);
-    /// `worker` goes to wait: how many tokens anybody may take now that perhaps nobody looks for.
+    /// `worker` goes to wait: returns how many tokens are free that perhaps no worker looks for.
     fn rest(&self, worker: usize) -> i64;
-    /// Free tokens; exact while nobody calls anything else.
+    /// Free tokens; exact while no other call is under way.
     fn free(&self) -> i64;
 }
 
@@ -165,7 +165,7 @@ impl<W: Word> Tokens for ScalableBitmap<W> {
     }
 }
 
-/// What is compared.
+/// Compared structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Structure {
     /// [`mqfq_sched::token_tree`].
@@ -244,7 +244,7 @@ impl Structure {
         }
     }
 
-    /// What one operation of the workers of `topology` costs in accesses and lines.
+    /// Cost of an operation, in accesses and lines.
     pub fn count(self, pattern: Pattern, topology: &Topology) -> Counted {
         let workers = topology.hctx_count();
         let depth = pattern.depth(workers);
@@ -352,10 +352,10 @@ where
         let mut operations = 0_u64;
         while !stop.is_due() {
             if !worker.held.is_empty() {
-                // Release: pairs with the Acquire below; who is woken sees the token that was put there for it.
+                // Release: pairs with the Acquire below; a woken worker sees the token that was put there for it.
                 load.complete(&mut worker, |other| woken[other].store(true, Ordering::Release));
                 operations += 1;
-            // Relaxed: a look; Acquire: pairs with the Release above. (In `kept` nobody wakes anybody: a bitmap's
+            // Relaxed: a look; Acquire: pairs with the Release above. (In `kept` no worker wakes another: a bitmap's
             // search can miss a bit, and is made again.)
             } else if load.pattern == Pattern::Kept
                 || woken[number].load(Ordering::Relaxed) && woken[number].swap(false, Ordering::Acquire)

@@ -1,4 +1,4 @@
-//! What does it cost to keep global virtual time? The mindicator and the scanned array under the same load.
+//! Cost of global virtual time: the mindicator and the scanned array under the same load.
 //!
 //! An *operation* is what a dispatch does to virtual time (MQFQ section 4.3.1): the lead of the dispatching queue goes
 //! up by a request, it is published, and global virtual time is brought up to date.
@@ -14,7 +14,7 @@
 use super::lines::{Counted, Directory};
 use super::threads::{self, Stop};
 use mqfq_blk::machine::Cpu;
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::vtime::{VSpan, VTime};
@@ -52,7 +52,7 @@ impl<W: Word, const SLOTS: usize> VirtualTime for ArrayScan<W, SLOTS> {
     }
 }
 
-/// The same point as the simulator's scheduler names it: the arrays are its rivals.
+/// Returns `point` as a type of the simulator's scheduler: the arrays are its rivals.
 fn watched_point(point: VTime) -> mqfq_sched_watched::vtime::VTime {
     mqfq_sched_watched::vtime::VTime::from_raw(point.raw())
 }
@@ -105,13 +105,13 @@ impl Form {
         let options = PolicyOptions { window: WINDOW, ..PolicyOptions::new(PolicyKind::Mqfq) };
         match self {
             Form::Faithful => u64::MAX,
-            // Of two queues: T/4, whatever their number, so that numbers of queues can be compared.
+            // Quantum for two queues: T/4, whatever their number, so that numbers of queues can be compared.
             Form::Quantised => !(options.relaxed(2).quantum.0.max(1) - 1),
         }
     }
 }
 
-/// What is compared.
+/// Compared structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Structure {
     /// [`mqfq_sched::mindicator`].
@@ -156,7 +156,7 @@ impl Structure {
         }
     }
 
-    /// What one operation of `workers` workers costs in accesses and lines.
+    /// Cost of an operation, in accesses and lines.
     pub fn count(self, form: Form, topology: &Topology, workers: usize) -> Counted {
         let load = Load { queues: topology.hctx_count(), form };
         let queues = load.queues;
@@ -175,7 +175,6 @@ impl Structure {
     }
 }
 
-/// What all workers do.
 #[derive(Clone, Copy)]
 struct Load {
     queues: usize,

@@ -1,4 +1,4 @@
-//! What does it cost to let a throttled queue go? The throttle wheel and its kicks against polling, with real sleeps.
+//! Cost of releasing a throttled queue: the throttle wheel and its kicks against polling, with real sleeps.
 //!
 //! Source of the comparison: MQFQ section 4.3.2 and figure 10.
 //!
@@ -9,11 +9,11 @@
 //!
 //! | structure | sleeps in | is woken by |
 //! |---|---|---|
-//! | `wheel` | a read of an eventfd | whoever turns the wheel past its slot: one write, if it sleeps ([`WakeWord`]) |
+//! | `wheel` | a read of an eventfd | the worker that turns the wheel past its slot: one write, if it sleeps ([`WakeWord`]) |
 //! | `poll-1us`, `poll-5us` | `clock_nanosleep` of that length | the timer; then it looks at virtual time, and sleeps again if it is too early |
 //!
 //! # What is measured
-//! *Delay*: from the moment virtual time had come far enough (taken by who moved it, right after) until the sleeper
+//! *Delay*: from the moment virtual time had come far enough (taken right after by the mover) until the sleeper
 //! runs and knows it. *CPU share*: CPU time of a sleeping worker over the time that passed. *Reschedules*: how often a
 //! sleeper ran, and how often for nothing. *Step*: what the moving worker spends per dispatch, with the turn of the
 //! wheel and the writes to eventfds in it (and two looks at the clock). *Held up*: how much of the time the moving
@@ -28,7 +28,7 @@
 use super::threads::{self, Stop};
 use hdrhistogram::Histogram;
 use mqfq_blk::machine::Cpu;
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use mqfq_sched::mindicator::Mindicator;
 use mqfq_sched::throttle_wheel::ThrottleWheel;
 use mqfq_sched::topology::{HctxId, Topology};
@@ -45,10 +45,10 @@ use std::time::Instant;
 
 /// T.
 pub(super) const WINDOW: VSpan = VSpan::from_bytes(64 * 1024);
-/// What the worker that moves virtual time dispatches, and how often.
+/// Request of the worker that moves virtual time, and its period.
 pub(super) const STEP: VSpan = VSpan::from_bytes(4096);
 pub(super) const STEP_NS: u64 = 2000;
-/// What a throttled worker dispatches at once: 192 to 320 KiB, in units that no slot of the wheel is a multiple of.
+/// Request of a throttled worker: 192 to 320 KiB, in units that no slot of the wheel is a multiple of.
 pub(super) fn jump(random: &mut Random) -> VSpan {
     VSpan::from_bytes(192 * 1024 + 512 * random.below(257))
 }
@@ -78,7 +78,7 @@ impl Way {
     }
 }
 
-/// What one run measured.
+/// Results of one run.
 pub struct Measured {
     /// Delays of wake-ups, ns.
     pub delays_ns: Histogram<u64>,
@@ -86,7 +86,7 @@ pub struct Measured {
     pub elapsed_ns: u64,
     /// Dispatches of the moving worker.
     pub steps: u64,
-    /// What it spent on them.
+    /// Time spent on them.
     pub step_busy_ns: u64,
     /// How long it was T ahead itself.
     pub held_up_ns: u64,
@@ -160,7 +160,6 @@ struct Slept {
     spurious: u64,
 }
 
-/// What the workers share.
 struct Stage {
     way: Way,
     start: Instant,
@@ -173,7 +172,7 @@ struct Stage {
 /// Measures one sleeper's delay.
 ///
 /// `since` is 0, or `ARMED` and a number while the sleeper waits, or the time at which virtual time was found to have
-/// come far enough. The number is another for each sleep, so nobody writes the time of one sleep into the next.
+/// come far enough. The number is another for each sleep, so no worker writes the time of one sleep into the next.
 #[derive(Default)]
 struct Watch {
     due: AtomicU64,
@@ -182,7 +181,7 @@ struct Watch {
 
 const ARMED: u64 = 1 << 63;
 
-/// What a sleeper sleeps on: as in the block layer, but the eventfd is read in place of being waited for in a ring.
+/// Bell of a sleeper: as in the block layer, but the eventfd is read in place of being waited for in a ring.
 struct Bell {
     word: WakeWord,
     event: OwnedFd,
@@ -251,7 +250,7 @@ impl Stage {
         }
     }
 
-    /// Writes the time into the watches of those who are due now.
+    /// Writes the time into the watches of sleepers that are due now.
     fn stamp(&self, now: VTime) {
         let mut time_ns = None;
         for watch in &self.watches[1..] {
@@ -262,7 +261,7 @@ impl Stage {
                 continue;
             }
             let time_ns = *time_ns.get_or_insert_with(|| self.now_ns());
-            // Relaxed: the time is all that is handed over; the first who comes writes it.
+            // Relaxed: only the time is handed over; the first worker to come writes it.
             let _ = watch.since.compare_exchange(since, time_ns, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -293,7 +292,7 @@ impl Stage {
             moved.steps += 1;
             next_ns = (next_ns + STEP_NS).max(ended_ns);
         }
-        // Who is throttled until virtual time moves must not wait for a queue that has gone.
+        // A worker throttled until virtual time moves must not wait for a queue that has gone.
         self.virtual_time.depart(HctxId(0));
         moved
     }
@@ -374,8 +373,8 @@ impl Watch {
         self.since.store(0, Ordering::Relaxed);
     }
 
-    /// The time that was stamped. Whoever moved virtual time far enough is about to write it, if it has not yet; a
-    /// sleeper that finds out so early has no delay.
+    /// Stamped time. If it is missing, the worker that moved virtual time far enough is about to write it; a sleeper
+    /// that finds out so early has no delay.
     fn time_ns(&self, stop: &Stop) -> u64 {
         loop {
             // Relaxed: the time is all that is handed over.

@@ -23,18 +23,12 @@ use mqfq_report::table::{Align, Table};
 use serde::{Deserialize, Serialize};
 use workers::{Case, Interleaving, Moved, PerRequest, Placement};
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct TransfersOptions {
     /// Only the machines with so many workers or fewer.
     #[arg(long = "workers", value_name = "WORKERS", default_value = "128", value_parser = crate::options::count(128))]
     pub workers_max: usize,
-}
-
-impl Default for TransfersOptions {
-    fn default() -> Self {
-        crate::options::defaults()
-    }
 }
 
 /// Machines: sockets, cores of each, hardware threads of each.
@@ -46,7 +40,7 @@ pub const WINDOWS_BYTES: [u64; 2] = [64 << 10, 1 << 20];
 /// The steps, in the order of the rows.
 const STEPS: [&str; 4] = ["submit", "pick", "complete", "all"];
 
-/// What was found.
+/// Results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TransfersReport {
     /// One entry per machine, interleaving, placement, window, policy and step.
@@ -57,7 +51,7 @@ pub struct TransfersReport {
     pub requests_per_worker: u32,
     /// Cost of each request, bytes-equivalent.
     pub request_bytes: u64,
-    /// What is not in the counts.
+    /// Parts that are not in the counts.
     pub notes: Vec<String>,
 }
 

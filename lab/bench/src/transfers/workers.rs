@@ -9,17 +9,18 @@
 //! ```
 //! A worker that is refused with nothing out sleeps, and has turns again when it was kicked.
 //!
-//! # Who comes next
-//! Workers go round by round, in each round in another order, which chance gives (with a fixed seed); nobody twice in a
+//! # Order of turns
+//! Workers go round by round, in each round in another order, which chance gives (with a fixed seed); none twice in a
 //! row, if there are several. A worker's neighbours come no sooner after it than others.
 //!
 //! # Where a line comes from
-//! A copy to read comes from the nearest who has one. A line to write must be taken from all who have a copy: it is as
-//! far as the farthest of them. A line that nobody has had comes from memory, which is no transfer between cores.
+//! A copy to read comes from the nearest worker that has one. A line to write must be taken from all that have a copy:
+//! it is as far as the farthest of them. A line that no worker has had comes from memory, which is no transfer between
+//! cores.
 
 use crate::contender::Contender;
 use crate::structures::lines::{Copies, WORKERS_MAX};
-use mqfq_nvme::random::Random;
+use mqfq_blk::random::Random;
 use mqfq_sched::topology::{Distance, HctxId, Topology};
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
@@ -44,7 +45,7 @@ pub const REQUEST_BYTES: u64 = 4096;
 /// Where the flows are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// Each worker has a flow that nobody else has.
+    /// Each worker has a flow of its own.
     Own,
     /// All workers share one flow.
     All,
@@ -88,7 +89,7 @@ impl Interleaving {
 /// One thing to count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// Whose lines.
+    /// Contender.
     pub contender: Contender,
     /// Sockets, cores of each, hardware threads of each: a worker on every one.
     pub machine: (usize, usize, usize),
@@ -100,7 +101,7 @@ pub struct Case {
     pub window_bytes: u64,
 }
 
-/// What a worker asks of its policy.
+/// Operation of a worker on its policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// `Policy::submit`.
@@ -111,7 +112,7 @@ pub enum Step {
     Complete,
 }
 
-/// What was counted, or its average.
+/// Counts, or their average.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Moved<N> {
     /// Lines that came from the other hardware thread of the same core.
@@ -129,7 +130,7 @@ pub struct Moved<N> {
 /// The averages of a case, per request.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PerRequest {
-    /// Of each step, in the order of [`Step`].
+    /// Averages of each step, in the order of [`Step`].
     pub steps: [Moved<f64>; 3],
     /// Kicks.
     pub kicks: f64,
@@ -191,16 +192,16 @@ pub fn count(case: Case) -> Result<PerRequest, String> {
 /// Until virtual time has gone through the longest window twice.
 const WARM_UP_REQUESTS_PER_WORKER: u64 = 512;
 
-/// Requests that are counted on small machines: who sleeps when repeats itself only after long.
+/// Requests counted on small machines: the pattern of sleeps repeats only after long.
 const COUNTED_REQUESTS_MIN: u64 = 16 << 10;
 
-/// And on large ones: eight batches.
+/// Requests of each worker on large machines: eight batches.
 const COUNTED_REQUESTS_PER_WORKER_MIN: u64 = 512;
 
-/// Who has which line, and what has moved since [`Traffic::start`].
+/// Copies of lines, and transfers since [`Traffic::start`].
 struct Traffic {
     copies: Copies,
-    /// For each worker, who is on the same core and who on the same socket, itself included: one bit each.
+    /// For each worker, the workers on the same core and on the same socket, itself included: one bit each.
     near: Vec<(u128, u128)>,
     steps: [Moved<u64>; 3],
     kicks: u64,
@@ -245,7 +246,6 @@ impl Traffic {
     }
 }
 
-/// What a worker does next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Complete,
@@ -423,7 +423,7 @@ impl Machine {
         true
     }
 
-    /// Makes a call, follows its lines, and remembers whom it rang.
+    /// Makes a call, follows its lines, and remembers the workers that it rang.
     fn record<R>(
         &mut self,
         worker: usize,
@@ -441,9 +441,9 @@ impl Machine {
     }
 }
 
-/// Whom a call has kicked.
+/// Workers that a call has kicked.
 struct Rung {
-    /// Those who slept.
+    /// Kicked workers that slept.
     sleepers: Vec<usize>,
     kicks: u64,
 }
@@ -455,10 +455,10 @@ fn ring(bells: &[Bell], rung: &mut Rung, hctx: mqfq_sched_watched::topology::Hct
     }
 }
 
-/// The same options for the source that counts.
+/// Returns the options for the source that counts.
 fn counting(options: &mqfq_sched::policy::PolicyOptions) -> PolicyOptions {
     // The tunables of the elevators are their defaults in both.
-    let kind = options.kind.name().parse().expect("both sources have the same policies");
+    let kind = mqfq_policies_watched::REGISTRY.find(options.kind.name()).expect("both sources have the same policies");
     PolicyOptions {
         depth: options.depth,
         window: VSpan(options.window.0),

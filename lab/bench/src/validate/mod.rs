@@ -20,58 +20,38 @@ mod picture;
 mod report;
 pub mod simulate;
 
-pub use report::{CoherenceRow, SharesRow, SharesTenant, ValidateReport};
+pub use report::{CoherenceRow, SharesRow, SharesTenant, Validation};
 
 use crate::contender::{Contender, contenders};
 use crate::fairness::{self, Case, POLICIES, WARM_UP_MS};
-use crate::machine::{self, Machine};
+use crate::options::{Runs, defaults};
 use crate::report::FairnessPolicy;
 use crate::rounds::{Rounds, interleaved, median};
 use crate::scale::load::{self, Fixed, Seen};
 use crate::scale::setting::{Setting, worker_counts};
-use crate::shell::{self, Output};
+use crate::scale::{ScaleOptions, few_cpus};
+use crate::shell::Record;
 use mqfq_blk::PolicyKind;
 use mqfq_demo::harness::{self, Transport};
 use mqfq_demo::load::Window;
 use mqfq_report::progress::Progress;
 use mqfq_sim::outcome::Outcome;
-use std::path::PathBuf;
 
-/// What to run.
+/// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct ValidateOptions {
     /// Most workers of the second part.
     #[arg(long, default_value_t = 2, value_parser = crate::options::workers)]
     pub workers: usize,
-    /// How often each case of the second part is run.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Length of each of those measurements; shares are measured ten times as long.
-    #[arg(
-        long = "milliseconds",
-        value_name = "MILLISECONDS",
-        default_value_t = 300,
-        value_parser = clap::value_parser!(u64).range(10..=60_000)
-    )]
-    pub measured_ms: u64,
     /// Each relaxation of mqfq alone, too.
     #[arg(long)]
     pub relaxations: bool,
     /// Fail if a share is not within two percentage points, or a total not within 15%.
     #[arg(long)]
     pub check: bool,
-    /// Draw FOLDER/mqfq-validate.svg.
-    #[arg(long, value_name = "FOLDER")]
-    pub out: Option<PathBuf>,
-    /// Where the record goes.
+    /// How much is measured: of the second part. Shares are measured once, ten times as long.
     #[command(flatten)]
-    pub keep: crate::options::Keep,
-}
-
-impl Default for ValidateOptions {
-    fn default() -> Self {
-        crate::options::defaults()
-    }
+    pub runs: Runs<5, 300>,
 }
 
 /// Shares are measured so many times as long as one round of the other part: queues of 256 requests make single moments
@@ -90,7 +70,7 @@ pub const RATE_DIFFERENCE_MAX: f64 = 0.15;
 /// One sentence: something failed, or with `check` something is outside what is promised.
 pub fn run(options: &ValidateOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.keep.record.as_deref() })?;
+    report.publish(&options.runs, json)?;
     match report.outside() {
         outside if options.check && !outside.is_empty() => {
             Err(format!("the simulator is outside its promise in: {}", outside.join(", ")))
@@ -110,10 +90,10 @@ struct Coherence {
 ///
 /// # Errors
 /// One sentence.
-pub fn measure(options: &ValidateOptions) -> Result<ValidateReport, String> {
-    let fixed = Fixed { measured_ms: options.measured_ms, ..crate::scale::ScaleOptions::default().fixed };
+pub fn measure(options: &ValidateOptions) -> Result<Record<Validation>, String> {
+    let fixed: Fixed = defaults::<ScaleOptions>().fixed;
     let cases = fairness::cases();
-    let shares_ms = SHARES_TIMES * options.measured_ms;
+    let shares_ms = SHARES_TIMES * options.runs.measured_ms;
     let workers = harness::workers(Transport::Inside);
     let settings = worker_counts(options.workers.max(1)).into_iter().flat_map(|workers| Setting::all(workers, None));
     let contenders = contenders(options.relaxations);
@@ -122,7 +102,7 @@ pub fn measure(options: &ValidateOptions) -> Result<ValidateReport, String> {
             contenders.iter().map(move |&contender| Coherence { contender, setting, rounds: Vec::new() })
         })
         .collect();
-    let rounds = options.rounds.max(1);
+    let rounds = options.runs.rounds;
     let scenarios: Vec<(&Case, PolicyKind)> = cases.iter().flat_map(|case| POLICIES.map(|kind| (case, kind))).collect();
     let mut progress = Progress::new(scenarios.len() * 2 + coherence.len() * (rounds as usize + 1));
     let mut measured = Vec::new();
@@ -132,7 +112,7 @@ pub fn measure(options: &ValidateOptions) -> Result<ValidateReport, String> {
     }
     let name = |at: usize| format!("{} workers, {}", coherence[at].setting.workers, coherence[at].contender.label);
     let seen = interleaved(rounds, (coherence.len(), contenders.len()), &mut progress, name, |at| {
-        load::measure(coherence[at].contender, coherence[at].setting, fixed)
+        load::measure(coherence[at].contender, coherence[at].setting, fixed, options.runs.measured_ms)
     })?;
     coherence.iter_mut().zip(seen).for_each(|(case, rounds)| case.rounds = rounds);
     let mut shares = Vec::new();
@@ -149,21 +129,16 @@ pub fn measure(options: &ValidateOptions) -> Result<ValidateReport, String> {
     }
     progress.finish();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut report = ValidateReport {
+    let most = rows.iter().map(|row| row.workers).max().unwrap_or(0);
+    let notes = [report::notes(&rows), few_cpus(most, cpus)].concat();
+    let results = Validation {
         shares,
         coherence: rows,
-        date: machine::today(),
-        machine: Machine::this(options.keep.host.as_deref(), &[]),
         simulated_machine: crate::scenario::MACHINE.into(),
-        rounds,
-        measured_ms: options.measured_ms,
         shares_measured_ms: shares_ms,
         shares_workers: workers,
-        notes: Vec::new(),
-        svg_path: None,
     };
-    report.notes = report::notes(&report, cpus);
-    Ok(report)
+    Ok(Record { notes, ..Record::new(results, &options.runs, &[]) })
 }
 
 fn shares_row(case: &Case, measured: &FairnessPolicy, simulated: &Outcome) -> SharesRow {
@@ -202,7 +177,7 @@ fn coherence_row(case: &Coherence, simulated: &Outcome) -> CoherenceRow {
     let rates = Rounds::of(case.rounds.iter().map(|seen| seen.requests_per_s));
     let measured_requests_per_s = rates.median();
     let ratio = ratio(simulated.requests_per_s, measured_requests_per_s);
-    // What is counted per second of the whole run, over all of its requests.
+    // Counts per second of the whole run, over all of its requests.
     let per_request = |per_s: f64| if simulated.requests_per_s > 0.0 { per_s / simulated.requests_per_s } else { 0.0 };
     CoherenceRow {
         policy: case.contender.label.into(),
@@ -279,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_the_median_of_its_rounds() {
-        let fixed = crate::scale::ScaleOptions::default().fixed;
+        let fixed = defaults::<ScaleOptions>().fixed;
         let setting = Setting { workers: 2, placement: Placement::All, flows: 1 };
         let simulated = simulate::coherence(MQFQ, setting, fixed).unwrap();
         let seen = |times: f64| Seen {

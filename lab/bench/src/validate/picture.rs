@@ -1,7 +1,7 @@
 //! The picture of `bench validate`: bars in pairs, measured and simulated. First the second tenant's share of each
 //! scenario, then requests per second of each policy, one panel per setting.
 
-use super::report::ValidateReport;
+use super::report::Validation;
 use mqfq_report::chart::{BLUE, GREY};
 use mqfq_report::panel::{self, Panel, Series};
 
@@ -14,8 +14,8 @@ type Pairs = Vec<(String, [f64; 2])>;
 ///
 /// # Errors
 /// One sentence, if the drawing library fails (it cannot, short of a bug).
-pub fn render(report: &ValidateReport) -> Result<String, String> {
-    let title = format!("{} (grey) and its simulation {} (blue)", report.machine.host, report.simulated_machine);
+pub fn render(report: &Validation, host: &str) -> Result<String, String> {
+    let title = format!("{host} (grey) and its simulation {} (blue)", report.simulated_machine);
     let panels: Vec<Panel> = std::iter::once(shares(report)).chain(coherence(report)).collect();
     panel::render_alike(&title, 1, PANEL_PX, &panels)
 }
@@ -29,7 +29,7 @@ fn bars(title: String, unit: &str, pairs: Pairs) -> Panel {
     Panel::bars_at(title, pairs.into_iter().map(|(name, _)| name).collect(), unit).with(series)
 }
 
-fn shares(report: &ValidateReport) -> Panel {
+fn shares(report: &Validation) -> Panel {
     let pairs = report.shares.iter().filter_map(|row| {
         let second = row.tenants.last()?;
         let shares = [second.measured_share, second.simulated_share].map(|share| 100.0 * share);
@@ -38,7 +38,7 @@ fn shares(report: &ValidateReport) -> Panel {
     bars("share of the second tenant".into(), "percent", pairs.collect())
 }
 
-fn coherence(report: &ValidateReport) -> Vec<Panel> {
+fn coherence(report: &Validation) -> Vec<Panel> {
     let mut panels: Vec<(String, Pairs)> = Vec::new();
     for row in &report.coherence {
         let placed = match (row.placement.as_str(), row.flows) {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn every_row_has_a_pair_of_bars_and_its_name() {
         let report = report();
-        let text = render(&report).unwrap();
+        let text = render(&report, "test").unwrap();
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
         let bars = |colour: &str| text.matches(&format!("fill=\"{colour}\"")).count();
         // One of each is the legend's.

@@ -1,36 +1,24 @@
-//! What `bench validate` reports: JSON keys, tables, and the entry of a record.
+//! Report of `bench validate`: JSON keys, tables, and the entry of a record.
 
 use super::{RATE_DIFFERENCE_MAX, SHARE_POINTS_MAX, picture};
-use crate::machine::Machine;
-use crate::shell::{self, Results, Style, place_line};
-use mqfq_report::table::{Align, Table, mb_per_s};
+use crate::shell::{Results, Style, millions, or_dash, table};
+use mqfq_report::table::Align::{Left, Right};
+use mqfq_report::table::{Table, mb_per_s};
 use serde::{Deserialize, Serialize};
 
-/// What was found.
+/// Results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ValidateReport {
+pub struct Validation {
     /// One entry per case of `bench fairness` and policy.
     pub shares: Vec<SharesRow>,
     /// One entry per number of workers, placement, number of flows and policy.
     pub coherence: Vec<CoherenceRow>,
-    /// Day, UTC.
-    pub date: String,
-    /// Where it was measured.
-    pub machine: Machine,
     /// The simulator's machine that stands for it.
     pub simulated_machine: String,
-    /// Interleaved rounds of the coherence part.
-    pub rounds: u32,
-    /// Length of each of their measurements, milliseconds.
-    pub measured_ms: u64,
     /// Length of each measurement and simulation of shares, milliseconds.
     pub shares_measured_ms: u64,
     /// Workers that shares are measured and simulated with.
     pub shares_workers: usize,
-    /// What to know before reading the rows.
-    pub notes: Vec<String>,
-    /// Where the picture lies, if one was drawn.
-    pub svg_path: Option<String>,
 }
 
 /// One case of `bench fairness` under one policy.
@@ -44,7 +32,7 @@ pub struct SharesRow {
     pub tenants: Vec<SharesTenant>,
     /// Both tenants together, measured.
     pub measured_bytes_per_s: f64,
-    /// The same, simulated.
+    /// Both tenants together, simulated.
     pub simulated_bytes_per_s: f64,
     /// Simulated over measured; `null` if nothing was served.
     pub ratio: Option<f64>,
@@ -94,20 +82,20 @@ pub struct CoherenceRow {
     pub within: bool,
     /// Kicks that the policy made, per request.
     pub measured_kicks_per_request: f64,
-    /// The same, simulated.
+    /// Kicks, simulated.
     pub simulated_kicks_per_request: f64,
     /// Times that picking ended because D were out, per request.
     pub measured_no_token_per_request: f64,
-    /// The same, simulated.
+    /// Picks without a token, simulated.
     pub simulated_no_token_per_request: f64,
 }
 
-/// What a reader must know about these rows.
-pub(super) fn notes(report: &ValidateReport, cpus: usize) -> Vec<String> {
+/// Notes for the reader.
+pub(super) fn notes(rows: &[CoherenceRow]) -> Vec<String> {
     let mut notes = Vec::new();
     let rate = |workers: usize| {
         let is_it = |row: &&CoherenceRow| row.policy == "none" && row.workers == workers && row.placement == "own";
-        report.coherence.iter().find(is_it).map(|row| row.measured_requests_per_s)
+        rows.iter().find(is_it).map(|row| row.measured_requests_per_s)
     };
     if let (Some(one), Some(two)) = (rate(1), rate(2))
         && two < 1.8 * one
@@ -118,9 +106,6 @@ pub(super) fn notes(report: &ValidateReport, cpus: usize) -> Vec<String> {
             two / one
         ));
     }
-    if report.coherence.iter().any(|row| row.workers > cpus) {
-        notes.push(format!("rows of more than {cpus} workers share CPUs, of which this process has {cpus}"));
-    }
     notes
 }
 
@@ -128,11 +113,7 @@ fn percent(share: f64) -> String {
     format!("{:.2}%", 100.0 * share)
 }
 
-fn times(ratio: Option<f64>) -> String {
-    ratio.map_or("-".into(), |ratio| format!("{ratio:.3}"))
-}
-
-impl ValidateReport {
+impl Validation {
     /// The scenarios whose shares or total are outside what is promised.
     pub fn outside(&self) -> Vec<String> {
         let rows = self.shares.iter().filter(|row| !row.within);
@@ -141,16 +122,16 @@ impl ValidateReport {
 
     fn shares_table(&self) -> Table {
         let mut table = Table::new(&[
-            ("scenario", Align::Left),
-            ("policy", Align::Left),
-            ("tenant", Align::Left),
-            ("measured", Align::Right),
-            ("simulated", Align::Right),
-            ("points", Align::Right),
-            ("measured MB/s", Align::Right),
-            ("simulated MB/s", Align::Right),
-            ("ratio", Align::Right),
-            ("", Align::Left),
+            ("scenario", Left),
+            ("policy", Left),
+            ("tenant", Left),
+            ("measured", Right),
+            ("simulated", Right),
+            ("points", Right),
+            ("measured MB/s", Right),
+            ("simulated MB/s", Right),
+            ("ratio", Right),
+            ("", Left),
         ]);
         for row in &self.shares {
             for (at, tenant) in row.tenants.iter().enumerate() {
@@ -164,7 +145,7 @@ impl ValidateReport {
                     format!("{:+.2}", tenant.difference_points),
                     first(mb_per_s(row.measured_bytes_per_s)),
                     first(mb_per_s(row.simulated_bytes_per_s)),
-                    first(times(row.ratio)),
+                    first(or_dash(row.ratio, 3)),
                     first(if row.within { "OK" } else { "NOT" }.into()),
                 ]);
             }
@@ -173,52 +154,33 @@ impl ValidateReport {
     }
 
     fn coherence_table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("workers", Align::Right),
-            ("placement", Align::Left),
-            ("flows", Align::Right),
-            ("policy", Align::Left),
-            ("measured Mreq/s", Align::Right),
-            ("smallest", Align::Right),
-            ("largest", Align::Right),
-            ("simulated", Align::Right),
-            ("ratio", Align::Right),
-            ("within 15%", Align::Left),
-            ("kicks", Align::Right),
-            ("simulated", Align::Right),
-        ]);
-        let millions = |rate: f64| format!("{:.3}", rate / 1e6);
-        for row in &self.coherence {
-            table.row(vec![
-                row.workers.to_string(),
-                row.placement.clone(),
-                row.flows.to_string(),
-                row.policy.clone(),
-                millions(row.measured_requests_per_s),
-                millions(row.smallest),
-                millions(row.largest),
-                millions(row.simulated_requests_per_s),
-                times(row.ratio),
-                if row.within { "yes" } else { "no" }.into(),
-                format!("{:.4}", row.measured_kicks_per_request),
-                format!("{:.4}", row.simulated_kicks_per_request),
-            ]);
-        }
-        table
+        table(
+            &self.coherence,
+            &[
+                ("workers", Right, |row: &CoherenceRow| row.workers.to_string()),
+                ("placement", Left, |row| row.placement.clone()),
+                ("flows", Right, |row| row.flows.to_string()),
+                ("policy", Left, |row| row.policy.clone()),
+                ("measured Mreq/s", Right, |row| millions(row.measured_requests_per_s)),
+                ("smallest", Right, |row| millions(row.smallest)),
+                ("largest", Right, |row| millions(row.largest)),
+                ("simulated", Right, |row| millions(row.simulated_requests_per_s)),
+                ("ratio", Right, |row| or_dash(row.ratio, 3)),
+                ("within 15%", Left, |row| if row.within { "yes" } else { "no" }.into()),
+                ("kicks", Right, |row| format!("{:.4}", row.measured_kicks_per_request)),
+                ("simulated", Right, |row| format!("{:.4}", row.simulated_kicks_per_request)),
+            ],
+        )
     }
 }
 
-impl Results for ValidateReport {
+impl Results for Validation {
     const NAME: &'static str = "validate";
     const TITLE: &'static str = "Simulated beside measured";
 
-    fn place(&self) -> (&Machine, &str) {
-        (&self.machine, &self.date)
-    }
-
     fn head(&self) -> Vec<String> {
-        let mut head = vec![
-            format!("{}; simulated as {}", place_line(&self.date, &self.machine), self.simulated_machine),
+        vec![
+            format!("simulated as {}", self.simulated_machine),
             format!(
                 "shares: the cases of `mqfq-lab bench fairness`, {} workers, {} ms each; promised are {SHARE_POINTS_MAX} percentage \
                  points of each share and {:.0}% of the total",
@@ -226,39 +188,29 @@ impl Results for ValidateReport {
                 self.shares_measured_ms,
                 100.0 * RATE_DIFFERENCE_MAX
             ),
-            format!(
-                "requests per second: the null device as in `mqfq-lab bench scale`, {} interleaved rounds of {} ms: median, smallest, \
-                 largest; kicks are per request; nothing is promised",
-                self.rounds, self.measured_ms
-            ),
-        ];
-        head.extend(shell::notes(&self.notes));
-        head
+            "requests per second: the null device as in `mqfq-lab bench scale`; kicks are per request; nothing is promised"
+                .into(),
+        ]
     }
 
     fn body(&self, style: Style) -> String {
         format!("{}\n{}", style.table(&self.shares_table()), style.table(&self.coherence_table()))
     }
 
-    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
-        Ok(vec![("validate".into(), picture::render(self)?)])
-    }
-
-    fn drawn(&mut self, paths: Vec<String>) {
-        self.svg_path = paths.into_iter().next();
-    }
-
-    fn picture_paths(&self) -> Vec<&str> {
-        self.svg_path.as_deref().into_iter().collect()
+    fn pictures(&self, host: &str) -> Result<Vec<(String, String)>, String> {
+        Ok(vec![("validate".into(), picture::render(self, host)?)])
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::options::defaults;
+    use crate::shell::Record;
+    use crate::validate::ValidateOptions;
 
     /// Two scenarios, of which one is outside, and two policies on one and two workers.
-    pub(in super::super) fn report() -> ValidateReport {
+    pub(in super::super) fn report() -> Record<Validation> {
         let tenant = |name: &str, measured_share: f64, points: f64| SharesTenant {
             name: name.into(),
             weight: 100,
@@ -292,7 +244,7 @@ pub(super) mod tests {
             measured_no_token_per_request: 0.0,
             simulated_no_token_per_request: 0.0,
         };
-        let mut report = ValidateReport {
+        let results = Validation {
             shares: vec![shares("mqfq", 0.5), shares("none", 3.0)],
             coherence: vec![
                 coherence("none", 1, 10e6),
@@ -300,18 +252,12 @@ pub(super) mod tests {
                 coherence("none", 2, 15e6),
                 coherence("mqfq", 2, 14e6),
             ],
-            date: "2026-01-02".into(),
-            machine: Machine::this(Some("test"), &[]),
             simulated_machine: "user-space-2".into(),
-            rounds: 3,
-            measured_ms: 100,
             shares_measured_ms: 1000,
             shares_workers: 2,
-            notes: Vec::new(),
-            svg_path: None,
         };
-        report.notes = notes(&report, 2);
-        report
+        let notes = notes(&results.coherence);
+        Record { notes, ..Record::new(results, &defaults::<ValidateOptions>().runs, &[]) }
     }
 
     #[test]

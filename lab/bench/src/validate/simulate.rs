@@ -1,4 +1,4 @@
-//! What was measured, once more as scenarios of the simulator ([`crate::scenario`]).
+//! Measured settings, once more as scenarios of the simulator ([`crate::scenario`]).
 
 use crate::contender::Contender;
 use crate::fairness::Case;

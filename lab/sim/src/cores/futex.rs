@@ -7,29 +7,29 @@
 //!      │ no
 //!      ▼
 //!   look, 100 times at most, while it is LOCKED ──▶ free: exchange once
-//!      │                          ▲                          │ somebody was faster
+//!      │                          ▲                          │ another core was faster
 //!      ▼                          │                          ▼
 //!   swap CONTENDED ──▶ it was free: ours. Otherwise a system call: sleep if it still is CONTENDED
 //!
-//!   let go: swap FREE; it was CONTENDED: a system call, which wakes a sleeper if there is one
+//!   unlock: swap FREE; it was CONTENDED: a system call, which wakes a sleeper if there is one
 //! ```
 //! Source: `library/std/src/sys/sync/mutex/futex.rs` of Rust 1.95, in our words. Where locks are held for less than a
-//! system call takes, who has marked one CONTENDED mostly finds that it no longer is, and neither side sleeps, but both
-//! have paid for a call.
+//! system call takes, a core that has marked one CONTENDED mostly finds that it no longer is, and neither side sleeps,
+//! but both have paid for a call.
 //!
 //! # How often it looks
 //! A look takes a `pause` (24 ns on the machine of bench/record), and the line's way. But a core that exchanges the
 //! word back and forth keeps its line for longer than that. Two threads there that hold a mutex for 5 to 10 ns and are
 //! away from it for 0, 22, 45 and 90 ns keep it for 70 to 80, 12 to 47, 3 to 8 and 2 to 4 times in a row, and one use
-//! in thousands makes a system call. So who looks rarely sees it free, hardly slows the holder, and if he sees it free
-//! he has it. The time from look to look is calibrated to the first (`lock-look-ns`: with 300 ns here it is 88, 9 to
+//! in thousands makes a system call. So a core that looks rarely sees it free, hardly slows the holder, and if free
+//! takes it. The time from look to look is calibrated to the first (`lock-look-ns`: with 300 ns here it is 88, 9 to
 //! 10, 5 to 7 and 3), and for the last a look takes the line as its own, so that the exchange which follows finds it
 //! there.
 
 use super::{Access, Cores, Kind, State, in_order, make, suspend, with};
 use std::collections::VecDeque;
 
-/// Looks before who waits goes to sleep.
+/// Looks before a waiting core goes to sleep.
 const LOOKS: u32 = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -37,11 +37,11 @@ enum Word {
     #[default]
     Free,
     Locked,
-    /// Locked, and who lets it go must wake somebody.
+    /// Locked; its holder must wake a waiter when it unlocks.
     Contended,
 }
 
-/// The word, and who waits for it.
+/// The word, and the cores that wait for it.
 #[derive(Default)]
 pub(super) struct Futex {
     word: Word,

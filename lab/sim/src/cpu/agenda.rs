@@ -4,7 +4,7 @@
 //! No memory is taken after construction, nothing becomes stale, and of two at the same instant the smaller core comes
 //! first.
 
-/// Of nothing that will happen.
+/// Time of an event that will not happen.
 pub const NEVER: u64 = u64::MAX;
 
 /// The next event of each core.
@@ -15,7 +15,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Nobody has anything to do.
+    /// No core has an event.
     pub fn new(cores: usize) -> Agenda {
         let leaves = cores.next_power_of_two();
         Agenda { nodes: vec![NEVER; 2 * leaves], leaves }

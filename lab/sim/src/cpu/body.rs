@@ -1,4 +1,4 @@
-//! What does a thread do?
+//! Work of the threads of a program.
 //!
 //! A program has *roles*; all threads of a role do the same steps, over and over. What they share (mutexes, barriers,
 //! semaphores, conditions) belongs to the program. Times are fixed or drawn, from a stream of the thread's own.
@@ -91,9 +91,9 @@ pub enum Step {
         /// How many.
         count: u32,
     },
-    /// It lets go of the mutex that it took last.
+    /// It unlocks the mutex that it took last.
     Unlock,
-    /// It waits for the condition. Of its mutex, the one that it took last, it lets go meanwhile.
+    /// It waits for the condition. Meanwhile the mutex that it took last is unlocked.
     Wait(Shared),
     /// It wakes one of those that wait for the condition, if any does.
     Signal(Shared),
@@ -116,14 +116,14 @@ pub enum Step {
 pub struct Role {
     /// How many.
     pub threads: u32,
-    /// What they do, over and over.
+    /// Steps of each thread, repeated.
     pub steps: Vec<Step>,
 }
 
 /// A program.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Body {
-    /// Who does what. The threads of a program are numbered role by role.
+    /// Roles of the threads, which are numbered role by role.
     pub roles: Vec<Role>,
     /// How many mutexes there are.
     pub mutexes: u32,
@@ -136,13 +136,13 @@ pub struct Body {
     pub semaphores: Vec<u32>,
     /// How its threads wait for mutexes, barriers and semaphores. Conditions always block.
     pub waiting: Waiting,
-    /// A mutex goes to who has waited longest. Otherwise, as with pthread's on Linux, it is free once it was let go,
-    /// whoever comes first has it, and who was woken for it may find it taken.
+    /// A mutex goes to the thread that has waited longest. Otherwise, as with pthread's on Linux, an unlocked mutex is
+    /// free, the first thread to come has it, and a thread woken for it may find it taken.
     pub hand_off: bool,
 }
 
 impl Body {
-    /// Of `threads` threads that do `steps` and share nothing yet.
+    /// Body of `threads` threads that do `steps` and share nothing yet.
     pub fn of(threads: u32, steps: Vec<Step>) -> Body {
         Body {
             roles: vec![Role { threads, steps }],

@@ -1,11 +1,11 @@
-//! What happens next on the machine?
+//! Simulated machine: executes the next event.
 //!
 //! The driver of [`mqfq_cpu::scheduler::Scheduler`] in virtual time. A core has at most one next event: its thread's
 //! activity ends, its slice ends, a tick, an interrupt. [`Agenda`] knows which core is first. Between events nothing
 //! changes, so nothing is computed.
 //!
 //! ```text
-//!   event of a core ─▶ settle (who gets the time since the last one) ─▶ tick? ─▶ slice over, interrupt? stop
+//!   event of a core ─▶ settle (give the time since the last one) ─▶ tick? ─▶ slice over, interrupt? stop
 //!                                                                              ─▶ pick ─▶ execute steps until one takes time or blocks
 //! ```
 //!
@@ -44,7 +44,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     run_with(scenario, scheduler)
 }
 
-/// The same under any policy.
+/// Runs a scenario under any policy.
 ///
 /// # Errors
 /// As [`run`].
@@ -67,7 +67,7 @@ struct Core {
     tick_ns: u64,
     interrupt_ns: u64,
     last: Option<u32>,
-    /// Who was stopped here just now and could have gone on.
+    /// Thread that was stopped here just now and could have gone on.
     preempted: Option<u32>,
 }
 
@@ -87,7 +87,7 @@ struct Thread {
     queued_ns_max: u64,
 }
 
-/// What it does when it runs.
+/// Activity of a thread when it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Doing {
     /// The operation at `pc`.
@@ -296,7 +296,7 @@ impl<'a, S: Scheduler> Machine<'a, S> {
         }
     }
 
-    /// What was so far is over, and counted if it was not before the beginning.
+    /// Settles all time until `at_ns`, which counts only after the beginning.
     fn count_from(&mut self, at_ns: u64) {
         self.now_ns = at_ns;
         self.count_idle();
@@ -381,7 +381,7 @@ impl<'a, S: Scheduler> Machine<'a, S> {
         self.agenda.set(at, next);
     }
 
-    /// Gives the time since the last event to whom it belongs.
+    /// Gives the time since the last event to the running thread.
     fn settle(&mut self, at: usize) {
         let core = &mut self.cores[at];
         let passed_ns = self.now_ns - core.settled_ns;
@@ -451,14 +451,14 @@ impl<'a, S: Scheduler> Machine<'a, S> {
         self.hear(Some(at));
     }
 
-    /// What the policy said. `here` is the core that is being served.
+    /// Carries out the policy's answers. `here` is the core that is being served.
     fn hear(&mut self, here: Option<usize>) {
         while let Some((core, what)) = self.told.spent.pop() {
             let cost_ns = match what {
                 Spent::DoubleLock => self.costs.double_lock_ns,
                 Spent::Scan { cores } => u64::from(cores) * self.costs.scan_ns,
             };
-            // Who runs nothing has time for it, and pays once it runs something.
+            // An idle core has time for it, and pays once it runs a thread.
             self.cores[core.index()].debt_ns += cost_ns;
             if self.cores[core.index()].end_ns != NEVER && Some(core.index()) != here {
                 let end_ns = &mut self.cores[core.index()].end_ns;

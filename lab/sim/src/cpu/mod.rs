@@ -5,8 +5,8 @@
 //!   real (same source)   the scheduling policy: every wake, stop, pick, tick goes through mqfq_cpu's interface
 //!   doubles              cores, ticks and interrupts · threads as lists of steps · mutexes, barriers, conditions, semaphores
 //! ```
-//! Time is virtual nanoseconds. Nothing here decides who runs; nothing in a policy knows why a thread blocks. So what a
-//! program loses under a scheduler follows from when it blocks and from what the scheduler makes of that.
+//! Time is virtual nanoseconds. Nothing here decides which thread runs; nothing in a policy knows why a thread blocks.
+//! So what a program loses under a scheduler follows from when it blocks and from what the scheduler makes of that.
 //!
 //! No clock, no thread, no iteration over a hash map: a scenario and its seed give the same bytes on every machine.
 

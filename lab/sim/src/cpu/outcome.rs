@@ -1,4 +1,4 @@
-//! What a run gave.
+//! Outcome of a run.
 
 use serde::Serialize;
 
@@ -7,19 +7,19 @@ use serde::Serialize;
 pub struct Outcome {
     /// The policy.
     pub scheduler: String,
-    /// Of the machine.
+    /// Cores of the machine.
     pub cores: u32,
-    /// Length of what was counted.
+    /// Length of the counted part.
     pub measured_ns: u64,
     /// By program of the scenario.
     pub programs: Vec<ProgramOutcome>,
     /// Cores' time on which nothing ran.
     pub idle_ns: u64,
-    /// Of that, what could have been used: as much as threads waited meanwhile, wherever they may run.
+    /// Idle time that waiting threads could have used, wherever they may run.
     pub idle_while_queued_ns: u64,
     /// Discrete events.
     pub events: u64,
-    /// Who ran where in the scenario's window, in the order in which the stretches ended; empty without one.
+    /// Stretches of threads on cores in the scenario's window, in the order in which they ended; empty without one.
     pub timeline: Vec<Stretch>,
 }
 
@@ -40,13 +40,13 @@ pub struct ProgramOutcome {
     pub spun_ns: u64,
     /// Switching, moving, waking.
     pub overhead_ns: u64,
-    /// Of the machine's time, 0..=1.
+    /// Part of the machine's time, 0..=1.
     pub share: f64,
     /// Cores that it used on average.
     pub cores_used: f64,
     /// Pieces of work done.
     pub items: u64,
-    /// The same per second.
+    /// Pieces of work done, per second.
     pub items_per_s: f64,
     /// Wanting to run and not running, of all threads.
     pub queued_ns: u64,
@@ -62,7 +62,7 @@ pub struct ProgramOutcome {
     pub wakes: u64,
     /// Distinct cores that its threads ran on last, on average: what stacking makes small.
     pub cores_last_mean: f64,
-    /// Of one thread: the longest that it wanted to run and did not.
+    /// Longest wait of one thread for a core.
     pub queued_ns_max: u64,
     /// By thread.
     pub by_thread: Vec<ThreadOutcome>,
@@ -82,9 +82,9 @@ pub struct ThreadOutcome {
 pub struct Stretch {
     /// The core that it ran on.
     pub core: u32,
-    /// Whose, by its number in the scenario.
+    /// Program, by its number in the scenario.
     pub program: u32,
-    /// Which, by its number in the program.
+    /// Thread, by its number in the program.
     pub thread: u32,
     /// Virtual time.
     pub from_ns: u64,

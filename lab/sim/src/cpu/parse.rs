@@ -32,7 +32,6 @@ const MACHINE_KEYS: &[&str] = &[
 /// Keys of a `[program.NAME]`.
 const PROGRAM_KEYS: &[&str] = &["profile", "threads", "weight", "pin", "compute", "critical", "wait", "hand-off"];
 
-/// What `wait` takes.
 const WAIT: &str = "\"block\", \"spin\", or \"spin \" and a duration (\"spin 10us\")";
 
 /// The scenario says that it is one of CPU time, with the top-level key `kind`.
@@ -198,7 +197,7 @@ mod tests {
     use super::*;
     use mqfq_cpu::kinds::Base;
 
-    /// What it is described in.
+    /// Page that describes the keys.
     const PAGE: &str = include_str!("../../../../docs/lab/scenarios.md");
 
     const GOOD: &str = r#"kind = "cpu"
@@ -390,7 +389,7 @@ profile = "hog"
     #[test]
     fn every_key_is_in_the_page() {
         let run = ["start-spread", "window"];
-        for key in MACHINE_KEYS.iter().chain(schedulers::KEYS).chain(PROGRAM_KEYS).chain(&run) {
+        for key in MACHINE_KEYS.iter().chain(&*schedulers::KEYS).chain(PROGRAM_KEYS).chain(&run) {
             assert!(PAGE.contains(&format!("`{key}`")), "{key}");
         }
         for name in profiles::ALL.iter().map(|profile| profile.name).chain(SchedulerKind::NAMES.iter().copied()) {

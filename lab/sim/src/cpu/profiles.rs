@@ -10,7 +10,7 @@ mod parsec;
 
 use super::body::{Body, Role, Step, Time};
 
-/// What a scenario may set of a profile.
+/// Settings of a profile in a scenario.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Parameters {
     /// Threads of the program.
@@ -22,7 +22,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Of so many threads; all else is the profile's.
+    /// Parameters of so many threads; all else is the profile's.
     pub fn of(threads: u32) -> Parameters {
         Parameters { threads, compute_ns: None, critical_ns: None }
     }

@@ -1,4 +1,4 @@
-//! What is simulated: a machine, a scheduler, programs, and for how long.
+//! A scenario: a machine, a scheduler, programs, and a duration.
 //!
 //! The parser reads it from TOML (`parse.rs`); tests and figures make it by hand. All times are virtual nanoseconds.
 
@@ -11,13 +11,13 @@ use mqfq_cpu::scheduler::{CoreId, Machine, Tasks};
 pub struct Scenario {
     /// Where it runs.
     pub machine: Machine,
-    /// What things cost there.
+    /// Costs on this machine.
     pub costs: Costs,
-    /// Who decides.
+    /// Scheduler.
     pub scheduler: SchedulerKind,
     /// The programs, in the order of the file.
     pub programs: Vec<Program>,
-    /// Of all random numbers.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// Nothing is counted before this.
     pub warm_up_ns: u64,
@@ -34,7 +34,7 @@ pub struct Scenario {
 pub struct Program {
     /// Its name.
     pub name: String,
-    /// What its threads do.
+    /// Work of its threads.
     pub body: Body,
     /// Its weight, 1 to [`Program::WEIGHT_MAX`]: as cgroup v2's `cpu.weight`, and as a tenant's of the block layer.
     pub weight: u32,
@@ -43,7 +43,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The weight of who has none of its own.
+    /// Weight of a program that has none of its own.
     pub const WEIGHT_DEFAULT: u32 = 100;
     /// Largest weight.
     pub const WEIGHT_MAX: u32 = 10_000;
@@ -63,7 +63,7 @@ pub enum Pin {
     OneToOne,
 }
 
-/// What things cost, ns. The cost of a cache that must be filled again is in those of switching and moving.
+/// Costs of operations, ns. The cost of a cache that must be filled again is in those of switching and moving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// A core runs another thread than before, or one after having been idle.
@@ -131,7 +131,7 @@ impl Scenario {
         tasks
     }
 
-    /// The same with nobody but this program: what it can use at most.
+    /// The scenario with this program alone: the most that it can use.
     #[must_use]
     pub fn alone(&self, program: usize) -> Scenario {
         Scenario { programs: vec![self.programs[program].clone()], ..self.clone() }

@@ -1,7 +1,7 @@
-//! What the threads of a program share: mutexes, barriers, conditions, semaphores.
+//! Synchronisation of a program's threads: mutexes, barriers, conditions, semaphores.
 //!
-//! Who has it and who waits, in the order in which they came. What waiting is (spinning on a core, or blocked) is the
-//! machine's business: these say who may go on, and the machine knows how to tell them.
+//! Each names its owner and its waiters, in the order in which they came. How a thread waits (spinning on a core, or
+//! blocked) is the machine's business: these say which thread may go on, and the machine knows how to tell it.
 
 use std::collections::VecDeque;
 
@@ -11,14 +11,14 @@ pub type Thread = u32;
 /// A mutex.
 #[derive(Default)]
 pub struct Mutex {
-    /// Who has it.
+    /// Thread that has it.
     pub owner: Option<Thread>,
-    /// Who wants it.
+    /// Threads that want it.
     pub waiters: VecDeque<Thread>,
 }
 
 impl Mutex {
-    /// `thread` has it now, if nobody else has.
+    /// `thread` has it now, if it was free.
     pub fn try_lock(&mut self, thread: Thread) -> bool {
         if self.owner.is_some() {
             return false;
@@ -35,9 +35,9 @@ impl Mutex {
 
 /// A barrier.
 pub struct Barrier {
-    /// Who must come.
+    /// Threads that must come.
     pub parties: u32,
-    /// Who is there.
+    /// Threads that have come.
     pub waiters: Vec<Thread>,
 }
 
@@ -52,12 +52,12 @@ impl Barrier {
     }
 }
 
-/// A semaphore. What is put goes to who has waited longest.
+/// A semaphore. A put unit goes to the thread that waited longest.
 #[derive(Default)]
 pub struct Semaphore {
     /// How many can be taken without waiting.
     pub value: u32,
-    /// Who waits.
+    /// Threads that wait.
     pub waiters: VecDeque<Thread>,
 }
 
@@ -80,7 +80,7 @@ impl Semaphore {
     }
 }
 
-/// A condition: who waits for it, and with which mutex.
+/// A condition: the threads that wait for it, and with which mutex.
 #[derive(Default)]
 pub struct Condition {
     /// In the order in which they came.

@@ -1,4 +1,4 @@
-//! Who ran where, drawn: a row per core, a bar per stretch.
+//! Timeline of cores, drawn: a row per core, a bar per stretch.
 //!
 //! ```text
 //!   core 0  ▇▇▇▇▇▁▁▇▇▇▇░░░░░░░░▇▇      each program has a colour, its threads two shades of it in turn, so that
@@ -25,7 +25,7 @@ pub fn draw(title: &str, outcome: &Outcome, window_ns: (u64, u64)) -> String {
     draw_stretches(title, outcome.cores, &programs, &outcome.timeline, window_ns)
 }
 
-/// The same of any record of who ran where: programs by name, with their share of the machine.
+/// Draws any record of stretches: programs by name, with their share of the machine.
 pub fn draw_stretches(
     title: &str,
     cores: u32,

@@ -11,7 +11,7 @@
 use super::X;
 use super::rows::{ClaimRow, Row};
 
-/// What must hold.
+/// A demand on rows.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// One sentence.
@@ -30,7 +30,7 @@ pub struct Claim {
     pub tolerance: f64,
     /// Why these limits and this tolerance.
     pub reason: String,
-    /// What the paper states of the same value.
+    /// The paper's value for it.
     pub paper: Option<f64>,
     /// Where in the paper.
     pub paper_where: Option<String>,
@@ -40,7 +40,7 @@ pub struct Claim {
     pub quick: bool,
 }
 
-/// Which rows, and one number of them.
+/// Rows, and one number of them.
 #[derive(Clone, Debug)]
 pub struct Operand {
     /// Panels.
@@ -49,9 +49,9 @@ pub struct Operand {
     pub series: Vec<String>,
     /// Places; empty: all.
     pub xs: Vec<X>,
-    /// Of places that are numbers, only those from here on.
+    /// If places are numbers, only those from here on.
     pub from: Option<f64>,
-    /// Of places that are numbers, only those before this.
+    /// If places are numbers, only those before this.
     pub to: Option<f64>,
     /// How they become one.
     pub reduce: Reduce,
@@ -99,7 +99,7 @@ impl Operand {
 }
 
 impl Claim {
-    /// What is found; `None` if the extent left nothing to look at.
+    /// Checks the claim; `None` if the extent left nothing to look at.
     pub fn check(&self, rows: &[Row]) -> Option<ClaimRow> {
         let of = self.of.rows(rows);
         let over = self.over.as_ref().map(|over| (over, over.rows(rows)));

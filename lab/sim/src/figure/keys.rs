@@ -4,20 +4,20 @@
 //! `mqfq-lab sim run` takes as well. What the scenario's reader refuses is then told at the line of the figure's file
 //! that set it.
 
-use mqfq_config::{ConfigError, Entry, Place, join};
+use mqfq_config::{ConfigError, Entry, SourceLocation, join};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 /// Names from the root to a value.
 pub type Path = Vec<String>;
 
-/// Sections that name, one by one, who competes.
+/// Sections that name the competitors, one by one.
 const MEMBERS: [&str; 2] = ["tenant", "program"];
 
 /// Keys with values that are no tables; only a table without keys stands for itself.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
-    values: BTreeMap<Path, (Value, Place)>,
+    values: BTreeMap<Path, (Value, SourceLocation)>,
 }
 
 impl Keys {
@@ -49,7 +49,7 @@ impl Keys {
     }
 
     /// Sets one key. A table gives way to a value of its name, and a value to a table.
-    pub fn set(&mut self, path: Path, value: Value, place: Place) {
+    pub fn set(&mut self, path: Path, value: Value, place: SourceLocation) {
         self.values.retain(|known, _| !known.starts_with(&path) && !path.starts_with(known));
         self.values.insert(path, (value, place));
     }
@@ -106,7 +106,7 @@ impl Keys {
     }
 
     /// Where the key stands that the scenario's reader calls `name`: itself, else the nearest of its table.
-    pub fn place(&self, name: &str) -> Option<&Place> {
+    pub fn place(&self, name: &str) -> Option<&SourceLocation> {
         let dotted = |path: &Path| path.iter().fold(String::new(), |above, name| join(&above, name));
         let common = |known: &str| known.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
         let (path, (_, place)) =

@@ -1,136 +1,155 @@
-//! What a figure shows of a run: one number of its outcome, of a part of it, or one percentile of its latencies.
+//! Numbers that a figure shows of a run: one of its outcome, of a part of it, or one percentile of its latencies.
 
 use super::X;
 use super::keys::Keys;
-use super::programs::{self, OfPrograms};
+use super::programs;
 use crate::any::AnyOutcome;
+use crate::cpu::{self, outcome::ProgramOutcome};
 use crate::outcome::{Outcome, TenantOutcome, WindowOutcome};
+use Whose::{All, Either, Tenant};
 
-/// Which number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// Requests per second, of a tenant or of all.
-    RequestsPerS,
-    /// Bytes per second, of a tenant or of all.
-    BytesPerS,
-    /// A tenant's bytes per second alone, over those together with the others.
-    Slowdown,
-    /// A tenant's part of all bytes, 0..=1.
-    Share,
-    /// Arrival to completion of a tenant's requests, mean, ns.
-    MeanNs,
-    /// The same, median.
-    P50Ns,
-    /// The same, 90th percentile.
-    P90Ns,
-    /// The same, 99th percentile.
-    P99Ns,
-    /// The same, 99.9th percentile.
-    P99_9Ns,
-    /// The same, 99.99th percentile.
-    P99_99Ns,
-    /// The same, longest.
-    MaxNs,
-    /// The same, the percentile that x is.
-    LatencyNs,
-    /// A tenant's bytes per second, over its part by weight of those of all.
-    OfIdeal,
-    /// How far that is from 1.
-    IdealDeviation,
-    /// Part of a tenant's bytes that went to the high queues, 0..=1.
-    HighShare,
-    /// The same of the medium queues.
-    MediumShare,
-    /// The same of the low queues.
-    LowShare,
-    /// Weight of the high queues over that of the low ones, as last set.
-    HighLowRatio,
-    /// Standard deviation of a tenant's bytes in the windows that count, over their mean.
-    WindowVariation,
-    /// From this window's start on, each tenant has its ideal to a tenth in every window, s.
-    FairFromS,
-    /// Time of the cores for each request, ns.
-    CpuNsPerRequest,
-    /// Time of the cores for each KiB, ns.
-    CpuNsPerKib,
-    /// How far one of a tenant's `count` is from their mean.
-    ShareDeviationMax,
-    /// Kicks of sleepers per second.
-    KicksPerS,
-    /// Runs of workers that were throttled, per second.
-    ReschedulesPerS,
-    /// Picks that ended at the window, per second.
-    ThrottledPerS,
-    /// Picks that ended without a token, per second.
-    NoTokenPerS,
-    /// Part of the cores' time that was not slept, 0..=1.
-    BusyShare,
-    /// Lines that came from another core, per request.
-    TransfersPerRequest,
-    /// Lines that came from another socket, per request.
-    FarTransfersPerRequest,
-    /// Waiting for a line on its way to another core, ns per request.
-    LineWaitNsPerRequest,
-    /// Waiting for a lock, ns per request.
-    LockWaitNsPerRequest,
-    /// The D that was chosen at the end, units.
-    Depth,
-    /// From here on the D that was chosen is within a factor 1.6 of that at the end, s since the start.
-    DepthSettledS,
-    /// Of a scenario whose competitors are programs.
-    Programs(OfPrograms),
+/// A kind of number.
+#[derive(Debug)]
+pub struct Kind {
+    /// As figure files write it; times in ns or s, parts 0..=1.
+    pub name: &'static str,
+    /// Whose it is.
+    pub whose: Whose,
+    /// Run to compare with.
+    pub reference: Reference,
+    of: Of,
 }
 
-/// Names in figure files. The second column: whose it is.
-pub const KINDS: &[(&str, Whose, Kind)] = &[
-    ("requests-per-s", Whose::Either, Kind::RequestsPerS),
-    ("bytes-per-s", Whose::Either, Kind::BytesPerS),
-    ("slowdown", Whose::Tenant, Kind::Slowdown),
-    ("share", Whose::Tenant, Kind::Share),
-    ("mean-ns", Whose::Tenant, Kind::MeanNs),
-    ("p50-ns", Whose::Tenant, Kind::P50Ns),
-    ("p90-ns", Whose::Tenant, Kind::P90Ns),
-    ("p99-ns", Whose::Tenant, Kind::P99Ns),
-    ("p99.9-ns", Whose::Tenant, Kind::P99_9Ns),
-    ("p99.99-ns", Whose::Tenant, Kind::P99_99Ns),
-    ("max-ns", Whose::Tenant, Kind::MaxNs),
-    ("latency-ns", Whose::Tenant, Kind::LatencyNs),
-    ("of-ideal", Whose::Tenant, Kind::OfIdeal),
-    ("ideal-deviation", Whose::Either, Kind::IdealDeviation),
-    ("high-share", Whose::Tenant, Kind::HighShare),
-    ("medium-share", Whose::Tenant, Kind::MediumShare),
-    ("low-share", Whose::Tenant, Kind::LowShare),
-    ("high-low-ratio", Whose::All, Kind::HighLowRatio),
-    ("window-variation", Whose::Tenant, Kind::WindowVariation),
-    ("fair-from-s", Whose::All, Kind::FairFromS),
-    ("cpu-ns-per-request", Whose::All, Kind::CpuNsPerRequest),
-    ("cpu-ns-per-kib", Whose::All, Kind::CpuNsPerKib),
-    ("share-deviation-max", Whose::Tenant, Kind::ShareDeviationMax),
-    ("kicks-per-s", Whose::All, Kind::KicksPerS),
-    ("reschedules-per-s", Whose::All, Kind::ReschedulesPerS),
-    ("throttled-per-s", Whose::All, Kind::ThrottledPerS),
-    ("no-token-per-s", Whose::All, Kind::NoTokenPerS),
-    ("busy-share", Whose::All, Kind::BusyShare),
-    ("transfers-per-request", Whose::All, Kind::TransfersPerRequest),
-    ("far-transfers-per-request", Whose::All, Kind::FarTransfersPerRequest),
-    ("line-wait-ns-per-request", Whose::All, Kind::LineWaitNsPerRequest),
-    ("lock-wait-ns-per-request", Whose::All, Kind::LockWaitNsPerRequest),
-    ("depth", Whose::All, Kind::Depth),
-    ("depth-settled-s", Whose::All, Kind::DepthSettledS),
-    ("cpu-share", Whose::Tenant, Kind::Programs(OfPrograms::CpuShare)),
-    ("cores-used", Whose::Either, Kind::Programs(OfPrograms::CoresUsed)),
-    ("of-fair", Whose::Tenant, Kind::Programs(OfPrograms::OfFair)),
-    ("of-due", Whose::Tenant, Kind::Programs(OfPrograms::OfDue)),
-    ("lag", Whose::Tenant, Kind::Programs(OfPrograms::Lag)),
-    ("equation-3", Whose::Tenant, Kind::Programs(OfPrograms::Equation3)),
-    ("items-per-s", Whose::Tenant, Kind::Programs(OfPrograms::ItemsPerS)),
-    ("speedup", Whose::Tenant, Kind::Programs(OfPrograms::Speedup)),
-    ("relative-time", Whose::Tenant, Kind::Programs(OfPrograms::RelativeTime)),
-    ("weighted-speedup", Whose::All, Kind::Programs(OfPrograms::WeightedSpeedup)),
-    ("migrations-per-s", Whose::Either, Kind::Programs(OfPrograms::MigrationsPerS)),
-    ("blocks-per-s", Whose::Either, Kind::Programs(OfPrograms::BlocksPerS)),
-    ("utilisation", Whose::All, Kind::Programs(OfPrograms::Utilisation)),
+/// How it is taken; `None`: it does not exist.
+#[derive(Debug)]
+enum Of {
+    Tenants(fn(&OfTenants<'_>) -> Option<f64>),
+    Programs(fn(&OfPrograms<'_>) -> Option<f64>),
+}
+
+/// Source of a number: a run and one of its members.
+pub struct Taken<'a, R, M> {
+    /// The run.
+    pub run: &'a R,
+    /// Member that is named.
+    pub own: Option<&'a M>,
+    /// Run to compare with.
+    pub other: Option<&'a R>,
+    /// Where on the axis it is shown.
+    pub x: &'a X,
+}
+
+/// A run of tenants.
+type OfTenants<'a> = Taken<'a, Outcome, TenantOutcome>;
+
+/// A run of programs.
+pub type OfPrograms<'a> = Taken<'a, cpu::Outcome, ProgramOutcome>;
+
+const fn kind(name: &'static str, whose: Whose, of: fn(&OfTenants<'_>) -> Option<f64>) -> Kind {
+    Kind { name, whose, reference: Reference::None, of: Of::Tenants(of) }
+}
+
+/// A kind of programs.
+pub const fn of_programs(
+    name: &'static str,
+    whose: Whose,
+    reference: Reference,
+    of: fn(&OfPrograms<'_>) -> Option<f64>,
+) -> Kind {
+    Kind { name, whose, reference, of: Of::Programs(of) }
+}
+
+/// Kinds of tenants; latencies are from arrival to completion.
+static KINDS: &[Kind] = &[
+    kind("requests-per-s", Either, |on| Some(on.own.map_or(on.run.requests_per_s, |own| own.requests_per_s))),
+    kind("bytes-per-s", Either, |on| Some(on.own.map_or(on.run.bytes_per_s, |own| own.bytes_per_s))),
+    // Bytes per second alone, over those together with the others.
+    Kind {
+        reference: Reference::Alone,
+        ..kind("slowdown", Tenant, |on| quotient(tenant(on.other?, &on.own?.name)?.bytes_per_s, on.own?.bytes_per_s))
+    },
+    // Part of all bytes.
+    kind("share", Tenant, |on| quotient(on.own?.bytes_per_s, on.run.bytes_per_s)),
+    kind("mean-ns", Tenant, |on| Some(on.served()?.mean_ns)),
+    kind("p50-ns", Tenant, |on| Some(on.served()?.p50_ns as f64)),
+    kind("p90-ns", Tenant, |on| Some(on.served()?.p90_ns as f64)),
+    kind("p99-ns", Tenant, |on| Some(on.served()?.p99_ns as f64)),
+    kind("p99.9-ns", Tenant, |on| Some(on.served()?.p99_9_ns as f64)),
+    kind("p99.99-ns", Tenant, |on| Some(on.served()?.p99_99_ns as f64)),
+    kind("max-ns", Tenant, |on| Some(on.served()?.max_ns as f64)),
+    // The percentile that x is.
+    kind(PERCENTILE, Tenant, |on| Some(percentile(on.served()?, on.x)? as f64)),
+    // Bytes per second, over the part by weight of those of all; and how far that is from 1.
+    kind("of-ideal", Tenant, |on| of_ideal(on.own?)),
+    kind("ideal-deviation", Either, |on| {
+        let off = |tenant| Some((of_ideal(tenant)? - 1.0).abs());
+        match on.own {
+            Some(own) => off(own),
+            None => on.run.tenants.iter().map(off).try_fold(0.0f64, |most, off| Some(f64::max(most, off?))),
+        }
+    }),
+    // Parts of the bytes that went to queues of a class.
+    kind("high-share", Tenant, |on| class_share(on.own?, 0)),
+    kind("medium-share", Tenant, |on| class_share(on.own?, 1)),
+    kind("low-share", Tenant, |on| class_share(on.own?, 2)),
+    // Weight of the high queues over that of the low ones, as last set.
+    kind("high-low-ratio", All, |on| ratio_at(on.run, u64::MAX)),
+    // Standard deviation of the bytes in the windows that count, over their mean.
+    kind("window-variation", Tenant, |on| variation(on.run, on.own?)),
+    // From this window's start on, each tenant has its ideal to a tenth in every window.
+    kind("fair-from-s", All, |on| fair_from_s(on.run)),
+    // Time of the cores.
+    kind("cpu-ns-per-request", All, |on| on.run.cpu_ns_per_request),
+    kind("cpu-ns-per-kib", All, |on| on.run.cpu_ns_per_kib),
+    // How far one of a tenant's `count` is from their mean.
+    kind("share-deviation-max", Tenant, |on| Some(on.own?.share_deviation_max)),
+    // Kicks of sleepers; runs of workers that were throttled; picks that ended at the window, or without a token.
+    kind("kicks-per-s", All, |on| Some(on.run.kicks_per_s)),
+    kind("reschedules-per-s", All, |on| Some(on.run.reschedules_per_s)),
+    kind("throttled-per-s", All, |on| Some(on.run.throttled_per_s)),
+    kind("no-token-per-s", All, |on| Some(on.run.no_token_per_s)),
+    // Part of the cores' time that was not slept.
+    kind("busy-share", All, |on| Some(on.run.busy_share)),
+    // Lines that came from another core, and from another socket.
+    kind("transfers-per-request", All, |on| {
+        let memory = &on.run.memory;
+        on.per_request(memory.transfers_same_core + memory.transfers_same_socket + memory.transfers_other_socket)
+    }),
+    kind("far-transfers-per-request", All, |on| on.per_request(on.run.memory.transfers_other_socket)),
+    // Waiting for a line on its way to another core, and for a lock.
+    kind("line-wait-ns-per-request", All, |on| on.per_request(on.run.memory.waited_for_line_ns)),
+    kind("lock-wait-ns-per-request", All, |on| on.per_request(on.run.memory.waited_for_lock_ns)),
+    // The D that was chosen at the end, units; and the time since the start from which it is within a factor 1.6 of
+    // that.
+    kind("depth", All, |on| Some(f64::from(on.run.depths.last()?.depth))),
+    kind("depth-settled-s", All, |on| depth_settled_s(on.run)),
 ];
+
+/// Name of the kind that is a percentile.
+pub const PERCENTILE: &str = "latency-ns";
+
+/// All kinds.
+pub fn kinds() -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().chain(programs::KINDS)
+}
+
+impl Kind {
+    /// The section of a scenario that names its members.
+    pub fn section(&self) -> &'static str {
+        if matches!(self.of, Of::Programs(_)) { "program" } else { "tenant" }
+    }
+}
+
+impl<'a> OfTenants<'a> {
+    /// A latency exists only for a tenant that was served.
+    fn served(&self) -> Option<&'a TenantOutcome> {
+        self.own.filter(|own| own.requests > 0)
+    }
+
+    fn per_request(&self, count: u64) -> Option<f64> {
+        quotient(count as f64, self.run.tenants.iter().map(|tenant| tenant.requests).sum::<u64>() as f64)
+    }
+}
 
 /// Whether a metric is told of one tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,11 +158,11 @@ pub enum Whose {
     Tenant,
     /// It is the whole run's.
     All,
-    /// Of a tenant if one is named.
+    /// A tenant's if one is named.
     Either,
 }
 
-/// What can be told of a part of a run.
+/// Names of the metrics that a part of a run has.
 pub const OF_WINDOWS: &[&str] = &["requests-per-s", "bytes-per-s", "of-ideal", "high-low-ratio"];
 
 /// The percentiles that an outcome has, in the order of their names.
@@ -155,14 +174,14 @@ const FAIR: f64 = 0.1;
 /// A factor by which a D is near another.
 const NEAR: f64 = 1.6;
 
-/// What a metric compares the run with.
+/// Run to compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reference {
     /// Nothing.
     None,
-    /// The same one with nobody else.
+    /// The scenario with one competitor alone.
     Alone,
-    /// The same scenario with other keys.
+    /// A baseline: the scenario with other keys.
     Baseline,
 }
 
@@ -170,112 +189,37 @@ pub enum Reference {
 #[derive(Clone, Debug)]
 pub struct Metric {
     /// The quantity that is shown.
-    pub kind: Kind,
-    /// Whose: a tenant's or a program's.
+    pub kind: &'static Kind,
+    /// Name of its tenant or program.
     pub member: Option<String>,
-    /// What differs in the run with this one alone.
+    /// Keys changed in the run with this one alone.
     pub alone: Keys,
-    /// What differs in the run that this one is compared with.
+    /// Keys changed in the run it is compared with.
     pub baseline: Keys,
     /// From the outcome's unit to the figure's.
     pub scale: f64,
 }
 
 impl Metric {
-    /// As figure files write it.
-    pub fn name(&self) -> &'static str {
-        KINDS.iter().find(|(_, _, kind)| *kind == self.kind).map_or("", |(name, ..)| name)
-    }
-
-    /// The section of a scenario that names its members.
-    pub fn section(&self) -> &'static str {
-        if matches!(self.kind, Kind::Programs(_)) { "program" } else { "tenant" }
-    }
-
-    /// What it compares with.
-    pub fn reference(&self) -> Reference {
-        match self.kind {
-            Kind::Slowdown => Reference::Alone,
-            Kind::Programs(kind) => kind.reference(),
-            _ => Reference::None,
-        }
-    }
-
     /// The number; `None` if it does not exist (slowdown of a tenant that got nothing). `x`: where on the axis it is
     /// shown.
     pub fn value(&self, together: &AnyOutcome, reference: Option<&AnyOutcome>, x: &X) -> Option<f64> {
-        let value = match (self.kind, together, reference) {
-            (Kind::Programs(kind), AnyOutcome::Cpu(run), None) => {
-                programs::value(kind, self.member.as_deref(), run, None, x)?
+        let name = self.member.as_deref();
+        let value = match (&self.kind.of, together) {
+            (Of::Programs(of), AnyOutcome::Cpu(run)) => {
+                let find = |name| run.programs.iter().find(|program| program.name == name);
+                let own = if let Some(name) = name { Some(find(name)?) } else { None };
+                let other = if let Some(AnyOutcome::Cpu(other)) = reference { Some(&**other) } else { None };
+                of(&Taken { run: &**run, own, other, x })?
             }
-            (Kind::Programs(kind), AnyOutcome::Cpu(run), Some(AnyOutcome::Cpu(other))) => {
-                programs::value(kind, self.member.as_deref(), run, Some(other), x)?
+            (Of::Tenants(of), AnyOutcome::Block(run)) => {
+                let own = if let Some(name) = name { Some(tenant(run, name)?) } else { None };
+                let other = if let Some(AnyOutcome::Block(other)) = reference { Some(&**other) } else { None };
+                of(&Taken { run: &**run, own, other, x })?
             }
-            (_, AnyOutcome::Block(run), None) => self.of_tenants(run, None, x)?,
-            (_, AnyOutcome::Block(run), Some(AnyOutcome::Block(alone))) => self.of_tenants(run, Some(alone), x)?,
             _ => return None,
         };
         Some(value * self.scale)
-    }
-
-    fn of_tenants(&self, together: &Outcome, alone: Option<&Outcome>, x: &X) -> Option<f64> {
-        let of = |outcome: &Outcome| self.member.as_ref().and_then(|name| tenant(outcome, name).cloned());
-        let whole = together;
-        let requests_per_s = whole.requests_per_s;
-        let total_requests: u64 = whole.tenants.iter().map(|tenant| tenant.requests).sum();
-        let per_request = |count: u64| (total_requests > 0).then(|| count as f64 / total_requests as f64);
-        let memory = &whole.memory;
-        let value = match self.kind {
-            Kind::RequestsPerS if self.member.is_some() => of(whole)?.requests_per_s,
-            Kind::RequestsPerS => requests_per_s,
-            Kind::BytesPerS if self.member.is_some() => of(whole)?.bytes_per_s,
-            Kind::BytesPerS => whole.bytes_per_s,
-            Kind::Slowdown => {
-                let shared = of(whole)?.bytes_per_s;
-                (shared > 0.0).then(|| of(alone?).map(|alone| alone.bytes_per_s / shared)).flatten()?
-            }
-            Kind::Share => {
-                (whole.bytes_per_s > 0.0).then(|| of(whole).map(|own| own.bytes_per_s / whole.bytes_per_s)).flatten()?
-            }
-            Kind::MeanNs => served(of(whole)?)?.mean_ns,
-            Kind::P50Ns => served(of(whole)?)?.p50_ns as f64,
-            Kind::P90Ns => served(of(whole)?)?.p90_ns as f64,
-            Kind::P99Ns => served(of(whole)?)?.p99_ns as f64,
-            Kind::P99_9Ns => served(of(whole)?)?.p99_9_ns as f64,
-            Kind::P99_99Ns => served(of(whole)?)?.p99_99_ns as f64,
-            Kind::MaxNs => served(of(whole)?)?.max_ns as f64,
-            Kind::LatencyNs => percentile(&served(of(whole)?)?, x)? as f64,
-            Kind::OfIdeal => of_ideal(&of(whole)?)?,
-            Kind::IdealDeviation if self.member.is_some() => (of_ideal(&of(whole)?)? - 1.0).abs(),
-            Kind::IdealDeviation => {
-                let of_all: Option<Vec<f64>> = whole.tenants.iter().map(of_ideal).collect();
-                of_all?.into_iter().map(|part| (part - 1.0).abs()).fold(0.0, f64::max)
-            }
-            Kind::HighShare => class_share(&of(whole)?, 0)?,
-            Kind::MediumShare => class_share(&of(whole)?, 1)?,
-            Kind::LowShare => class_share(&of(whole)?, 2)?,
-            Kind::HighLowRatio => ratio_at(whole, u64::MAX)?,
-            Kind::WindowVariation => variation(whole, &of(whole)?)?,
-            Kind::FairFromS => fair_from_s(whole)?,
-            Kind::Depth => f64::from(whole.depths.last()?.depth),
-            Kind::DepthSettledS => depth_settled_s(whole)?,
-            Kind::CpuNsPerRequest => whole.cpu_ns_per_request?,
-            Kind::CpuNsPerKib => whole.cpu_ns_per_kib?,
-            Kind::ShareDeviationMax => of(whole)?.share_deviation_max,
-            Kind::KicksPerS => whole.kicks_per_s,
-            Kind::ReschedulesPerS => whole.reschedules_per_s,
-            Kind::ThrottledPerS => whole.throttled_per_s,
-            Kind::NoTokenPerS => whole.no_token_per_s,
-            Kind::BusyShare => whole.busy_share,
-            Kind::TransfersPerRequest => {
-                per_request(memory.transfers_same_core + memory.transfers_same_socket + memory.transfers_other_socket)?
-            }
-            Kind::FarTransfersPerRequest => per_request(memory.transfers_other_socket)?,
-            Kind::LineWaitNsPerRequest => per_request(memory.waited_for_line_ns)?,
-            Kind::LockWaitNsPerRequest => per_request(memory.waited_for_lock_ns)?,
-            Kind::Programs(_) => return None,
-        };
-        Some(value)
     }
 }
 
@@ -289,15 +233,15 @@ impl Metric {
             let total: u64 = tenants.filter_map(|tenant| tenant.windows.get(at)).map(of).sum();
             total as f64 * 1e9 / window_ns as f64
         };
-        let value = match self.kind {
-            Kind::RequestsPerS => sum(|window| window.requests),
-            Kind::BytesPerS => sum(|window| window.bytes),
-            Kind::OfIdeal => {
+        let value = match self.kind.name {
+            "requests-per-s" => sum(|window| window.requests),
+            "bytes-per-s" => sum(|window| window.bytes),
+            "of-ideal" => {
                 let tenant = outcome.tenants.iter().find(chosen)?;
                 window_of_ideal(outcome, tenant, at)?
             }
-            Kind::HighLowRatio => ratio_at(outcome, (at as u64 + 1) * window_ns)?,
-            other => unreachable!("{other:?} is refused where the figure is read"),
+            "high-low-ratio" => ratio_at(outcome, (at as u64 + 1) * window_ns)?,
+            other => unreachable!("{other} is refused where the figure is read"),
         };
         Some(value * self.scale)
     }
@@ -311,22 +255,22 @@ fn percentile(tenant: &TenantOutcome, x: &X) -> Option<u64> {
     Some([p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns, max_ns][at])
 }
 
-/// Of its part by weight.
+/// Service over part by weight.
 fn of_ideal(tenant: &TenantOutcome) -> Option<f64> {
-    (tenant.ideal_bytes_per_s > 0.0).then(|| tenant.bytes_per_s / tenant.ideal_bytes_per_s)
+    quotient(tenant.bytes_per_s, tenant.ideal_bytes_per_s)
 }
 
-/// The same of one window: its part of what all got then.
+/// Service in one window over the part by weight of all service then.
 fn window_of_ideal(outcome: &Outcome, tenant: &TenantOutcome, at: usize) -> Option<f64> {
     let bytes = |tenant: &TenantOutcome| tenant.windows.get(at).map_or(0, |window| window.bytes) as f64;
     let (all, of_run) = (outcome.tenants.iter().map(bytes).sum::<f64>(), outcome.bytes_per_s);
     let ideal = all * tenant.ideal_bytes_per_s / of_run;
-    (ideal > 0.0).then(|| bytes(tenant) / ideal)
+    quotient(bytes(tenant), ideal)
 }
 
 fn class_share(tenant: &TenantOutcome, class: usize) -> Option<f64> {
     let all: u64 = tenant.class_bytes.iter().sum();
-    (all > 0).then(|| tenant.class_bytes[class] as f64 / all as f64)
+    quotient(tenant.class_bytes[class] as f64, all as f64)
 }
 
 /// As set last before `before_ns`.
@@ -366,7 +310,7 @@ fn fair_from_s(outcome: &Outcome) -> Option<f64> {
 fn depth_settled_s(outcome: &Outcome) -> Option<f64> {
     let last = f64::from(outcome.depths.last()?.depth);
     let is_near = |depth: u32| f64::from(depth) <= last * NEAR && f64::from(depth) * NEAR >= last;
-    // What was chosen last before it stayed near was in force until the next choice.
+    // The choice before it stayed near was in force until the next one.
     let far = outcome.depths.iter().rposition(|at| !is_near(at.depth));
     Some(far.map_or(0, |far| outcome.depths[far + 1].at_ns) as f64 * 1e-9)
 }
@@ -375,9 +319,9 @@ fn tenant<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a TenantOutcome> {
     outcome.tenants.iter().find(|tenant| tenant.name == name)
 }
 
-/// A latency is told only of who was served.
-fn served(tenant: TenantOutcome) -> Option<TenantOutcome> {
-    (tenant.requests > 0).then_some(tenant)
+/// Nothing where the denominator is.
+pub fn quotient(numerator: f64, denominator: f64) -> Option<f64> {
+    (denominator > 0.0).then(|| numerator / denominator)
 }
 
 #[cfg(test)]
@@ -410,22 +354,23 @@ mod tests {
     fn a_depth_has_settled_once_it_stays_near_the_last_one() {
         let settled = |depths: &[(u64, u32)]| {
             let depths = depths.iter().map(|&(ms, depth)| DepthAt { at_ns: ms * 1_000_000, depth }).collect();
-            value(Kind::DepthSettledS, None, &Outcome { depths, ..Outcome::default() })
+            value("depth-settled-s", None, &Outcome { depths, ..Outcome::default() })
         };
         assert_eq!(settled(&[(0, 8), (100, 33), (500, 65), (600, 97), (700, 65), (900, 65)]), Some(0.5));
         assert_eq!(settled(&[(10, 50), (900, 50)]), Some(0.0), "from the start");
         assert_eq!(settled(&[]), None, "a number");
     }
 
-    fn value(kind: Kind, tenant: Option<&str>, outcome: &Outcome) -> Option<f64> {
+    fn value(name: &str, tenant: Option<&str>, outcome: &Outcome) -> Option<f64> {
         let (alone, baseline) = (Keys::default(), Keys::default());
+        let kind = kinds().find(|kind| kind.name == name).unwrap();
         let metric = Metric { kind, member: tenant.map(str::to_string), alone, baseline, scale: 1.0 };
         metric.value(&outcome.clone().into(), None, &X::Number(0.0))
     }
 
     #[test]
     fn it_is_fair_from_the_first_window_after_which_nobody_is_a_tenth_off() {
-        let from = |first: &[u64]| value(Kind::FairFromS, None, &two(first));
+        let from = |first: &[u64]| value("fair-from-s", None, &two(first));
         assert_eq!(from(&[90, 80, 54, 46, 50]), Some(2.0));
         assert_eq!(from(&[50, 50, 50, 56, 50]), Some(4.0), "56 of 50 is more than a tenth off");
         assert_eq!(from(&[50, 50, 60]), None, "not at the end");
@@ -435,14 +380,14 @@ mod tests {
     #[test]
     fn deviation_variation_and_classes() {
         let outcome = two(&[99, 60, 40, 80]);
-        assert_eq!(value(Kind::OfIdeal, Some("a"), &outcome), Some(1.2), "180 of 150");
+        assert_eq!(value("of-ideal", Some("a"), &outcome), Some(1.2), "180 of 150");
         let close = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-12;
-        assert!(close(value(Kind::IdealDeviation, Some("b"), &outcome), 0.2), "120 of 150");
-        assert!(close(value(Kind::IdealDeviation, None, &outcome), 0.2));
+        assert!(close(value("ideal-deviation", Some("b"), &outcome), 0.2), "120 of 150");
+        assert!(close(value("ideal-deviation", None, &outcome), 0.2));
         // Mean 60, deviations 0, 20, 20.
-        assert!(close(value(Kind::WindowVariation, Some("a"), &outcome), (800.0f64 / 3.0).sqrt() / 60.0));
-        assert_eq!(value(Kind::HighShare, Some("a"), &outcome), Some(0.3));
-        assert_eq!(value(Kind::LowShare, Some("a"), &outcome), Some(0.6));
-        assert_eq!(value(Kind::HighLowRatio, None, &outcome), None, "never set");
+        assert!(close(value("window-variation", Some("a"), &outcome), (800.0f64 / 3.0).sqrt() / 60.0));
+        assert_eq!(value("high-share", Some("a"), &outcome), Some(0.3));
+        assert_eq!(value("low-share", Some("a"), &outcome), Some(0.6));
+        assert_eq!(value("high-low-ratio", None, &outcome), None, "never set");
     }
 }

@@ -40,7 +40,8 @@ use claim::Claim;
 use keys::Keys;
 use metric::{Metric, Reference};
 use mqfq_blk_watched::PolicyKind;
-use mqfq_config::{ConfigError, Place};
+use mqfq_config::{ConfigError, SourceLocation};
+use mqfq_policies_watched::REGISTRY;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -60,9 +61,9 @@ pub struct Figure {
     pub id: String,
     /// One line.
     pub title: String,
-    /// Which paper and where.
+    /// Paper and place.
     pub source: String,
-    /// What a reader should know: what was garbled, what is left out.
+    /// Notes for a reader: what was garbled, what is left out.
     pub note: Option<String>,
     extent: Extent,
     panels: Vec<Panel>,
@@ -75,7 +76,7 @@ pub struct Figure {
 /// One scenario to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// What it is for, to show while it runs.
+    /// Purpose, shown while it runs.
     pub label: String,
     /// Name of the figure's file: where the paths in a scenario start.
     pub file: String,
@@ -103,7 +104,7 @@ struct Panel {
     quick: bool,
 }
 
-/// What x is.
+/// Meaning of x.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Axis {
     /// A scenario each.
@@ -133,7 +134,7 @@ struct Series {
     /// A number above the group of bars instead of a bar.
     as_text: bool,
     quick: bool,
-    place: Place,
+    place: SourceLocation,
 }
 
 /// Where on the x axis.
@@ -161,7 +162,7 @@ struct Cell {
     series: usize,
     point: usize,
     job: usize,
-    /// What it is compared with.
+    /// Job that it is compared with.
     reference: Option<usize>,
 }
 
@@ -170,7 +171,7 @@ impl Job {
     pub fn policy(&self) -> &str {
         let named = |text: &str| {
             let table: toml::Table = text.parse().ok()?;
-            Some(table.get("policy")?.get("kind")?.as_str()?.parse::<PolicyKind>().ok()?.name())
+            Some(REGISTRY.find(table.get("policy")?.get("kind")?.as_str()?).ok()?.name())
         };
         named(&self.scenario).unwrap_or(PolicyKind::Mqfq.name())
     }
@@ -186,7 +187,7 @@ impl fmt::Display for X {
 }
 
 impl Figure {
-    /// What has to be run, each once.
+    /// Scenarios to run, each once.
     pub fn jobs(&self) -> &[Job] {
         &self.jobs
     }
@@ -218,7 +219,7 @@ impl Figure {
         }
     }
 
-    /// Who got what of the drive in each of the figure's runs, beside what its weight says; from the outcomes of
+    /// Each tenant's part of the drive in each of the figure's runs, beside its part by weight; from the outcomes of
     /// [`Figure::jobs`] in their order. A run that several series of a panel show is told once, by the first of them.
     ///
     /// # Panics
@@ -279,12 +280,12 @@ impl Figure {
     fn expand(&mut self, file: &str, last: &Keys, check: Check<'_>) -> Result<(), ConfigError> {
         let mut known: BTreeMap<String, usize> = BTreeMap::new();
         let mut jobs: Vec<Job> = Vec::new();
-        let mut job = |keys: &Keys, label: String, place: &Place| -> Result<usize, ConfigError> {
+        let mut job = |keys: &Keys, label: String, place: &SourceLocation| -> Result<usize, ConfigError> {
             let text = keys.text();
             if let Some(&index) = known.get(&text) {
                 return Ok(index);
             }
-            // The text that is read has lines of its own, which say nothing to whoever wrote the figure.
+            // Lines of the generated text mean nothing to the author of the figure.
             check(file, &text).map_err(|error| {
                 let place = keys.place(&error.key).unwrap_or(place);
                 // Named by its place already, unless the place is only the nearest.
@@ -302,10 +303,10 @@ impl Figure {
             for (series_at, series) in panel.series.iter().enumerate().filter(|(_, series)| self.keeps(series.quick)) {
                 for (point_at, point) in panel.points.iter().enumerate().filter(|(_, point)| self.keeps(point.quick)) {
                     let keys = panel.base.with(&point.set).with(&series.set).with(last);
-                    let (section, member) = (series.metric.section(), series.metric.member.as_deref());
+                    let (section, member) = (series.metric.kind.section(), series.metric.member.as_deref());
                     let known = keys.names(section);
                     if known.is_empty() {
-                        let name = series.metric.name();
+                        let name = series.metric.kind.name;
                         let none = format!("the metric {name} is of {section}s, and the scenario has none");
                         return Err(series.place.error(none));
                     }
@@ -316,7 +317,7 @@ impl Figure {
                             .error(format!("there is no {section} \"{member}\", there are {known}")));
                     }
                     let label = format!("{}, {} at {}", panel.name, series.name, point.x);
-                    let reference = match (series.metric.reference(), member) {
+                    let reference = match (series.metric.kind.reference, member) {
                         (Reference::Alone, Some(member)) => {
                             let keys = keys.alone(member).with(&series.metric.alone);
                             Some(job(&keys, format!("{label}, {member} alone"), &series.place)?)

@@ -1,4 +1,4 @@
-//! One run as a figure: who got what, a bar for each tenant or program.
+//! One run as a figure: service received, a bar for each tenant or program.
 
 use super::{Check, Extent, Figure, render};
 use crate::any::AnyOutcome;
@@ -7,11 +7,11 @@ use std::fmt::Write;
 /// Bars drawn at most; more would not be told apart.
 const BARS_MAX: usize = 12;
 
-/// What is drawn of each tenant: metric, label of the axis.
+/// Metrics of each tenant: name, axis.
 const METRICS: [(&str, &str); 3] =
     [("bytes-per-s", "bytes/s"), ("mean-ns", "mean latency, ns"), ("p99-ns", "99th percentile of latency, ns")];
 
-/// The same of each program.
+/// Metrics of each program: name, axis.
 const PROGRAM_METRICS: [(&str, &str); 3] =
     [("cores-used", "cores used"), ("items-per-s", "items/s"), ("migrations-per-s", "migrations/s")];
 

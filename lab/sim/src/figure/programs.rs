@@ -1,4 +1,4 @@
-//! What a figure shows of programs that compete for cores: who got how much of them, and what came of it.
+//! Numbers that a figure shows of programs that compete for cores: their parts of the cores, and the effects.
 //!
 //! # What is fair
 //! ```text
@@ -10,91 +10,68 @@
 //! blamed for, and `of-fair` what the program got.
 
 use super::X;
-use super::metric::Reference;
+use super::metric::{Kind, OfPrograms, Reference, Whose, of_programs, quotient};
 use crate::cpu::Outcome;
 use crate::cpu::outcome::ProgramOutcome;
+use Reference::{Alone, Baseline, None as Nothing};
+use Whose::{All, Either, Tenant};
 
-/// Which number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OfPrograms {
-    /// Its part of the machine's time, 0..=1.
-    CpuShare,
-    /// Cores that it, or all together, used on average.
-    CoresUsed,
-    /// Cores that it used, over those that are fair.
-    OfFair,
-    /// Cores that it used, over those that it is due.
-    OfDue,
-    /// How far it is from its part of what all got, of that part.
-    Lag,
-    /// What P-MQFQ's equation 3 says of the same; x is l_nc / l_max.
-    Equation3,
-    /// Pieces of its work per second.
-    ItemsPerS,
-    /// Computing per second, over that of the baseline. Spinning and switching are none of it.
-    Speedup,
-    /// Time that the same computing takes, over that of the baseline.
-    RelativeTime,
-    /// Geometric mean of all programs' speedups.
-    WeightedSpeedup,
-    /// Threads put on another core than before, per second.
-    MigrationsPerS,
-    /// Threads that blocked, per second.
-    BlocksPerS,
-    /// Part of the cores' time on which something ran, 0..=1.
-    Utilisation,
+/// Kinds of programs.
+pub static KINDS: &[Kind] = &[
+    // Part of the machine's time.
+    of_programs("cpu-share", Tenant, Nothing, |on| Some(on.own?.share)),
+    // Cores used on average; over those that are fair, and that are due.
+    of_programs("cores-used", Either, Nothing, |on| Some(sum(on, |program| program.cores_used))),
+    of_programs("of-fair", Tenant, Nothing, |on| Some(on.own?.cores_used / fair_cores(on.run, on.own?))),
+    of_programs("of-due", Tenant, Alone, |on| {
+        let alone = same(on.other?, on.own?)?.cores_used;
+        quotient(on.own?.cores_used, fair_cores(on.run, on.own?).min(alone))
+    }),
+    // How far it is from its part of what all got, of that part; and P-MQFQ's equation 3 for that, where x is
+    // l_nc / l_max.
+    of_programs("lag", Tenant, Nothing, |on| {
+        let all_ns: u64 = on.run.programs.iter().map(|program| program.cpu_ns).sum();
+        let fair_ns = all_ns as f64 * part(on.run, on.own?);
+        quotient((fair_ns - on.own?.cpu_ns as f64).abs(), fair_ns)
+    }),
+    of_programs("equation-3", Tenant, Nothing, |on| match on.x {
+        X::Number(ratio) => Some(mqfq_cpu::lag::lag(on.run.cores as u16, *ratio)),
+        X::Label(_) => None,
+    }),
+    // Pieces of work.
+    of_programs("items-per-s", Tenant, Nothing, |on| Some(on.own?.items_per_s)),
+    // Computing per second over that of the baseline, spinning and switching not counted; the time that it takes; and
+    // the geometric mean of all programs' speedups.
+    of_programs("speedup", Tenant, Baseline, |on| speedup(on.own?, on.other?)),
+    of_programs("relative-time", Tenant, Baseline, |on| quotient(1.0, speedup(on.own?, on.other?)?)),
+    of_programs("weighted-speedup", All, Baseline, |on| {
+        let speedups: Option<Vec<f64>> = on.run.programs.iter().map(|program| speedup(program, on.other?)).collect();
+        let speedups = speedups?;
+        let logs: f64 = speedups.iter().map(|speedup| libm::log(*speedup)).sum();
+        Some(libm::exp(logs / speedups.len() as f64))
+    }),
+    // Threads put on another core than before, and threads that blocked.
+    of_programs("migrations-per-s", Either, Nothing, |on| Some(sum(on, |program| program.migrations as f64) / s(on))),
+    of_programs("blocks-per-s", Either, Nothing, |on| Some(sum(on, |program| program.blocks as f64) / s(on))),
+    // Part of the cores' time on which something ran.
+    of_programs("utilisation", All, Nothing, |on| {
+        Some(1.0 - on.run.idle_ns as f64 / (on.run.measured_ns as f64 * f64::from(on.run.cores)))
+    }),
+];
+
+/// Sum over the program that is named, or over all.
+fn sum(on: &OfPrograms<'_>, of: fn(&ProgramOutcome) -> f64) -> f64 {
+    on.own.map_or_else(|| on.run.programs.iter().map(of).sum(), of)
 }
 
-impl OfPrograms {
-    /// What it compares with.
-    pub fn reference(self) -> Reference {
-        match self {
-            OfPrograms::OfDue => Reference::Alone,
-            OfPrograms::Speedup | OfPrograms::RelativeTime | OfPrograms::WeightedSpeedup => Reference::Baseline,
-            _ => Reference::None,
-        }
-    }
+/// Measured time, s.
+fn s(on: &OfPrograms<'_>) -> f64 {
+    on.run.measured_ns as f64 * 1e-9
 }
 
-/// The number; `None` if it does not exist.
-pub fn value(kind: OfPrograms, name: Option<&str>, run: &Outcome, other: Option<&Outcome>, x: &X) -> Option<f64> {
-    let find = |outcome: &'_ Outcome| outcome.programs.iter().position(|program| Some(program.name.as_str()) == name);
-    let own = || find(run).map(|at| &run.programs[at]);
-    let chosen = || run.programs.iter().filter(|program| name.is_none_or(|name| program.name == name));
-    let per_s = |count: u64| count as f64 / (run.measured_ns as f64 * 1e-9);
-    match kind {
-        OfPrograms::CpuShare => Some(own()?.share),
-        OfPrograms::CoresUsed => Some(chosen().map(|program| program.cores_used).sum()),
-        OfPrograms::OfFair => Some(own()?.cores_used / fair_cores(run, own()?)),
-        OfPrograms::OfDue => {
-            let other = other?;
-            let alone = other.programs[find(other)?].cores_used;
-            quotient(own()?.cores_used, fair_cores(run, own()?).min(alone))
-        }
-        OfPrograms::Lag => {
-            let all_ns: u64 = run.programs.iter().map(|program| program.cpu_ns).sum();
-            let fair_ns = all_ns as f64 * part(run, own()?);
-            quotient((fair_ns - own()?.cpu_ns as f64).abs(), fair_ns)
-        }
-        OfPrograms::Equation3 => match x {
-            X::Number(ratio) => Some(mqfq_cpu::lag::lag(run.cores as u16, *ratio)),
-            X::Label(_) => None,
-        },
-        OfPrograms::ItemsPerS => Some(own()?.items_per_s),
-        OfPrograms::Speedup => speedup(own()?, other?),
-        OfPrograms::RelativeTime => {
-            speedup(own()?, other?).filter(|speedup| *speedup > 0.0).map(|speedup| 1.0 / speedup)
-        }
-        OfPrograms::WeightedSpeedup => {
-            let speedups: Option<Vec<f64>> = run.programs.iter().map(|program| speedup(program, other?)).collect();
-            let speedups = speedups?;
-            let logs: f64 = speedups.iter().map(|speedup| libm::log(*speedup)).sum();
-            Some(libm::exp(logs / speedups.len() as f64))
-        }
-        OfPrograms::MigrationsPerS => Some(per_s(chosen().map(|program| program.migrations).sum())),
-        OfPrograms::BlocksPerS => Some(per_s(chosen().map(|program| program.blocks).sum())),
-        OfPrograms::Utilisation => Some(1.0 - run.idle_ns as f64 / (run.measured_ns as f64 * f64::from(run.cores))),
-    }
+/// The program in another run.
+fn same<'a>(run: &'a Outcome, program: &ProgramOutcome) -> Option<&'a ProgramOutcome> {
+    run.programs.iter().find(|other| other.name == program.name)
 }
 
 /// Its part of the weights.
@@ -108,11 +85,7 @@ fn fair_cores(run: &Outcome, program: &ProgramOutcome) -> f64 {
 }
 
 fn speedup(own: &ProgramOutcome, baseline: &Outcome) -> Option<f64> {
-    let before = baseline.programs.iter().find(|program| program.name == own.name)?;
+    let before = same(baseline, own)?;
     // Not items: of a program whose items are long a run has few.
     quotient(own.useful_ns as f64, before.useful_ns as f64)
-}
-
-fn quotient(numerator: f64, denominator: f64) -> Option<f64> {
-    (denominator > 0.0).then(|| numerator / denominator)
 }

@@ -1,14 +1,14 @@
 //! A figure's file: TOML in, a checked [`Figure`] with its jobs out, or one sentence.
 //!
-//! What stands at the root (`[scenario]`, `[x]`, `[metric]`, `[[series]]`) is what each panel begins with; a panel sets
-//! its own on top, and its series or its x replace the root's. A file without `[[panel]]` has one panel, called `main`.
+//! Keys at the root (`[scenario]`, `[x]`, `[metric]`, `[[series]]`) are the beginning of each panel; a panel sets its
+//! own on top, and its series or its x replace the root's. A file without `[[panel]]` has one panel, called `main`.
 //! docs/lab/simulator.md lists the keys.
 
 use super::claim::{Claim, Operand, Reduce};
 use super::keys::{Keys, split};
-use super::metric::{KINDS, Kind, Metric, OF_WINDOWS, PERCENTILES, Whose};
+use super::metric::{Kind, Metric, OF_WINDOWS, PERCENTILE, PERCENTILES, Whose, kinds};
 use super::{Axis, Check, Extent, Figure, Panel, PaperPoint, Point, Series, Shape, X};
-use mqfq_config::{ConfigError, Entry, Place, Section, Source};
+use mqfq_config::{ConfigError, Entry, Section, Source, SourceLocation};
 use toml::Value;
 
 const ROOT: &[&str] = &["figure", "scenario", "x", "metric", "series", "panel", "paper", "claim", "quick"];
@@ -81,7 +81,7 @@ impl Figure {
     }
 }
 
-/// What a panel begins with.
+/// Beginning of a panel.
 #[derive(Default)]
 struct Common {
     scenario: Keys,
@@ -97,7 +97,7 @@ struct Common {
 }
 
 impl Common {
-    /// What `axes` and `content` say, on top of these. For a panel both are its own section.
+    /// Returns these with the keys of `axes` and `content` on top. For a panel both are its own section.
     fn with(&self, axes: &Section<'_, '_>, content: &Section<'_, '_>) -> Result<Common, ConfigError> {
         let text = |key, default: &Option<String>| match axes.get(key) {
             Some(entry) => Ok(Some(entry.text("a text")?)),
@@ -130,7 +130,7 @@ impl Common {
         })
     }
 
-    fn panel(self, name: String, title: String, quick: bool, place: &Place) -> Result<Panel, ConfigError> {
+    fn panel(self, name: String, title: String, quick: bool, place: &SourceLocation) -> Result<Panel, ConfigError> {
         let missing = |key: &str, allowed: &str| {
             place
                 .inside(key)
@@ -196,17 +196,17 @@ fn panels(root: &Section<'_, '_>, head: &Section<'_, '_>) -> Result<Vec<Panel>, 
 }
 
 /// The metric can be told over such an axis.
-fn fits(axis: Axis, metric: &Metric, place: &Place) -> Result<(), ConfigError> {
-    let name = metric.name();
+fn fits(axis: Axis, metric: &Metric, place: &SourceLocation) -> Result<(), ConfigError> {
+    let name = metric.kind.name;
     match axis {
         Axis::Time if !OF_WINDOWS.contains(&name) => Err(place.error(format!(
             "the metric {name} is not told of a part of a run, allowed with x.windows are {}",
             OF_WINDOWS.join(", ")
         ))),
-        Axis::Percentiles if metric.kind != Kind::LatencyNs => {
+        Axis::Percentiles if name != PERCENTILE => {
             Err(place.error(format!("the metric {name} has no percentiles, allowed with x.percentiles is latency-ns")))
         }
-        Axis::Scenarios if metric.kind == Kind::LatencyNs => {
+        Axis::Scenarios if name == PERCENTILE => {
             Err(place.error("the metric latency-ns is that of a percentile, allowed is it with x.percentiles"))
         }
         _ => Ok(()),
@@ -304,7 +304,7 @@ fn x(entry: &Entry<'_, '_>) -> Result<X, ConfigError> {
 /// A metric of which a part may be said elsewhere.
 #[derive(Clone, Default)]
 struct PartialMetric {
-    kind: Option<usize>,
+    kind: Option<&'static Kind>,
     tenant: Option<String>,
     program: Option<String>,
     alone: Keys,
@@ -317,9 +317,8 @@ impl PartialMetric {
         let section = entry.table(METRIC)?;
         let mut metric = self.clone();
         if let Some(name) = section.get("name") {
-            let names: Vec<&str> = KINDS.iter().map(|(name, ..)| *name).collect();
-            let name = name.choice(&names)?;
-            metric.kind = KINDS.iter().position(|(known, ..)| *known == name);
+            let name = name.choice(&kinds().map(|kind| kind.name).collect::<Vec<_>>())?;
+            metric.kind = kinds().find(|kind| kind.name == name);
         }
         if let Some(tenant) = section.get("tenant") {
             metric.tenant = Some(tenant.text("the name of a tenant")?);
@@ -339,19 +338,20 @@ impl PartialMetric {
         Ok(metric)
     }
 
-    fn whole(&self, place: &Place) -> Result<Metric, ConfigError> {
-        let names = || KINDS.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
+    fn whole(&self, place: &SourceLocation) -> Result<Metric, ConfigError> {
+        let names = || kinds().map(|kind| kind.name).collect::<Vec<_>>().join(", ");
         let missing = || place.inside("metric.name").error(format!("this key is missing, allowed is {}", names()));
-        let (name, whose, kind) = KINDS[self.kind.ok_or_else(missing)?];
-        let (section, own, stranger, other) = match kind {
-            Kind::Programs(_) => ("program", &self.program, "tenant", &self.tenant),
+        let kind = self.kind.ok_or_else(missing)?;
+        let name = kind.name;
+        let (section, own, stranger, other) = match kind.section() {
+            "program" => ("program", &self.program, "tenant", &self.tenant),
             _ => ("tenant", &self.tenant, "program", &self.program),
         };
         if let Some(other) = other {
             let message = format!("the metric {name} is that of a {section}, and \"{other}\" is named as a {stranger}");
             return Err(place.error(message));
         }
-        match (whose, own) {
+        match (kind.whose, own) {
             (Whose::Tenant, None) => Err(place.error(format!("the metric {name} needs a {section}, none is named"))),
             (Whose::All, Some(own)) => {
                 Err(place.error(format!("the metric {name} is the whole run's and not that of \"{own}\"")))
@@ -376,7 +376,7 @@ struct PartialSeries {
     like: Option<String>,
     as_text: bool,
     quick: bool,
-    place: Place,
+    place: SourceLocation,
 }
 
 impl PartialSeries {
@@ -384,7 +384,8 @@ impl PartialSeries {
         let metric = match self.metric {
             None => common.clone(),
             Some(own) => {
-                let same_kind = own.kind.is_none() || own.kind == common.kind;
+                let name = |metric: &PartialMetric| metric.kind.map(|kind| kind.name);
+                let same_kind = own.kind.is_none() || name(&own) == name(common);
                 PartialMetric {
                     kind: own.kind.or(common.kind),
                     // Another metric may be one that no tenant has.
@@ -502,7 +503,11 @@ fn operand(entry: &Entry<'_, '_>, panels: &[Panel]) -> Result<Operand, ConfigErr
 }
 
 /// The panels that are named; the only one, if none is.
-fn panel_names(entry: Option<Entry<'_, '_>>, panels: &[Panel], place: &Place) -> Result<Vec<String>, ConfigError> {
+fn panel_names(
+    entry: Option<Entry<'_, '_>>,
+    panels: &[Panel],
+    place: &SourceLocation,
+) -> Result<Vec<String>, ConfigError> {
     let known = || names(panels.iter().map(|panel| &panel.name));
     let Some(entry) = entry else {
         return match panels {

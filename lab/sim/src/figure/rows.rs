@@ -1,4 +1,4 @@
-//! What comes out of a figure: the contract of `mqfq-lab sim figure --json`, and CSV. Keys are stable.
+//! Output of a figure: the contract of `mqfq-lab sim figure --json`, and CSV. Keys are stable.
 
 use super::X;
 use serde::{Serialize, Serializer};
@@ -12,7 +12,7 @@ pub struct Rows {
     pub title: String,
     /// Which paper and where.
     pub source: String,
-    /// What a reader should know.
+    /// Notes for a reader.
     pub note: Option<String>,
     /// Fewer points and shorter times than the figure has.
     pub quick: bool,
@@ -24,27 +24,27 @@ pub struct Rows {
     pub claims: Vec<ClaimRow>,
 }
 
-/// What a panel's numbers mean.
+/// Labels of a panel.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PanelRow {
     /// Its name.
     pub panel: String,
     /// One line.
     pub title: String,
-    /// What x is, with its unit.
+    /// Quantity of x, with its unit.
     pub x_label: String,
-    /// What y is, with its unit.
+    /// Quantity of y, with its unit.
     pub y_label: String,
-    /// What would be ideal.
+    /// Ideal value.
     pub ideal: Option<f64>,
 }
 
 /// A point.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// Of this panel.
+    /// Panel.
     pub panel: String,
-    /// Of this series.
+    /// Series.
     pub series: String,
     /// A number or a name.
     pub x: X,
@@ -54,20 +54,20 @@ pub struct Row {
     pub paper_y: Option<f64>,
 }
 
-/// What a tenant got in one run, and what it should have.
+/// A tenant's service in one run, and its part by weight.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ShareRow {
-    /// Of this panel.
+    /// Panel.
     pub panel: String,
     /// The first series that shows the run.
     pub series: String,
     /// Where on its axis; 0 where that is the time of the run.
     pub x: X,
-    /// Which policy.
+    /// Policy.
     pub policy: String,
-    /// Who.
+    /// Tenant.
     pub tenant: String,
-    /// Of each, if there are several such tenants.
+    /// Weight of each, if there are several such tenants.
     pub weight: u32,
     /// In the time that counts; of all such tenants.
     pub bytes_per_s: f64,
@@ -80,7 +80,7 @@ pub struct ShareRow {
 pub struct ClaimRow {
     /// One sentence.
     pub claim: String,
-    /// What was found; `null` if it does not exist.
+    /// Value found; `null` if it does not exist.
     pub value: Option<f64>,
     /// Lower limit.
     pub at_least: Option<f64>,
@@ -92,7 +92,7 @@ pub struct ClaimRow {
     pub held: bool,
     /// Why these limits.
     pub reason: String,
-    /// What the paper states of the same value.
+    /// The paper's value for it.
     pub paper: Option<f64>,
     /// The place in the paper that says so.
     pub paper_where: Option<String>,

@@ -286,7 +286,7 @@ fn what_is_wrong_is_said_at_its_line() {
         "f.toml:6: figure.knid: unknown key, allowed are title, source, note, kind, x-label, y-label, log-x, log-y, \
          ideal; did you mean kind?"
     );
-    // Of the scenario: where the figure's file set it, not where it stands in the text that was made of it.
+    // An error of the scenario is placed where the figure's file set the key, not in the text that was made of it.
     assert_eq!(
         refusal("depth = 4", "dpeth = 4").split(" unknown").next().unwrap(),
         "f.toml:19: scenario.tenant.b.dpeth:"

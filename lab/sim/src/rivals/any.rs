@@ -27,9 +27,9 @@ impl Structures for Any {
     type Wheel = AnyWheel;
 }
 
-/// What keeps virtual time.
+/// Virtual-time structure.
 pub enum AnyVirtualTime {
-    /// What ships.
+    /// The scheduler's own.
     Mindicator(Mindicator),
     /// All leads, one after the other; each on lines of its own, as the leaves of the mindicator are.
     ArrayScan(ArrayScan<AtomicU64, 1>),
@@ -37,9 +37,9 @@ pub enum AnyVirtualTime {
     Off(NoVirtualTime),
 }
 
-/// What keeps tokens.
+/// Token structure.
 pub enum AnyTokens {
-    /// What ships.
+    /// The scheduler's own.
     TokenTree(TokenTree),
     /// One number.
     AtomicCounter(AtomicCounter<AtomicU64>),
@@ -47,18 +47,18 @@ pub enum AnyTokens {
     ScalableBitmap(BitmapTokens<AtomicU64>),
 }
 
-/// How throttled queues are let go.
+/// Release of throttled queues.
 #[allow(clippy::large_enum_variant, reason = "one per device, never moved on the path")]
 pub enum AnyWheel {
-    /// What ships.
+    /// The scheduler's own.
     Wheel(ThrottleWheel),
     /// Each looks again by itself.
     Polling(Polling),
-    /// Nobody is throttled; only with [`AnyVirtualTime::Off`].
+    /// No queue is throttled; only with [`AnyVirtualTime::Off`].
     Off(NoWheel),
 }
 
-/// The same call on whichever it is.
+/// Makes a call on whichever structure it is.
 macro_rules! on_each {
     ($self:expr, $one:ident => $call:expr; $($arm:path),*) => {
         match $self {
@@ -136,7 +136,7 @@ impl Tokens for AnyTokens {
 }
 
 impl Wheel for AnyWheel {
-    /// `None`: of one that takes no places.
+    /// `None`: of a wheel that takes no places.
     type Place = Option<WheelSlot>;
 
     fn is_due(&self, lead: VTime, gvt: VTime) -> bool {

@@ -5,15 +5,15 @@
 //! # Shape
 //! ```text
 //!   lead of queue 0 | queue 1 | ... | queue n-1        written by their owners, read by every query
-//!   global virtual time                                raised by whoever found a later minimum
+//!   global virtual time                                raised by the query that found a later minimum
 //! ```
 //! A slot holds the lead in grains of 64 units and, in the freed low bits, whether the queue is occupied: what a leaf
 //! of the mindicator shows. `SLOTS` of them lie side by side on one padded pair of lines. With 1, a write disturbs
-//! nobody else's slot; with 16, a scan reads an eighth of the lines (of 64 bytes) and a write disturbs seven
+//! no other slot; with 16, a scan reads an eighth of the lines (of 64 bytes) and a write disturbs seven
 //! neighbours. Which is faster depends on the number of queues, so both are measured.
 //!
 //! # Invariants
-//! A1. Global virtual time never goes back, and keeps its value while nobody is present.
+//! A1. Global virtual time never goes back, and keeps its value while no queue is present.
 //! A2. `query` never passes a lead whose `publish` returned before the query began, unless it had passed it before.
 //! A3. No raise is lost: if each caller calls `query` after its `publish` or `depart`, global virtual time is the
 //!     smallest lead when all have returned.
@@ -45,7 +45,7 @@ pub struct ArrayScan<W, const SLOTS: usize> {
 }
 
 impl<W: Word, const SLOTS: usize> ArrayScan<W, SLOTS> {
-    /// Nobody present, virtual time at `start`.
+    /// No queue present, virtual time at `start`.
     pub fn new(queues: usize, start: VTime) -> Self {
         let line = |_| Padded(std::array::from_fn(|_| W::new(0)));
         let lines = (0..queues.div_ceil(SLOTS)).map(line).collect();
@@ -70,8 +70,8 @@ impl<W: Word, const SLOTS: usize> ArrayScan<W, SLOTS> {
         let mut nearest = i64::MAX;
         for line in &self.lines {
             for slot in &line.0 {
-                // Acquire: pairs with the Release in `write`: who sees a lead sees what was staged before it. (A load
-                // on x86-64 is one anyhow.)
+                // Acquire: pairs with the Release in `write`: a thread that sees a lead sees what was staged before it.
+                // (A load on x86-64 is one anyhow.)
                 let word = slot.load(Ordering::Acquire);
                 let lead = VTime::from_raw(word & !GRAIN_MASK);
                 nearest = nearest.min(if word & OCCUPIED == 0 { i64::MAX } else { lead.since(now) });
@@ -82,8 +82,8 @@ impl<W: Word, const SLOTS: usize> ArrayScan<W, SLOTS> {
         }
         let smallest = VTime::from_raw(now.raw().wrapping_add_signed(nearest));
         while now.is_before(smallest) {
-            // AcqRel, Acquire on failure: pair with each other and with `global_vtime`, so that whoever sees a virtual
-            // time also sees the leads that it came from.
+            // AcqRel, Acquire on failure: pair with each other and with `global_vtime`, so that a thread that sees a
+            // virtual time also sees the leads that it came from.
             let raised =
                 self.global_vtime.compare_exchange_weak(now.raw(), smallest.raw(), Ordering::AcqRel, Ordering::Acquire);
             match raised {

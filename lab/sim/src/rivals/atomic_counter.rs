@@ -5,12 +5,12 @@
 //! # Invariants
 //! C1. The count and the units taken are D together, but for calls under way.
 //! C2. A call succeeds only if a unit was free: at most D tokens are taken at once, and at most D + u - 1 units, u
-//!     being those of the largest request. Below 0 the count is that debt; whoever gives back pays it first, there
+//!     being those of the largest request. Below 0 the count is that debt; a release pays it first, there
 //!     being nowhere else.
-//! C3. A free unit that a call under way hides is taken by it, or was shown to somebody who looked after it (below).
+//! C3. A free unit that a call under way hides is taken by it, or was shown to a caller that looked after it (below).
 //!
 //! # Why it subtracts first
-//! A compare-and-exchange fails whenever anybody else changed the count, and is tried again on a line that was taken
+//! A compare-and-exchange fails whenever another worker changed the count, and is tried again on a line that was taken
 //! away meanwhile. A subtraction never fails: it may take the count below 0, and then adds back what it took. So the
 //! counter is given the better of the two forms. It does not look before it subtracts either: the look would bring the
 //! line as a copy, and the subtraction would have to ask for it again.
@@ -19,11 +19,11 @@
 //!
 //! | step | A, ready, looks once more | B gives a token back             | count |
 //! |------|---------------------------|----------------------------------|-------|
-//! |  1   |                           | searches, finds nobody           | 0     |
+//! |  1   |                           | searches, finds none             | 0     |
 //! |  2   | marks itself, **fence**   |                                  | 0     |
 //! |  3   | subtracts 1, had 0        |                                  | -1    |
 //! |  4   |                           | adds 1, **fence**                | 0     |
-//! |  5   |                           | looks: 0, wakes nobody           | 0     |
+//! |  5   |                           | looks: 0, wakes none             | 0     |
 //! |  6   | adds 1                    |                                  | 1     |
 //!
 //! If A stopped here, it would sleep beside a free token. But its addition tells it that the count is above 0 now, so
@@ -31,7 +31,7 @@
 //! many do as units were hidden, or others have taken them.
 //!
 //! # Cost
-//! `acquire` and `release`: one read-modify-write each, on the one line that everybody writes; two for an
+//! `acquire` and `release`: one read-modify-write each, on the one line that all workers write; two for an
 //! `acquire` that finds none.
 
 use super::word::{Padded, Word};
@@ -56,7 +56,7 @@ impl<W: Word> AtomicCounter<W> {
     pub fn acquire(&self, units: u32) -> bool {
         let units = u64::from(units);
         loop {
-            // Acquire: pairs with the Release in `release`: whoever holds a token sees what its last holder did.
+            // Acquire: pairs with the Release in `release`: the holder of a token sees what its last holder did.
             if self.free.fetch_sub(units, Ordering::Acquire) as i64 > 0 {
                 return true;
             }
@@ -65,7 +65,7 @@ impl<W: Word> AtomicCounter<W> {
             if had + units as i64 <= 0 {
                 return false;
             }
-            // Somebody gave back meanwhile, and may have looked while we hid it (C3).
+            // A unit was given back, perhaps by a worker that looked while we hid it (C3).
         }
     }
 
@@ -75,7 +75,7 @@ impl<W: Word> AtomicCounter<W> {
         self.free.fetch_add(u64::from(units), Ordering::Release);
     }
 
-    /// Free units. Exact only while nobody calls anything else.
+    /// Free units. Exact only while no other call is under way.
     pub fn free(&self) -> i64 {
         // Relaxed: a count without content.
         self.free.load(Ordering::Relaxed) as i64

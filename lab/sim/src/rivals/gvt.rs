@@ -4,7 +4,7 @@
 //!
 //! | name | what it does |
 //! |---|---|
-//! | `sloppy` | what ships: one word, moved by the flow that holds it |
+//! | `sloppy` | the scheduler's own: one word, moved by the flow that holds it |
 //! | `mindicator` | a leaf for each flow, as MQFQ has one for each queue |
 //! | `serial-scan` | "inspecting all flows every time of accessing gvt" |
 //! | `off` | nothing is kept: the paper's None, which "performs no gvt tracking" |
@@ -14,14 +14,15 @@
 //! completion; the mindicator's leaves have one writer each, so it needs a flow on one worker only, and a leaf for
 //! each.
 //!
-//! With `off` every flow is soon far ahead, and goes to the low queues with all others: nobody is throttled against
-//! anybody.
+//! With `off` every flow is soon far ahead, and goes to the low queues with all others: no flow is throttled against
+//! another.
 
 use super::array_scan::ArrayScan;
 use crate::scenario::GvtKind;
+use mqfq_policies_watched::{D2fq, GlobalVtime, Gvt};
 use mqfq_sched_watched::flow::FlowId;
 use mqfq_sched_watched::mindicator::Mindicator;
-use mqfq_sched_watched::policy::{D2fq, GlobalVtime, Gvt, PolicyOptions};
+use mqfq_sched_watched::policy::PolicyOptions;
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sched_watched::vtime::VTime;
 use mqfq_sched_watched::watched::AtomicU64;
@@ -29,7 +30,7 @@ use mqfq_sched_watched::watched::AtomicU64;
 /// Any of them.
 #[allow(clippy::large_enum_variant, reason = "one per device, never moved on the path")]
 pub enum AnyGvt {
-    /// What ships.
+    /// The scheduler's own.
     Sloppy(Gvt),
     /// A leaf for each flow.
     Mindicator {
@@ -125,13 +126,13 @@ impl GlobalVtime for AnyGvt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_sched_watched::policy::PolicyKind;
+    use mqfq_policies_watched::D2FQ;
 
     fn gvt(kind: GvtKind, flows: usize) -> AnyGvt {
-        AnyGvt::new(kind, &PolicyOptions::new(PolicyKind::D2fq), &Topology::flat(4), flows).unwrap()
+        AnyGvt::new(kind, &PolicyOptions::new(D2FQ), &Topology::flat(4), flows).unwrap()
     }
 
-    /// A time in grains of the one that ships.
+    /// A time in grains of the scheduler's own.
     fn at(gvt: &AnyGvt, grains: u64) -> VTime {
         let AnyGvt::Off(start) = gvt else { return VTime::from_raw(grains << 17) };
         VTime::from_raw(start.raw() + (grains << 17))
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_mindicator_without_a_leaf_for_each_flow_is_refused() {
-        let options = PolicyOptions::new(PolicyKind::D2fq);
+        let options = PolicyOptions::new(D2FQ);
         let Err(why) = AnyGvt::new(GvtKind::Mindicator, &options, &Topology::flat(4), 5) else { panic!("refused") };
         assert_eq!(why, "policy: global-vtime \"mindicator\" has a leaf for each worker, 4, and there are 5 flows");
     }

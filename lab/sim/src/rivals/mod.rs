@@ -1,5 +1,4 @@
-//! The policy of a scenario: what ships, or MQFQ with one of its structures replaced by what the paper compares it
-//! with.
+//! The policy of a scenario: the scheduler's own, or MQFQ with one of its structures replaced by a rival of the paper.
 //!
 //! Source: MQFQ sections 4.3.1 to 4.3.3 (figures 9, 10 and 11).
 //!
@@ -15,8 +14,8 @@
 //! replaced is built of the same watched words (`word.rs`), so the machine charges it in the same way. With all three
 //! as they ship, the policy is [`AnyPolicy`] itself and nothing stands between.
 //!
-//! What workers owe each other (I4) does not change: the ready set stays, so a worker without a token is woken when one
-//! is given back. `sim/tests/rivals.rs` holds the invariants against each rival, step by step and in random
+//! The duties of workers to each other (I4) do not change: the ready set stays, so a worker without a token is woken
+//! when one is given back. `sim/tests/rivals.rs` holds the invariants against each rival, step by step and in random
 //! interleavings.
 
 mod any;
@@ -35,11 +34,12 @@ use array_scan::ArrayScan;
 use atomic_counter::AtomicCounter;
 use gvt::AnyGvt;
 use mqfq_config::form::ByHand;
+use mqfq_policies_watched::{D2FQ, D2fq};
 use mqfq_sched_watched::flow::{TAG_GRAIN, Weight};
 use mqfq_sched_watched::hierarchy::Tree;
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::policy::structures::Structures;
-use mqfq_sched_watched::policy::{AnyPolicy, D2fq, Mqfq, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched_watched::policy::{AnyPolicy, Mqfq, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched_watched::throttle_wheel::ThrottleWheel;
 use mqfq_sched_watched::token_tree::TokenTree;
 use mqfq_sched_watched::topology::Topology;
@@ -50,7 +50,7 @@ use polling::Polling;
 use scalable_bitmap::BitmapTokens;
 use std::sync::Arc;
 
-/// A policy that can be looked into while nobody is inside.
+/// A policy that can be looked into while no call is under way.
 pub trait Inspect: Policy + 'static {
     /// Units of D that no request holds, of a policy that has a depth.
     fn free_units(&self) -> Option<i64>;
@@ -102,9 +102,9 @@ impl Inspect for D2fq<AnyGvt> {
     }
 }
 
-/// What to do with the policy of a scenario, whose type depends on it.
+/// Work on the policy of a scenario, whose type depends on the scenario.
 pub trait PolicyVisitor {
-    /// What comes of it.
+    /// Result of the visit.
     type Output;
     /// Does it.
     fn visit<P: Inspect>(self, policy: Arc<P>) -> Self::Output;
@@ -124,10 +124,10 @@ pub fn with_policy<V: PolicyVisitor>(
     with_policy_in_groups(policy, topology, weights, &Tree::default(), visitor)
 }
 
-/// The same with the flows in groups.
+/// Visits the policy with the flows in groups.
 ///
 /// # Errors
-/// As [`with_policy`], and groups together with a structure that does not ship.
+/// As [`with_policy`], and groups together with a rival structure.
 pub fn with_policy_in_groups<V: PolicyVisitor>(
     policy: &scenario::Policy,
     topology: &Topology,
@@ -143,7 +143,7 @@ pub fn with_policy_in_groups<V: PolicyVisitor>(
     if !tree.is_empty() {
         return Err("policy: groups go together with the structures that ship alone".into());
     }
-    if policy.kind == PolicyKind::D2fq {
+    if policy.kind == D2FQ {
         let gvt = AnyGvt::new(policy.global_vtime, &options, topology, weights.len())?;
         let d2fq = D2fq::with_gvt(&options, topology.hctx_count(), weights, gvt);
         return Ok(visitor.visit(Arc::new(d2fq.map_err(|error| format!("policy: {error}"))?)));
@@ -193,7 +193,7 @@ fn is_shipped(policy: &scenario::Policy) -> bool {
 }
 
 fn goes_together(policy: &scenario::Policy) -> Result<(), String> {
-    let is_d2fq = policy.kind == PolicyKind::D2fq && policy.global_vtime != GvtKind::Sloppy;
+    let is_d2fq = policy.kind == D2FQ && policy.global_vtime != GvtKind::Sloppy;
     if !is_shipped(policy) && policy.kind != PolicyKind::Mqfq && !is_d2fq {
         return Err(format!(
             "policy: structures can be replaced under kind \"{}\" only, not under \"{}\"",

@@ -1,12 +1,12 @@
-//! Virtual time that stands still, and a wheel that holds nobody back: what MQFQ section 4.3.3 compares tokens under.
+//! Virtual time that stands still, and a wheel that holds no queue back: MQFQ section 4.3.3 compares tokens under them.
 //!
 //! "To isolate the impact of these data structures, we disable virtual time computation." Nothing is told and nothing
 //! is read: no access to memory that workers share. Finish tags are still added up: the stage queue is in their order,
 //! and what a tenant is charged is no part of what is switched off.
 //!
-//! Each of the two alone breaks the policy: virtual time that stands still throttles everybody for good, and with
-//! nobody held back there is no fairness to keep a time for. [`super::AnyVirtualTime`] and [`super::AnyWheel`] are
-//! built together for that reason.
+//! Each of the two alone breaks the policy: virtual time that stands still throttles every queue for good, and with no
+//! queue held back there is no fairness to keep a time for. [`super::AnyVirtualTime`] and [`super::AnyWheel`] are built
+//! together for that reason.
 
 use mqfq_sched_watched::policy::structures::{VirtualTime, Wheel};
 use mqfq_sched_watched::topology::HctxId;
@@ -32,7 +32,7 @@ impl VirtualTime for NoVirtualTime {
     }
 }
 
-/// A wheel that holds nobody back.
+/// A wheel that holds no queue back.
 pub struct NoWheel;
 
 impl Wheel for NoWheel {

@@ -1,4 +1,4 @@
-//! Throttled queues that nobody wakes: what the throttle wheel is compared with.
+//! Throttled queues that wake by themselves: the throttle wheel is compared with them.
 //!
 //! Source: MQFQ section 4.3.2. "The timer is armed whenever the queue is throttled and upon firing, reschedules the
 //! dispatch routine." There is no structure at all. The worker whose pick ends in `Throttled` arms a timer and picks
@@ -47,7 +47,7 @@ impl Wheel for Polling {
         VSpan(self.window.get())
     }
 
-    /// Whoever waits sees it at its next look.
+    /// A waiting worker sees it at its next look.
     fn set_window(&self, window: VSpan, _unthrottle: impl FnMut(HctxId)) {
         self.window.set(window.0.max(Mindicator::GRAIN.0 - 1));
     }

@@ -19,8 +19,8 @@
 //!
 //! A search that finds nothing does not prove that nothing is free: a bit may be set behind it while it looks ahead.
 //! The token tree has the same, and both leave it to the caller to mark itself ready and try again. A bit set behind
-//! that second search is found by whoever set it: it searches the ready set afterwards. No call hides a bit from
-//! another.
+//! that second search is found by the worker that set it: it searches the ready set afterwards. No call hides a bit
+//! from another.
 //!
 //! # Under the policy
 //! A dispatch token of the policy says how many units it has and not which. So each worker keeps the bits that it took
@@ -91,7 +91,7 @@ impl<W: Word> ScalableBitmap<W> {
         self.words[bit.word as usize].fetch_or(bit.mask, Ordering::Release);
     }
 
-    /// Free tokens. Exact only while nobody calls anything else.
+    /// Free tokens. Exact only while no other call is under way.
     pub fn free(&self) -> u32 {
         // Relaxed: a count without content.
         self.words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum()
@@ -103,7 +103,7 @@ impl<W: Word> ScalableBitmap<W> {
         let mut free = word.load(Ordering::Relaxed);
         while free != 0 {
             let mask = free & free.wrapping_neg();
-            // Acquire: pairs with the Release in `release`: whoever holds a token sees what its last holder did.
+            // Acquire: pairs with the Release in `release`: the holder of a token sees what its last holder did.
             free = word.fetch_and(!mask, Ordering::Acquire);
             if free & mask != 0 {
                 return Some(mask);

@@ -11,13 +11,16 @@ use crate::machine;
 use mqfq_blk_watched::hierarchy::{GroupId, Tree};
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::split::Split;
-use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Weight};
+use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Tunable, Weight};
 use mqfq_config::form::{ByHand, FORM_KEYS, FormBounds};
 use mqfq_config::groups::Groups;
+use mqfq_config::text::did_you_mean;
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
-use mqfq_nvme::spells::{Drift, Late, Pauses, Slow, Spells};
-use mqfq_nvme::{Arbitration, presets};
+use mqfq_nvme_watched::spells::{Drift, Late, Pauses, Slow, Spells};
+use mqfq_nvme_watched::{Arbitration, presets};
+use mqfq_policies_watched::{D2FQ, REGISTRY};
 use std::sync::LazyLock;
+use toml::Value;
 
 /// Most workers that the scheduler's masks have room for.
 pub(super) const WORKERS_MAX: usize = 1024;
@@ -37,13 +40,12 @@ const WINDOWS_MAX: u64 = 100_000;
 /// Longest time of anything, ns: an hour.
 pub(super) const TIME_MAX_NS: u64 = 3_600_000_000_000;
 
-/// What every device's and request's size is a multiple of: the software controller's logical block.
+/// Unit of every device's and request's size: the software controller's logical block.
 pub(super) const BLOCK_BYTES: u64 = presets::BLOCK_BYTES as u64;
 
 /// Keys that replace a part of MQFQ.
 const PART_KEYS: [&str; 3] = ["virtual-time", "tokens", "unthrottle"];
 
-/// What `unthrottle` takes.
 const UNTHROTTLE: &str = "\"wheel\", or \"poll \" and a duration (\"poll 1us\")";
 
 impl Scenario {
@@ -85,7 +87,7 @@ impl Scenario {
         if let Some(tenant) = tenants.iter().find(|tenant| tenant.group.is_some())
             && !policy.kind.has_groups()
         {
-            let able = PolicyKind::names(PolicyKind::has_groups);
+            let able = REGISTRY.which(PolicyKind::has_groups);
             let place = root.place().inside("tenant").inside(&tenant.name).inside("group");
             let message = format!("policy {} knows no groups, allowed with groups are {able}", policy.kind);
             return Err(place.error(message));
@@ -180,68 +182,26 @@ fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
     Ok(machine)
 }
 
-/// Field of [`Latencies`] by its key: `FIELD` with hyphens.
-macro_rules! latencies {
-    ($($key:literal $field:ident),* $(,)?) => {
-        /// Keys of `[machine.latency]`; those after the first four are times.
-        const LATENCY_KEYS: &[&str] = &["two-threads-factor", "lines-under-lock", "jitter-share", "locks-barge", "locks-ticket", "shared-words", "calls-max", $($key),*];
-
-        fn latency_ns<'a>(latency: &'a mut Latencies, key: &str) -> &'a mut f64 {
-            match key {
-                $($key => &mut latency.$field,)*
-                _ => unreachable!("{key} is not in the list"),
-            }
-        }
-    };
-}
-
-latencies! {
-    "load-hit-ns" load_hit_ns,
-    "store-hit-ns" store_hit_ns,
-    "rmw-hit-ns" rmw_hit_ns,
-    "fence-ns" fence_ns,
-    "transfer-same-core-ns" transfer_same_core_ns,
-    "transfer-same-socket-ns" transfer_same_socket_ns,
-    "transfer-other-socket-ns" transfer_other_socket_ns,
-    "transfer-other-board-ns" transfer_other_board_ns,
-    "memory-ns" memory_ns,
-    "code-per-access-ns" code_per_access_ns,
-    "code-under-lock-ns" code_under_lock_ns,
-    "submit-ns" submit_ns,
-    "dispatch-ns" dispatch_ns,
-    "complete-ns" complete_ns,
-    "doorbell-ns" doorbell_ns,
-    "turn-ns" turn_ns,
-    "kick-ns" kick_ns,
-    "wake-same-socket-ns" wake_same_socket_ns,
-    "wake-other-socket-ns" wake_other_socket_ns,
-    "sleep-ns" sleep_ns,
-    "interrupt-ns" interrupt_ns,
-    "timer-ns" timer_ns,
-    "patience-ns" patience_ns,
-    "lock-look-ns" lock_look_ns,
-    "futex-ns" futex_ns,
-    "receive-ns" receive_ns,
-    "receive-byte-ns" receive_byte_ns,
-    "send-ns" send_ns,
-    "send-byte-ns" send_byte_ns,
-}
-
+/// `[machine.latency]`: fields of [`Latencies`] by their names, with hyphens.
 fn override_latencies(entry: &Entry<'_, '_>, latency: &mut Latencies) -> Result<(), ConfigError> {
-    let section = entry.table(LATENCY_KEYS)?;
-    for key in LATENCY_KEYS {
-        let Some(entry) = section.get(key) else { continue };
-        match *key {
-            "two-threads-factor" => latency.two_threads_factor = entry.decimal(1.0..=2.0)?,
-            "lines-under-lock" => latency.lines_under_lock = entry.number(0..=1000)?,
-            "jitter-share" => latency.jitter_share = entry.decimal(0.0..=0.5)?,
-            "calls-max" => latency.calls_max = entry.number(1..=1_000_000)?,
-            "locks-barge" => latency.locks_barge = entry.flag()?,
-            "locks-ticket" => latency.locks_ticket = entry.flag()?,
-            "shared-words" => latency.shared_words = entry.number(0..=16)?,
-            _ => *latency_ns(latency, key) = entry.decimal(0.0..=1e6)?,
-        }
+    let mut all = toml::Table::try_from(*latency).expect("numbers and flags");
+    for (key, entry) in entry.pairs("a table of latencies")? {
+        let Some(value) = all.get_mut(&key) else {
+            let known: Vec<&str> = all.keys().map(String::as_str).collect();
+            let hint = did_you_mean(&key, known.iter().copied());
+            return Err(entry.place().error(format!("unknown key, allowed are {}{hint}", known.join(", "))));
+        };
+        *value = match (&*value, key.as_str()) {
+            (Value::Boolean(_), _) => entry.flag()?.into(),
+            (Value::Integer(_), "lines-under-lock") => entry.number(0..=1000u32)?.into(),
+            (Value::Integer(_), "shared-words") => entry.number(0..=16u32)?.into(),
+            (Value::Integer(_), _) => entry.number(1..=1_000_000u32)?.into(),
+            (_, "two-threads-factor") => entry.decimal(1.0..=2.0)?.into(),
+            (_, "jitter-share") => entry.decimal(0.0..=0.5)?.into(),
+            _ => entry.decimal(0.0..=1e6)?.into(),
+        };
     }
+    *latency = all.try_into().expect("values of the types that were written");
     Ok(())
 }
 
@@ -266,7 +226,7 @@ const DEVICE_KEYS: &[&str] = &[
     "cost",
 ];
 
-/// So many of them are of no meaning without a drive.
+/// Number of keys that have no meaning without a drive.
 const DRIVE_KEYS: usize = 8;
 
 /// `block-layer`, `software-queues` and `hardware-queues`, as in the daemon's config.
@@ -423,7 +383,7 @@ pub(super) fn blocks(entry: &Entry<'_, '_>, least: u64, most: u64) -> Result<u64
     whole_blocks(entry, bytes)
 }
 
-/// The same for a size that was read already.
+/// Checks a size that was read already.
 pub(super) fn whole_blocks(entry: &Entry<'_, '_>, bytes: u64) -> Result<u64, ConfigError> {
     if !bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(entry.place().error(format!("{bytes} is no multiple of {BLOCK_BYTES}, allowed are whole blocks")));
@@ -434,7 +394,7 @@ pub(super) fn whole_blocks(entry: &Entry<'_, '_>, bytes: u64) -> Result<u64, Con
 /// Keys of `[policy]`: those that do not belong to one policy, then the policies' own.
 static POLICY_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let common = ["kind", "depth", "depth-start", "window", "token-unit"];
-    [&common[..], &FORM_KEYS[..], &PART_KEYS[..], &["global-vtime"], &PolicyKind::all_keys()[..]].concat()
+    [&common[..], &FORM_KEYS[..], &PART_KEYS[..], &["global-vtime"], &REGISTRY.all_keys()[..]].concat()
 });
 
 fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigError> {
@@ -456,7 +416,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
     let Some(section) = root.get("policy") else { return Ok(policy) };
     let section = section.table(&POLICY_KEYS)?;
     if let Some(kind) = section.get("kind") {
-        policy.kind = kind.choice(&PolicyKind::ALL.map(PolicyKind::name))?.parse().expect("a choice of all names");
+        policy.kind = REGISTRY.find(&kind.choice(&REGISTRY.names())?).expect("a choice of all names");
     }
     if policy.kind.is_elevator() {
         policy.depth = queue_depth.into();
@@ -468,7 +428,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         policy.window_bytes = bytes.unwrap_or(policy.window_bytes);
         policy.window_auto = bytes.is_none();
         if policy.window_auto && !policy.kind.has_window() {
-            let allowed = PolicyKind::names(PolicyKind::has_window);
+            let allowed = REGISTRY.which(PolicyKind::has_window);
             let why = format!("\"auto\" is no setting of policy {}, allowed with {allowed}", policy.kind);
             return Err(window.place().error(why));
         }
@@ -494,7 +454,7 @@ fn depth(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErr
         return section.refuse(&["depth-start"], "says where depth = \"auto\" starts, allowed with it");
     }
     if !policy.kind.tunes_depth() {
-        let allowed = PolicyKind::names(PolicyKind::tunes_depth);
+        let allowed = REGISTRY.which(PolicyKind::tunes_depth);
         let why = format!("\"auto\" is no setting of policy {}, allowed with {allowed}", policy.kind);
         return Err(depth.place().error(why));
     }
@@ -510,16 +470,18 @@ fn depth(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErr
 fn own_keys(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
     let Policy { kind, own, .. } = policy;
     let owner = |kind: PolicyKind| Owner { name: kind.name(), keys: kind.keys().iter().map(|key| key.name).collect() };
-    read_owned(section, "policy", kind.name(), &PolicyKind::ALL.map(owner), |key, entry| {
-        let tunable = own.tunable(*kind, key).expect("it is one of its keys");
-        tunable.set(|ns| entry.duration_ns(ns), |bytes| entry.size(bytes), |n| entry.number(n), || entry.flag())
+    read_owned(section, "policy", kind.name(), &mqfq_policies_watched::ALL.map(owner), |key, entry| {
+        let set = |tunable: Tunable<'_>| {
+            tunable.set(|ns| entry.duration_ns(ns), |bytes| entry.size(bytes), |n| entry.number(n), || entry.flag())
+        };
+        own.tune(*kind, key, set).expect("it is one of its keys")
     })
 }
 
 /// The form and, in the relaxed one, its numbers.
 fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
     if !policy.kind.has_window() {
-        let allowed = PolicyKind::names(PolicyKind::has_window);
+        let allowed = REGISTRY.which(PolicyKind::has_window);
         let why = format!("is no setting of policy {}, allowed with {allowed}", policy.kind);
         policy.relaxed = None;
         return section.refuse(&FORM_KEYS, &why);
@@ -533,7 +495,7 @@ fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErro
 
 /// The parts of MQFQ and of D2FQ that can be replaced by what they are compared with.
 fn parts(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
-    if policy.kind != PolicyKind::D2fq {
+    if policy.kind != D2FQ {
         section.refuse(&["global-vtime"], &format!("is no setting of policy {}, allowed with d2fq", policy.kind))?;
     } else if let Some(entry) = section.get("global-vtime") {
         policy.global_vtime = match entry.choice(&["sloppy", "mindicator", "serial-scan", "off"])?.as_str() {

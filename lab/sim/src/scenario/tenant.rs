@@ -1,4 +1,4 @@
-//! `[tenant.NAME]`: who asks, how many of them, where, and for what.
+//! `[tenant.NAME]`: clients, their number, their workers, and their requests.
 
 use super::parse::{BLOCK_BYTES, TIME_MAX_NS, WEIGHTS, blocks, whole_blocks};
 use super::{Arrival, Background, Load, Pattern, SocketOptions, Tenant};
@@ -10,7 +10,7 @@ use mqfq_blk_watched::{PriorityClass, Weight};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::sentence;
 use mqfq_config::{ConfigError, Section, size};
-use mqfq_nvme::presets::TRANSFER_BYTES_MAX;
+use mqfq_nvme_watched::presets::TRANSFER_BYTES_MAX;
 use std::path::Path;
 
 /// Kinds of load.
@@ -25,7 +25,7 @@ macro_rules! keys {
     };
 }
 
-/// The same for a kind that makes its requests up.
+/// Keys of a kind that makes up its requests.
 macro_rules! shaped_keys {
     ($($own:literal),*) => { keys![$($own,)* "size", "sizes", "read-percent", "pattern", "theta", "background"] };
 }

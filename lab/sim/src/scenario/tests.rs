@@ -4,11 +4,12 @@ use super::*;
 use crate::any::AnyScenario;
 use crate::machine;
 use mqfq_blk_watched::queues::{QueueLayout, Spread};
-use mqfq_blk_watched::{BfqOptions, CostModel, D2fqOptions, KyberOptions, MqDeadlineOptions, PriorityClass};
+use mqfq_blk_watched::{CostModel, PriorityClass};
+use mqfq_policies_watched::{BfqOptions, D2fqOptions, KyberOptions, MqDeadlineOptions};
 
 mod spells;
 
-/// What it is described in.
+/// Page that describes the keys.
 const PAGE: &str = include_str!("../../../../docs/lab/scenarios.md");
 
 /// A scenario that is right, 14 lines; tests add to it or replace a line of it.
@@ -293,8 +294,8 @@ fn queues_that_workers_share_are_read_and_what_cannot_be_is_refused() {
 
 #[test]
 fn every_name_stands_on_the_page() {
-    let policies = PolicyKind::ALL.map(PolicyKind::name);
-    let drives = mqfq_nvme::presets::ALL.map(|preset| preset.name);
+    let policies = mqfq_policies_watched::ALL.map(PolicyKind::name);
+    let drives = mqfq_nvme_watched::presets::ALL.map(|preset| preset.name);
     // `ycsb-a` to `ycsb-f` stand there as a range.
     let models = crate::workload::models::NAMES
         .iter()
@@ -338,7 +339,7 @@ fn an_unknown_key_is_refused_with_those_that_exist() {
     );
     assert!(
         refusal(&good_with("[device]", "[machine.latency]\nsleep = 3\n[device]"))
-            .starts_with("s.toml:8: machine.latency.sleep: unknown key, allowed are two-threads-factor, ")
+            .starts_with("s.toml:8: machine.latency.sleep: unknown key, allowed are calls-max, code-per-access-ns, ")
     );
 }
 
@@ -365,7 +366,7 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
         policy("kind = \"cfq\""),
         format!(
             "s.toml:16: policy.kind: \"cfq\" is not known, allowed are {}",
-            PolicyKind::ALL.map(PolicyKind::name).join(", ")
+            mqfq_policies_watched::ALL.map(PolicyKind::name).join(", ")
         )
     );
     assert_eq!(
@@ -432,7 +433,10 @@ fn an_impossible_topology_is_refused() {
 fn the_tunables_of_an_elevator_are_read_and_its_depth_is_the_device_queues() {
     let policy = |lines: &str| parse(&format!("{GOOD}[policy]\n{lines}\n")).unwrap().policy;
     let plain = policy("kind = \"mq-deadline\"");
-    assert_eq!((plain.depth, plain.relaxed, plain.own.mq_deadline), (1024, None, MqDeadlineOptions::DEFAULT));
+    assert_eq!(
+        (plain.depth, plain.relaxed, plain.own.get::<MqDeadlineOptions>()),
+        (1024, None, MqDeadlineOptions::DEFAULT)
+    );
     assert_eq!(policy("kind = \"mq-deadline\"\ndepth = 3").depth, 3);
     let keys = "read-expire = \"1ms\"\nwrite-expire = \"2ms\"\nwrites-starved = 3\nfifo-batch = 4\nprio-aging-expire = \"5ms\"";
     let expected = MqDeadlineOptions {
@@ -443,16 +447,20 @@ fn the_tunables_of_an_elevator_are_read_and_its_depth_is_the_device_queues() {
         prio_aging_expire_ns: 5_000_000,
     };
     let set = policy(&format!("kind = \"mq-deadline\"\n{keys}"));
-    assert_eq!(set.own.mq_deadline, expected);
-    let kyber = policy("kind = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ms\"").own.kyber;
+    assert_eq!(set.own.get::<MqDeadlineOptions>(), expected);
+    let kyber = policy("kind = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ms\"").own.get::<KyberOptions>();
     assert_eq!(kyber, KyberOptions { read_latency_ns: 75_000, write_latency_ns: 1_000_000, ..KyberOptions::DEFAULT });
-    assert_eq!(crate::rivals::options(&set, 2).unwrap().own.mq_deadline.fifo_batch, 4, "and arrive in the policy");
+    assert_eq!(
+        crate::rivals::options(&set, 2).unwrap().own.get::<MqDeadlineOptions>().fifo_batch,
+        4,
+        "and arrive in the policy"
+    );
 }
 
 #[test]
 fn the_tunables_of_bfq_are_read_and_arrive_in_the_policy() {
     let policy = |lines: &str| parse(&format!("{GOOD}[policy]\nkind = \"bfq\"\n{lines}\n")).unwrap().policy;
-    assert_eq!((policy("").depth, policy("").own.bfq), (1024, BfqOptions::DEFAULT));
+    assert_eq!((policy("").depth, policy("").own.get::<BfqOptions>()), (1024, BfqOptions::DEFAULT));
     let keys = "slice-idle = \"1ms\"\ntimeout-sync = \"2ms\"\nmax-budget = \"3MiB\"\nlow-latency = false\nstrict-guarantees = true\n\
                 fifo-expire-sync = \"4ms\"\nfifo-expire-async = \"5ms\"";
     let expected = BfqOptions {
@@ -464,7 +472,7 @@ fn the_tunables_of_bfq_are_read_and_arrive_in_the_policy() {
         fifo_expire_sync_ns: 4_000_000,
         fifo_expire_async_ns: 5_000_000,
     };
-    assert_eq!(crate::rivals::options(&policy(keys), 2).unwrap().own.bfq, expected);
+    assert_eq!(crate::rivals::options(&policy(keys), 2).unwrap().own.get::<BfqOptions>(), expected);
     assert_eq!(
         refusal(&format!("{GOOD}[policy]\nkind = \"sfqd\"\nslice-idle = \"1ms\"\n")),
         "s.toml:17: policy.slice-idle: is no setting of policy sfqd, allowed with bfq"
@@ -495,7 +503,10 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
     );
     assert_eq!(refused("inside-max = 0"), "s.toml:11: device.inside-max: 0 is out of range, allowed is 1 to 65535");
     let drifting = device("write-drift = { times = 4, period = \"8s\" }\ncost = \"auto\"");
-    assert_eq!(drifting.spells.write_drift, Some(mqfq_nvme::spells::Drift { times: 4, period_ns: 8_000_000_000 }));
+    assert_eq!(
+        drifting.spells.write_drift,
+        Some(mqfq_nvme_watched::spells::Drift { times: 4, period_ns: 8_000_000_000 })
+    );
     assert_eq!((drifting.follow_writes, drifting.cost), (true, CostModel::FLAT));
     assert!(!device("cost = \"bytes\"").follow_writes);
     assert_eq!(
@@ -527,7 +538,7 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
 #[test]
 fn the_tunables_of_d2fq_are_read_and_arrive_in_the_policy() {
     let policy = |lines: &str| parse(&format!("{GOOD}[policy]\nkind = \"d2fq\"\n{lines}\n")).unwrap().policy;
-    assert_eq!((policy("").depth, policy("").own.d2fq), (64, D2fqOptions::DEFAULT));
+    assert_eq!((policy("").depth, policy("").own.get::<D2fqOptions>()), (64, D2fqOptions::DEFAULT));
     let keys = "low-threshold = \"1MiB\"\nclass-ratio = 3\nadjust-period = \"100ms\"\ngrace-period = \"1ms\"\nvtime-quantum = \"4KiB\"";
     let expected = D2fqOptions {
         low_threshold_bytes: 1 << 20,
@@ -536,7 +547,7 @@ fn the_tunables_of_d2fq_are_read_and_arrive_in_the_policy() {
         grace_period_ns: 1_000_000,
         vtime_quantum_bytes: 4096,
     };
-    assert_eq!(crate::rivals::options(&policy(keys), 2).unwrap().own.d2fq, expected);
+    assert_eq!(crate::rivals::options(&policy(keys), 2).unwrap().own.get::<D2fqOptions>(), expected);
     assert_eq!(
         refusal(&format!("{GOOD}[policy]\nkind = \"mqfq\"\nclass-ratio = 3\n")),
         "s.toml:17: policy.class-ratio: is no setting of policy mqfq, allowed with d2fq"

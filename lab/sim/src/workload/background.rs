@@ -23,7 +23,7 @@ pub struct Owing {
     pub source: Box<dyn Source>,
     /// Shared by the tenant.
     pub debt: Debt,
-    /// What each adds.
+    /// Bytes per request.
     pub per_request_bytes: u32,
 }
 
@@ -38,7 +38,7 @@ impl Source for Owing {
     }
 }
 
-/// Who pays it.
+/// Pays the debt.
 pub struct Background {
     options: scenario::Background,
     debt: Debt,

@@ -64,8 +64,8 @@ const LOOK_NS: u64 = 5_000;
 /// Where the threads of a tenant wait for each other.
 ///
 /// A waiting thread cannot be called by the last one that comes, so it looks from time to time. All leave the computing
-/// time after the last one came, so whoever looks once per computing time learns of it before it must leave, and leaves
-/// exactly then.
+/// time after the last one came, so a thread that looks once per computing time learns of it before it must leave, and
+/// leaves exactly then.
 pub struct Barrier {
     threads: u32,
     arrived: Cell<u32>,
@@ -75,7 +75,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Of so many threads.
+    /// Barrier of so many threads.
     pub fn new(threads: u32) -> Rc<Barrier> {
         Rc::new(Barrier { threads, arrived: Cell::new(0), passed: Cell::new(0), leave_ns: Cell::new(0) })
     }

@@ -1,7 +1,7 @@
 //! Applications by name: what they ask of a device, with where each number is from.
 //!
 //! A model is a load with every key set; a scenario may set each again. *Free* are the parameters that no source gives:
-//! they are calibrated to what a paper measured, or stand for a choice of whoever runs the application.
+//! they are calibrated to what a paper measured, or stand for a choice of the application's operator.
 //!
 //! # `flashx-pagerank`
 //! | what | value | from |
@@ -51,14 +51,14 @@
 
 use crate::scenario::{Arrival, Background, Load, Pattern};
 
-/// What a model sets.
+/// Settings of a model.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Model {
     /// Threads of the tenant.
     pub threads: u32,
-    /// What each does.
+    /// Load of each thread.
     pub load: Load,
-    /// What follows from it.
+    /// Load that follows from it.
     pub background: Option<Background>,
 }
 
@@ -72,10 +72,10 @@ const LIVEJOURNAL_EDGES: u64 = 68_993_773;
 /// Threads of FlashX.
 const FLASHX_THREADS: u32 = 4;
 
-/// What one put of RocksDB makes the background read and write, bytes.
+/// Bytes that one put of RocksDB makes the background read and write.
 const PUT_BYTES: u64 = 19 << 10;
 
-/// Of these, so much of a hundred is read: 9 of 19.
+/// Reads among 100 of these: 9 of 19.
 const PUT_READ_PERCENT: u8 = 47;
 
 /// The model of that name.

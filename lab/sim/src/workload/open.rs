@@ -80,7 +80,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Those of thread `thread` of `threads`.
+    /// Requests of thread `thread` of `threads`.
     pub fn new(trace: Trace, stretch: f64, depth: Option<u32>, start_ns: u64, thread: u32, threads: u32) -> Replay {
         let depth = depth.unwrap_or(u32::MAX);
         Replay { trace, next: thread as usize, threads: threads as usize, start_ns, stretch, depth, in_flight: 0 }

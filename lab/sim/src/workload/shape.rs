@@ -1,4 +1,4 @@
-//! What a request is: its length, whether it writes, and where it lies.
+//! Shape of a request: its length, whether it writes, and its place.
 //!
 //! Random and zipfian places are aligned to the length. Popular places of a zipfian tenant are scattered over the
 //! device by FNV-1a of the rank modulo their number, as YCSB does it; the hash is keyed by the tenant, so two tenants
@@ -22,7 +22,7 @@ struct Length {
     zipf: Option<Zipf>,
 }
 
-/// What the threads of a tenant have in common.
+/// Shapes that the threads of a tenant share.
 pub struct Shapes {
     lengths: Rc<[Length]>,
     read_percent: u8,
@@ -59,7 +59,7 @@ impl Shapes {
         Ok(Shapes { lengths: lengths.into(), read_percent, pattern, tenant_key, device_size_bytes })
     }
 
-    /// Those of one of `threads` threads.
+    /// Requests of one of `threads` threads.
     ///
     /// # Errors
     /// Its part of the device is smaller than a sequential request.
@@ -82,7 +82,7 @@ pub struct Shape {
     lengths: Rc<[Length]>,
     read_percent: u8,
     tenant_key: u64,
-    /// Of a sequential thread.
+    /// Next place of a sequential thread.
     cursor: Option<Cursor>,
     random: Random,
 }

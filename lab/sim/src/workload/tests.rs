@@ -1,4 +1,4 @@
-//! What sources ask for, played against a device that takes a fixed time: rates, mixes and places, with the tolerance
+//! Requests of sources, played against a device that takes a fixed time: rates, mixes and places, with the tolerance
 //! that the number of draws allows, for fixed seeds.
 
 use super::*;
@@ -41,7 +41,6 @@ fn open(rate_per_s: f64, poisson: bool, bursts: Option<(u64, u64)>) -> Load {
     load(Arrival::Open { rate_per_s, poisson, bursts })
 }
 
-/// What was played.
 #[derive(Default)]
 struct Played {
     /// By client: when each request was made, and what it was.
@@ -174,7 +173,7 @@ fn poisson_gaps_have_the_mean_of_the_rate_and_as_much_deviation() {
     let gaps: Vec<f64> = played.asked[0].windows(2).map(|two| (two[1].0 - two[0].0) as f64).collect();
     let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
     let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
-    // Of 100 000 draws the mean is off by 0.3% (one sigma), the deviation by about 0.5%; four of them are allowed.
+    // With 100 000 draws the mean is off by 0.3% (one sigma), the deviation by about 0.5%; four of them are allowed.
     assert!((mean / 10_000.0 - 1.0).abs() < 0.012, "{mean}");
     assert!((deviation / mean - 1.0).abs() < 0.02, "{deviation}");
 }
@@ -244,7 +243,7 @@ fn mixes_have_their_parts() {
     let mixed = Load { sizes: vec![(4096, 70), (8192, 20), (65_536, 10)], read_percent: 80, ..closed(1) };
     let asked = first(&tenant(1, mixed), 100_000);
     let part = |count: usize| count as f64 / asked.len() as f64 * 100.0;
-    // Of 100 000 draws a part of 70% is off by 0.145 points (one sigma); four of them are allowed.
+    // With 100 000 draws a part of 70% is off by 0.145 points (one sigma); four of them are allowed.
     for (bytes, expected) in [(4096, 70.0), (8192, 20.0), (65_536, 10.0)] {
         let found = part(asked.iter().filter(|ask| ask.length_bytes == bytes).count());
         assert!((found - expected).abs() < 0.6, "{bytes}: {found}");

@@ -12,7 +12,7 @@ mod iolog;
 mod tests;
 
 use super::{Trace, TraceRequest};
-use mqfq_nvme::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
+use mqfq_nvme_watched::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
 use std::fmt;
 
 /// A trace that cannot be used.
@@ -20,7 +20,7 @@ use std::fmt;
 pub struct TraceError {
     /// Line, 1-based.
     pub line: usize,
-    /// What is wrong, and what is allowed.
+    /// Fault, and allowed values.
     pub message: String,
 }
 
@@ -65,7 +65,6 @@ pub fn parse(text: &str, device_size_bytes: u64) -> Result<Trace, TraceError> {
     Ok(Trace { requests: recording.requests.into(), timed })
 }
 
-/// What was read so far.
 struct Recording {
     requests: Vec<TraceRequest>,
     device_size_bytes: u64,

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-/// What is wrong with a drive that comes.
+/// Fault of a drive that comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// Nothing.
@@ -28,7 +28,7 @@ pub enum Fault {
 pub struct Drives {
     drives: [Arc<FaultDevice>; DEVICES],
     fault: Cell<Fault>,
-    /// What stands for each in the server that opened it last.
+    /// By drive: its object in the server that opened it last.
     opened: RefCell<[Option<Weak<Drive>>; DEVICES]>,
 }
 
@@ -53,7 +53,7 @@ impl Drives {
         drives
     }
 
-    /// What is wrong with drives that come from now on.
+    /// Sets the fault of drives that come from now on.
     pub fn set_fault(&self, fault: Fault) {
         self.fault.set(fault);
     }
@@ -117,7 +117,7 @@ impl Device for Drive {
         }
     }
 
-    /// It is the drive that lasts, not what stands for it in a process.
+    /// The drive lasts, and its object in a process does not.
     fn pack(&self, _version: u16) -> Result<Packed, String> {
         Ok(Packed { state: Vec::new(), descriptors: Vec::new() })
     }

@@ -15,11 +15,12 @@
 //! | I12 | a revision is one more than the last if something was changed, else the same |
 //! | I11 | each export lets in each user, group and name that the document says, and no other, after each proposal, upgrade and start; its own client comes as one of them |
 //! | I11 | what exports hold, through their coming, going and resizing (`oracle.rs`), and that each tenant reads its own bytes or zeroes (`places.rs`) |
-//! | I10 | whose export is gone is disconnected, after its time at the latest, and nobody else |
-//! | I14 | nothing is left under way or held once nobody asks |
+//! | I10 | clients of a removed export are disconnected, after its time at the latest, and no others |
+//! | I14 | nothing is left under way or held once no client asks; a drive that does not answer holds up its own tenants alone |
 
 mod drives;
 mod places;
+mod silence;
 mod wish;
 
 use crate::host::VirtualHost;
@@ -32,24 +33,24 @@ use crate::world::{self, STEPS, World};
 use drives::{Drives, Fault};
 use mqfq_blk::cap::CapLimits;
 use mqfq_blk::engine::{Engine, EngineOptions};
+use mqfq_blk::random::Random;
 use mqfq_blk::state::VERSION;
 use mqfq_blk::worker::Desk;
 use mqfq_control::document::Document;
 use mqfq_control::{By, Edit, Kind, Proposal, Server as _, Via};
-use mqfq_daemon::config::caps::{WatchedCaps, Whose};
+use mqfq_daemon::config::caps::{CapOwner, WatchedCaps};
 use mqfq_daemon::config::{Config as FileConfig, LiveCaps, RealFiles};
 use mqfq_daemon::control::{Origin, Running};
-use mqfq_daemon::live::{self, Exports, Listeners, Owners, Tenants, Trust};
+use mqfq_daemon::device_errors::DeviceErrorCounts;
+use mqfq_daemon::live::{self, Listeners, Owners, Tenants, Trust};
 use mqfq_daemon::output::Output;
 use mqfq_daemon::ownership::{Ownership, Store};
-use mqfq_daemon::reconcile::{Reconciler, Things, withhold};
-use mqfq_daemon::trouble::TroubleCounts;
-use mqfq_daemon::upgrade::{self, Boarded, Luggage, Serving};
+use mqfq_daemon::reconcile::{Reconciler, Runtime, withhold};
+use mqfq_daemon::upgrade::{self, HandoverResult, HandoverState, Serving};
 use mqfq_daemon::watch::Watch;
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::{ExportAddress, ListenOptions};
-use mqfq_nvme::random::Random;
 use places::Place;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -58,7 +59,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use wish::{EXPORTS, Picture, SOCKETS, Spoilt, Wish};
+use wish::{DEVICES, EXPORTS, Picture, SOCKETS, Spoilt, Wish};
 
 /// `drain-s` of every config here, ns.
 const DRAIN_NS: u64 = 1_000_000_000;
@@ -80,24 +81,25 @@ struct Managed {
     serving: Arc<Serving>,
 }
 
-/// Starts a server. `luggage` is of another one, whose place it takes.
+/// Starts a server. `handover` is of another one, whose place it takes.
 ///
 /// # Errors
 /// One sentence: something of that has no place here.
-fn assemble(world: &Rc<World>, folder: &Path, text: &str, luggage: Option<Luggage>) -> Result<Managed, String> {
+fn assemble(world: &Rc<World>, folder: &Path, text: &str, handover: Option<HandoverState>) -> Result<Managed, String> {
     let mut store = Store::at(folder.join("owners"));
     store.open().map_err(String::from)?;
-    let mut ownership = match &luggage {
-        Some(luggage) => Ownership::unpack(&luggage.ownership, Some(store))?,
+    let mut ownership = match &handover {
+        Some(handover) => Ownership::unpack(&handover.ownership, Some(store))?,
         None => Ownership::new(Some(store)),
     };
+    mqfq_daemon::config::extend(mqfq_daemon::config::Additions::policies(mqfq_policies::REGISTRY));
     let config = FileConfig::parse("vopr", text).unwrap_or_else(|error| panic!("{error}"));
     let control = config.control.clone();
     let plan = config.check(&RealFiles).unwrap_or_else(|error| panic!("{error}"));
     let open = |(slot, plan)| (slot, drives::adopt(plan));
     let devices: BTreeMap<_, _> = plan.devices.iter().map(open).collect();
     let (tenants, caps) = (Tenants::new(&plan).expect("few"), LiveCaps::new(&plan));
-    let exports = live::exports(&plan, &tenants, &caps, |slot| devices[&slot].clone(), &Exports::new());
+    let exports = live::exports(&plan, &tenants, &caps, |slot| devices[&slot].clone());
     let exports = exports.expect("they fit");
     let workers = plan.server.workers.expect("it is set");
     let options = plan.devices.iter().map(|(slot, plan)| live::device_options(plan, devices[&slot].clone(), workers));
@@ -109,8 +111,8 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, luggage: Option<Luggag
     let withheld = withhold(&mut ownership, drives::key_of, (&plan, &exports), &tables);
     let named: Vec<_> =
         plan.devices.iter().map(|(slot, plan)| (plan.config.name.clone(), devices[&slot].clone())).collect();
-    let boarded = luggage.map(|it| upgrade::board(it, VERSION, false, &named, &tables, |_| ListenOptions::default()));
-    let Boarded { listeners: mut came, connections, .. } = boarded.transpose()?.unwrap_or_default();
+    let result = handover.map(|it| upgrade::install(it, VERSION, false, &named, &tables, |_| ListenOptions::default()));
+    let HandoverResult { listeners: mut came, connections, .. } = result.transpose()?.unwrap_or_default();
     let worker = |desk: Desk| Desk::worker(VirtualHost::new(world.clone(), desk), 64);
     world.employ(desks.into_iter().map(worker).collect::<Result<_, _>>().expect("workers"));
     let mut listeners = Listeners::new(Arc::new(|_| ListenOptions::default()), Arc::default());
@@ -133,7 +135,7 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, luggage: Option<Luggag
         sockets: Vec::new(),
         ownership: ownership.clone(),
     });
-    let things = Things {
+    let runtime = Runtime {
         open_device: drives::open,
         trust: Trust::new(&plan.trust),
         devices,
@@ -143,7 +145,7 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, luggage: Option<Luggag
         caps,
         watched_caps: WatchedCaps::default(),
         listeners,
-        trouble: Arc::new(TroubleCounts::new(Vec::new())),
+        device_errors: Arc::new(DeviceErrorCounts::new(Vec::new())),
         watch: Watch::of_nobody(),
         serving: serving.clone(),
         ownership,
@@ -151,7 +153,7 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, luggage: Option<Luggag
         output: Output::of_nobody(),
     };
     let origin = Origin { path: folder.join("config.toml"), text: text.to_owned(), control, listen: Vec::new() };
-    let reconciler = Reconciler::new(plan, engine.clone(), things, withheld);
+    let reconciler = Reconciler::new(plan, engine.clone(), runtime, withheld);
     let nothing = Box::new(|| serde_json::Value::Null);
     let running = Arc::new(Running::new(engine.clone(), Output::of_nobody(), origin, reconciler, nothing));
     Ok(Managed { running, engine, serving })
@@ -245,7 +247,7 @@ impl Run {
         self.assert_begun();
     }
 
-    /// What is there is what the config says, but for exports whose bytes are still being erased.
+    /// The server is as the config says, but for exports whose bytes are still being erased.
     fn assert_begun(&self) {
         match self.withholds() {
             true => self.assert_no_more(),
@@ -265,7 +267,7 @@ impl Run {
         exports.filter(|export| export.in_force.contains_key("withheld")).map(|export| export.name.clone()).collect()
     }
 
-    /// What was to be erased of exports that lack nothing has been.
+    /// Notes that exports which lack nothing have been erased.
     fn note_whole(&mut self) {
         let withheld = self.withheld();
         for (number, export) in self.wish.exports.iter().enumerate() {
@@ -279,7 +281,7 @@ impl Run {
         self.managed.as_ref().expect("there is a server between steps")
     }
 
-    /// What clients counted.
+    /// Sum of the clients' counts.
     pub fn counts(&self) -> Counts {
         self.clients.try_borrow().map_or(Counts::default(), |clients| {
             clients.iter().map(|client| client.counts).fold(Counts::default(), Counts::plus)
@@ -301,6 +303,7 @@ impl Run {
             }
             "run" => world::run(first),
             "stall" => self.stall(first),
+            "silence" => self.silence(first as usize % DEVICES, second),
             "settle" => self.settle(),
             "check" => self.check(),
             "kill" => self.kill(false),
@@ -313,7 +316,7 @@ impl Run {
     }
 
     fn connect(&mut self, client: usize) {
-        // A socket that nobody listens at refuses, as the kernel does.
+        // A socket without a listener refuses, as the kernel does.
         let Some(export) = &self.wish.exports[client] else { return };
         let (is_away, manners) = {
             let clients = self.clients.borrow();
@@ -321,8 +324,8 @@ impl Run {
         };
         if is_away {
             let path = self.folder.join(export.socket().to_string());
-            let whose = self.wish.welcome(client);
-            let pipe = self.world.net.borrow_mut().connect_by(path, manners.piece_bytes, whose);
+            let owner = self.wish.welcome(client);
+            let pipe = self.world.net.borrow_mut().connect_by(path, manners.piece_bytes, owner);
             self.clients.borrow_mut()[client].connect(pipe);
             world::run(5_000);
         }
@@ -333,7 +336,7 @@ impl Run {
         self.drives.all().iter().for_each(|drive| drive.stall_until(self.stalled_until_ns));
     }
 
-    /// What may be asked for from now on, of exports that are there.
+    /// Sets the limits of requests from now on, of exports in `wish`.
     fn oracles_follow(&self, wish: &Wish) {
         for export in wish.exports.iter().flatten() {
             let mut oracle = self.places[export.place].oracle.borrow_mut();
@@ -344,7 +347,7 @@ impl Run {
         }
     }
 
-    /// What may be asked for while one becomes the other: all that either allows.
+    /// Allows the requests that `before` or `after` allows, while one becomes the other.
     fn oracles_allow(&self, before: &Wish, after: &Wish) {
         for export in before.exports.iter().chain(&after.exports).flatten() {
             let mut oracle = self.places[export.place].oracle.borrow_mut();
@@ -417,7 +420,7 @@ impl Run {
                     clients[client].turn();
                     assert!(
                         !clients[client].is_served(),
-                        "whose export e{client} is gone is disconnected (I10), {took_ns} ns"
+                        "owner export e{client} is gone is disconnected (I10), {took_ns} ns"
                     );
                     if let Some(export) = &wanted.exports[client] {
                         clients[client].judge_by(&self.places[export.place].oracle);
@@ -443,7 +446,7 @@ impl Run {
                 assert!(may_fail, "nothing is wrong with it: {}", refusal.sentence);
                 assert!(!refusal.sentence.is_empty());
                 assert_eq!(revision, self.revision, "atomic change (I12): refused, {}", refusal.sentence);
-                // What a drive that holds still keeps from being taken back goes on with what it has, and is said.
+                // A part that a stalled drive keeps from being undone stays, and the refusal says so.
                 if was_withheld && !is_stalled && !was_behind {
                     // An erase may have ended meanwhile.
                     self.assert_no_more();
@@ -508,7 +511,7 @@ impl Run {
         }
     }
 
-    /// Nothing is offered that is not wanted, nor to anybody else.
+    /// No export is offered that is not wanted, nor to other peers.
     fn assert_no_more(&self) {
         let (is, wanted) = (self.picture(), self.wish.picture());
         for (at, lets_in) in &is.doors {
@@ -530,7 +533,7 @@ impl Run {
         ExportAddress::parse(nbd, &format!("unix:{}", self.folder.join(socket.to_string()).display())).expect("a path")
     }
 
-    /// What is there.
+    /// State of the running server.
     fn picture(&self) -> Picture {
         let Managed { running, engine, .. } = self.managed();
         let (mut picture, peers) = (Picture::default(), wish::peers());
@@ -538,34 +541,34 @@ impl Run {
             let flows = device.flows.iter().map(|flow| (flow.name.clone(), u64::from(flow.weight.get()))).collect();
             picture.devices.insert(device.name, (device.policy, flows));
         }
-        running.with_things(|things| {
+        running.with_runtime(|runtime| {
             for socket in 0..SOCKETS {
-                let Some(listener) = things.listeners.of(&self.address(socket)) else { continue };
+                let Some(listener) = runtime.listeners.of(&self.address(socket)) else { continue };
                 let offered = listener.table.all().into_iter().map(|export| {
                     (export.name.clone(), export.offset_bytes, export.size_now_bytes(), export.is_read_only())
                 });
                 picture.offered.insert(socket, offered.collect());
                 for export in listener.table.all() {
-                    let lets_in = peers.iter().map(|peer| export.door.admits(peer)).collect();
+                    let lets_in = peers.iter().map(|peer| export.state.admits(peer)).collect();
                     picture.doors.insert((socket, export.name.clone()), lets_in);
                 }
             }
             let both = |limits: CapLimits| (limits.iops, limits.bytes_per_s);
-            for export in things.exports.values() {
-                // What its clients pass, and take from.
-                let Some(tenant) = things.owners.of(&export.name) else { continue };
+            for export in runtime.exports.values() {
+                // Caps that its clients pass, and memory that they take from.
+                let Some(tenant) = runtime.owners.of(&export.name) else { continue };
                 let [own, tenants] = export.caps.limits();
                 picture.caps.extend([(export.name.clone(), both(own)), (tenant.clone(), both(tenants))]);
                 picture.memory.insert(tenant.clone(), export.memory.limits());
                 picture.owners.insert(export.name.clone(), tenant);
             }
-            let watched = things.watched_caps.limits().into_iter().map(|(whose, (_, limits))| match whose {
-                Whose::Tenant(name) | Whose::Export(name) => (name, both(limits)),
+            let watched = runtime.watched_caps.limits().into_iter().map(|(owner, (_, limits))| match owner {
+                CapOwner::Tenant(name) | CapOwner::Export(name) => (name, both(limits)),
             });
             picture.watched.extend(watched);
-            let numbered = things.serving.listeners.lock().expect("nobody panics with it").clone();
+            let numbered = runtime.serving.listeners.lock().expect("nobody panics with it").clone();
             for socket in 0..SOCKETS {
-                let listener = things.listeners.of(&self.address(socket)).map(|listener| listener.number);
+                let listener = runtime.listeners.of(&self.address(socket)).map(|listener| listener.number);
                 if listener.is_some_and(|number| numbered.get(&number) == Some(&upgrade::key(&self.address(socket)))) {
                     picture.handed_over.insert(socket);
                 }
@@ -585,7 +588,7 @@ impl Run {
         }
     }
 
-    /// Lets everything end that can. Nobody waits after that.
+    /// Lets all requests end that can; no client waits after that.
     fn settle(&mut self) {
         self.settle_erases();
         for client in self.clients.borrow().iter() {
@@ -602,7 +605,7 @@ impl Run {
         let held: u64 = self
             .managed()
             .running
-            .with_things(|things| things.exports.values().map(|export| export.memory.held_bytes()).sum());
+            .with_runtime(|runtime| runtime.exports.values().map(|export| export.memory.held_bytes()).sum());
         assert!(held == 0, "{held} bytes of payload are held and nobody asks for anything (I14)");
         // An erase that a drive made fail is tried again with the next change, and so is what waits for a drive.
         if self.is_behind || self.withholds() {
@@ -630,7 +633,7 @@ impl Run {
         assert_eq!(self.picture(), self.wish.picture(), "atomic change (I12): not all of it is there at last");
     }
 
-    /// Everybody reads everything.
+    /// Every client reads everything.
     fn check(&mut self) {
         self.settle();
         for client in 0..EXPORTS {
@@ -658,12 +661,12 @@ impl Run {
     /// Another server takes the place of this one, with the config that is in force, as `--replace` has it.
     fn upgrade(&mut self) {
         let old = self.managed.take().expect("there is a server between steps");
-        let held = old.serving.pack(&old.engine, VERSION).and_then(|luggage| {
-            let (bytes, descriptors) = luggage.encode(VERSION);
-            let (luggage, _) = Luggage::decode(&bytes, descriptors)?;
+        let held = old.serving.pack(&old.engine, VERSION).and_then(|handover| {
+            let (bytes, descriptors) = handover.encode(VERSION);
+            let (handover, _) = HandoverState::decode(&bytes, descriptors)?;
             let old_workers = self.world.dismiss();
             let text = self.wish.text(&self.folder, Spoilt::No);
-            let new = assemble(&self.world, &self.folder, &text, Some(luggage));
+            let new = assemble(&self.world, &self.folder, &text, Some(handover));
             if new.is_err() {
                 self.world.employ(old_workers);
             }
@@ -713,7 +716,7 @@ impl Run {
 mod tests {
     use super::*;
 
-    /// Nobody of the crowd says anything.
+    /// Clients of the crowd, which send nothing.
     const CROWD: usize = 300;
 
     /// Turns of the only worker until a client of one address is served, beside a crowd that connects to another

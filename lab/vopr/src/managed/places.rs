@@ -1,4 +1,4 @@
-//! What is at each place of a drive, and whose: what a tenant may read there.
+//! Bytes at each place of a drive and their owners: what a tenant may read there.
 //!
 //! | an export gets | and its tenant reads |
 //! |---|---|
@@ -14,11 +14,11 @@ use std::rc::Rc;
 
 /// One place.
 pub struct Place {
-    /// What it holds.
+    /// Judge of its bytes.
     pub oracle: Rc<RefCell<Oracle>>,
-    /// Of each quarter, the tenant that may read it.
+    /// By quarter: the tenant that may read it.
     owners: [Option<usize>; QUARTERS as usize],
-    /// It is to be erased, and may not have been yet.
+    /// By quarter: it is to be erased, and may not have been yet.
     is_due: [bool; QUARTERS as usize],
 }
 
@@ -36,7 +36,7 @@ pub fn follow(places: &mut [Place], before: &Wish, after: &Wish) {
         let Some(new) = new else { continue };
         let stays = !after.is_another(before, number);
         if let Some(old) = old.as_ref().filter(|_| stays) {
-            // What a shrink cuts off is given up.
+            // Quarters that a shrink cuts off are given up.
             places[old.place].owners[new.quarters.min(old.quarters) as usize..old.quarters as usize].fill(None);
         }
         places[new.place].have(new, stays);
@@ -53,7 +53,7 @@ impl Place {
                     self.oracle.borrow_mut().erase(from, QUARTER_SECTORS, stays);
                     self.is_due[quarter] = true;
                 }
-                // What is there is shown.
+                // The tenant is shown the old bytes.
                 (_, true) if self.is_due[quarter] => self.oracle.borrow_mut().doubt(from, QUARTER_SECTORS),
                 _ => {}
             }

@@ -1,12 +1,12 @@
-//! What somebody wants of a server, drawn from a seed: a config as a value, as text, and as what must then be there.
+//! The wanted state of a server, drawn from a seed: a config as a value, as text, and as the state that must follow.
 //!
 //! Each export lies at one of its drive's places, which it has alone. Another one may have the place after it, of the
 //! same tenant or another one, so that it is known whose bytes were there ([`super::places`]).
 
 use crate::script::{Config, policies};
 use crate::server::EXPORT_BYTES;
+use mqfq_blk::random::Random;
 use mqfq_front::identity::{Credentials, Identity, Peer};
-use mqfq_nvme::random::Random;
 use mqfq_testing::Folder;
 use mqfq_testing::authority::Authority;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ const UIDS: [u32; 2] = [1001, 1002];
 const GIDS: [u32; 2] = [2001, 2002];
 const NAMES: [&str; 2] = ["dns:a.example", "cn:b"];
 
-/// Those who try each door: every user with every group, every name, and one of whom nothing is known.
+/// Peers that try each door: every user with every group, every name, and one without any.
 pub fn peers() -> Vec<Peer> {
     let local = |uid, gid| Peer { names: Vec::new(), credentials: Some(Credentials { uid, gid, pid: 1 }) };
     let named = |name: &str| Peer { names: vec![Identity::parse(name).expect("a name")], credentials: None };
@@ -61,7 +61,7 @@ pub fn put_trust(folder: &Path) {
     TRUST.iter().for_each(|(name, bytes)| std::fs::write(folder.join(name), bytes).expect("a folder of ours"));
 }
 
-/// Whom an export is for: nothing in any list is everybody.
+/// Peers that an export is for; all of them if every list is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Door {
     uids: u8,
@@ -75,7 +75,7 @@ fn chosen<T: Copy>(list: [T; 2], bits: u8) -> impl Iterator<Item = T> {
 }
 
 impl Door {
-    /// It lets `peer` in.
+    /// Whether it lets `peer` in.
     fn admits(self, peer: &Peer) -> bool {
         let Door { uids, gids, names } = self;
         let has_name = || peer.names.iter().any(|name| chosen(NAMES, names).any(|one| name.to_string() == one));
@@ -116,7 +116,7 @@ struct Device {
 struct Tenant {
     weight: u64,
     max_iops: Option<u64>,
-    /// Of its exports that have none of their own.
+    /// Names let in to its exports that have none of their own.
     names: u8,
     /// `memory`, MiB.
     memory_mib: u64,
@@ -128,7 +128,7 @@ const MEMORY_BYTES: u64 = 256 << 20;
 /// An export that is wanted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Export {
-    /// Whose it is.
+    /// Owner of the export.
     pub tenant: usize,
     /// Below [`PLACES`], on the export's drive.
     pub place: usize,
@@ -157,14 +157,14 @@ impl Export {
     }
 }
 
-/// What a proposal has that cannot be had.
+/// Fault of a proposal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spoilt {
     /// Nothing.
     No,
     /// An export that ends beyond its device: the config's reader refuses it.
     Beyond,
-    /// An address where nobody can listen.
+    /// An address at which no server can listen.
     Address,
     /// A drive that comes cannot be opened.
     Drive,
@@ -192,7 +192,7 @@ pub struct Wish {
     pub exports: [Option<Export>; EXPORTS],
 }
 
-/// What is there: of a wish, or of a server that runs.
+/// State of a server: by a wish, or as it runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Picture {
     /// By device: its policy, and its tenants' weights.
@@ -203,18 +203,18 @@ pub struct Picture {
     pub doors: BTreeMap<(usize, String), Vec<bool>>,
     /// Requests and bytes per second, of each tenant with an export, and of each export.
     pub caps: BTreeMap<String, (Option<u64>, Option<u64>)>,
-    /// The same, of those whom watchers see.
+    /// Caps as watchers see them.
     pub watched: BTreeMap<String, (Option<u64>, Option<u64>)>,
-    /// Of each tenant with an export: payload that is guaranteed to it, and that it may hold at most, bytes.
+    /// By tenant with an export: payload that is guaranteed to it, and that it may hold at most, bytes.
     pub memory: BTreeMap<String, (u64, u64)>,
-    /// Whose each export is, for lines about its clients.
+    /// Owner of each export, for lines about its clients.
     pub owners: BTreeMap<String, String>,
     /// Addresses that another process would take over.
     pub handed_over: BTreeSet<usize>,
 }
 
 impl Wish {
-    /// What a server begins with.
+    /// The wish with which a server begins.
     pub fn first(config: &Config) -> Wish {
         let device = Device { policy: config.get("policy"), depth: config.get("depth") };
         let export = |number: usize| Export {
@@ -308,7 +308,7 @@ impl Wish {
         peers().iter().filter(|peer| door.admits(peer)).find_map(|peer| peer.credentials).map(|of| (of.uid, of.gid))
     }
 
-    /// The same but for a weight.
+    /// This wish with another weight.
     pub fn nudged(&self) -> Wish {
         let mut wish = self.clone();
         wish.tenants[0].weight += 1;
@@ -321,7 +321,7 @@ impl Wish {
         let memory_mib = MEMORY_BYTES >> 20;
         let mut text =
             format!("[server]\nworkers = {workers}\npin = false\ndrain-s = 1\nmemory = \"{memory_mib}MiB\"\n\n");
-        // Changes of one thing are read alone where somebody may ask for them.
+        // Changes of one thing are read alone where there is a control socket.
         let _ = write!(text, "[control]\nlisten = \"unix:{}\"\n\n", folder.join("control").display());
         let path = |name: &str| folder.join(name).display().to_string();
         let [certificate, key, ca] = ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(path);
@@ -379,7 +379,7 @@ impl Wish {
         text
     }
 
-    /// What must be there when it is in force.
+    /// State of a server in which this wish is in force.
     pub fn picture(&self) -> Picture {
         let mut picture = Picture::default();
         for (number, export) in self.exports.iter().enumerate() {

@@ -62,7 +62,7 @@ fn saturated(knee: u64, step: u32) -> impl Fn(u32) -> Phase {
     }
 }
 
-/// The depths that a search wants measured, one after the other, and the depth that the last one was.
+/// The depths that a search wants measured in turn, and the last one.
 struct Talk {
     search: Search,
     depth: u32,
@@ -84,7 +84,7 @@ impl Talk {
         (0..count).map(|_| self.say(load(self.depth))).collect()
     }
 
-    /// Until it holds a depth: what was measured.
+    /// Runs until the search holds a depth; returns the depths measured.
     fn settle(&mut self, load: impl Fn(u32) -> Phase) -> Vec<u32> {
         let mut depths = Vec::new();
         while self.search.state().reason != Reason::Found {
@@ -151,7 +151,7 @@ fn a_depth_that_is_brought_onto_the_grid_is_measured_there_before_the_candidate(
     let mut talk = Talk::new(64, 4096);
     let load = saturated(100, 32);
     assert_eq!(talk.say(load(64)), 65);
-    // Also if nobody waits meanwhile.
+    // Also if no request waits meanwhile.
     assert_eq!(talk.say(Phase { waiting: 0, ..load(65) }), 129);
 }
 
@@ -200,7 +200,7 @@ fn two_phases_in_a_row_of_another_load_begin_the_search_anew() {
         (full, at_rate(full, RATE_CHANGED), false),
         (full, at_rate(full, RATE_CHANGED + 1), true),
         (full, at_rate(full, -RATE_CHANGED - 1), true),
-        // Where nobody waits, the rate is the demand's.
+        // Where no request waits, the rate is the demand's.
         (idle, at_rate(idle, RATE_CHANGED + 1), false),
     ];
     for (found, seen, is_other) in cases {
@@ -230,7 +230,7 @@ fn a_search_that_begins_anew_has_forgotten_what_it_knew() {
     let _ = talk.settle(other);
     let _ = talk.listen(HOLD as usize, other);
     assert_eq!(talk.search.state().reason, Reason::Searching);
-    // The same if nobody waits then: as soon as somebody does, a candidate is tried.
+    // Likewise if no request waits then: as soon as one does, a candidate is tried.
     let mut talk = Talk::new(4, 4096);
     let _ = talk.settle(&load);
     let _ = talk.listen(1, &load);
@@ -324,7 +324,7 @@ fn phases_of_different_loads_are_not_compared() {
     assert_eq!(after(Phase { step_log: base.step_log + SIZE_CHANGED + 1, ..base }), Verdict::NotComparable);
     assert_eq!(after(Phase { waiting: SATURATED, ..base }), Verdict::Better);
     assert_eq!(after(Phase { waiting: SATURATED - 1, ..base }), Verdict::NotComparable);
-    // What cannot be compared ends a run of steps by four, too: from 128 it is 64 next and not 32.
+    // A depth that cannot be compared ends a run of steps by four, too: from 128 it is 64 next and not 32.
     let mut talk = Talk::new(256, 4096);
     let load = saturated(16, 1);
     assert_eq!(talk.listen(10, &load).last(), Some(&32));
@@ -341,7 +341,7 @@ fn a_candidate_for_which_nobody_waits_did_not_bind() {
     assert_eq!([base, Phase { waiting: BOUND_UP - 1, ..base }].map(|phase| talk.say(phase)), [16, 8]);
     assert_eq!((talk.last().trial, talk.last().verdict, talk.last().pairs), (16, Verdict::Worse, 0));
     assert_eq!(talk.say(base), 4);
-    // That much is enough to be compared. Going down it takes more.
+    // So much waiting is enough to be compared. Going down it takes more.
     let mut talk = Talk::new(8, 64);
     assert_eq!([base, Phase { waiting: BOUND_UP, ..base }].map(|phase| talk.say(phase)), [16, 8]);
     assert_eq!(talk.search.state().probes[0], None);
@@ -358,7 +358,7 @@ fn a_candidate_for_which_nobody_waits_did_not_bind() {
 
 #[test]
 fn without_demand_smaller_depths_alone_are_tried_and_judged_by_time() {
-    // Nobody waits at 64, of which 20 are in use: half of 20 is next.
+    // No request waits at 64, of which 20 are in use: half of 20 is next.
     let idle = Phase { waiting: 0, device_units: 20, ..saturated(64, 1)(20) };
     let mut talk = Talk::new(64, 64);
     assert_eq!(talk.say(idle), 10);
@@ -384,7 +384,7 @@ fn a_gain_is_work_or_time_less_the_price_of_depth() {
     assert_eq!(gain(&deep, &shallow), 20_000 - ALPHA);
     assert_eq!(gain(&Phase { weighed_log: 11_000, ..deep }, &shallow), 10_000 - ALPHA);
     assert_eq!(gain(&Phase { waiting: SATURATED, ..deep }, &shallow), 20_000 - ALPHA);
-    // Nobody waits: 69,900 in the system for a unit at the shallow one, 54,900 at the deep one.
+    // Not saturated: 69,900 in the system for a unit at the shallow one, 54,900 at the deep one.
     assert_eq!(gain(&Phase { waiting: SATURATED - 1, ..deep }, &shallow), 15_000 - ALPHA);
     // In parts.
     let in_parts = |phase: Phase| Phase { is_in_parts: true, ..phase };
@@ -418,7 +418,7 @@ fn the_mean_of_up_to_four_pairs_is_that_of_all() {
         pairs.add(gain);
         pairs.mean()
     });
-    // Of five the best and the worst are left out: 60, 90, 100.
+    // The best and the worst of five are left out: 60, 90, 100.
     assert_eq!(means, [30, 45, 60, 100, 83]);
     assert_eq!((Pairs::default().mean(), pairs.count, pairs.last), (0, 5, 100));
 }

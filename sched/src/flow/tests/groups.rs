@@ -4,10 +4,10 @@ use super::*;
 use crate::hierarchy::{Group, GroupId};
 
 const OTHER: FlowId = FlowId(1);
-/// In no group.
+/// A flow in no group.
 const FREE: FlowId = FlowId(2);
 
-/// From one step to the next, units.
+/// Virtual time from one step to the next, units.
 const PERIOD: u64 = 1 << 30;
 
 /// Two flows share a group of weight 100, the third is by itself.
@@ -42,7 +42,7 @@ fn what_virtual_time_skips_of_a_flow_is_its_siblings_from_the_next_step_on() {
     flows.refresh_if_due(VTime::from_raw(PERIOD));
     // It has used 3/8 of its 50.
     assert_eq!([weighs(&flows, FLOW), weighs(&flows, OTHER)], [(81_250, true), (50_000, true)]);
-    // Nothing any more.
+    // The flow wants nothing any more.
     flows.refresh_if_due(VTime::from_raw(2 * PERIOD));
     assert_eq!((weighs(&flows, FLOW), weighs(&flows, OTHER).1), ((100_000, true), false));
 }

@@ -21,7 +21,7 @@ fn kib(units: u64) -> String {
     format!("{:.2}", units as f64 / VSpan::from_bytes(1024).0 as f64)
 }
 
-/// The policy, its two queues, and who was kicked.
+/// The policy, its two queues, and the queues that were kicked.
 struct Scene {
     policy: Mqfq,
     queues: [MqfqQueue; 2],
@@ -103,7 +103,7 @@ fn the_worked_example_at_the_head_of_this_file() {
     assert_eq!(file, happened, "the table at the head of mqfq.rs");
     assert_eq!(page, happened, "the table of docs/use/policies/mqfq.md");
 
-    // The end of A's first read, and who has its token then.
+    // The end of A's first read, and the queue that has its token then.
     scene.kicked.clear();
     let first = granted.remove(0);
     let Scene { policy, queues, kicked } = &mut scene;

@@ -2,7 +2,7 @@
 //!
 //! Answers: which of a flow's requests in a queue has its interval, when its weight may change until it goes? Source:
 //! none; `hierarchy.rs` says why it is charged late. Invariants: of a flow in a queue, one lease is charged ahead, and
-//! one request; those behind a request without an interval have none.
+//! one request; requests behind one without an interval have none.
 
 use super::{Mqfq, Structures, VirtualTime, Waiting};
 use crate::cost::Cost;
@@ -40,8 +40,8 @@ impl<S: Structures> Mqfq<S> {
         behind.push(interval.start_tag, interval.span, payload);
     }
 
-    /// The interval of a request of a flow in a group, which has become its flow's first in its queue, and what those
-    /// behind it are charged by. The request before it is still shown, so global virtual time has not passed the flow's
+    /// The interval of a request of a flow in a group, which has become its flow's first in its queue, and the rate of
+    /// the requests behind it. The request before it is still shown, so global virtual time has not passed the flow's
     /// finish tag.
     #[inline(always)]
     pub(super) fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan, Option<Ahead>) {

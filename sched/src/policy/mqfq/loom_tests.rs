@@ -3,7 +3,7 @@
 //! are about what one operation does between them, and each names its race.
 //!
 //! Threads run their part and end, which is "asleep". Then the kicks that were sent are delivered, one worker at a
-//! time, until there are none. What is left undone after that nobody would ever have done: I4 is broken.
+//! time, until there are none. Work left undone after that would never be done: I4 is broken.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`
 
@@ -157,7 +157,7 @@ impl Rig {
         self.workers.insert(2, other.join().unwrap());
     }
 
-    /// Lets one worker do something while nobody else moves.
+    /// Lets one worker do something while no other moves.
     fn alone(&mut self, worker: usize, part: impl FnOnce(&Mqfq, &mut Worker)) {
         part(&self.mqfq, &mut self.workers[worker]);
     }
@@ -193,7 +193,7 @@ impl Rig {
     }
 }
 
-/// So many requests' length of virtual time.
+/// Virtual time of so many requests.
 const fn requests(count: u64) -> VSpan {
     VSpan(count * VSpan::from_bytes(REQUEST.0).0)
 }
@@ -214,8 +214,8 @@ const NONE: VSpan = VSpan(0);
 
 /// Race: A marks itself ready and looks for a token again, B gives its token back and looks for a ready queue again.
 /// This is the wake-up that would be lost between mark and release.
-/// Shown to fail without the fence in `ReadySet::mark` or the second acquire; and without the fence of whoever gives
-/// the token back: in `release_root` (paper's form), in `percolate` (relaxed form).
+/// Shown to fail without the fence in `ReadySet::mark` or the second acquire; and without the fence of the worker that
+/// gives the token back: in `release_root` (paper's form), in `percolate` (relaxed form).
 #[test]
 fn loom_token_given_back_meets_the_queue_that_waits_for_it() {
     model(|form| {
@@ -226,7 +226,7 @@ fn loom_token_given_back_meets_the_queue_that_waits_for_it() {
             worker.complete_and_run(mqfq);
         };
         rig.race(part, part);
-        // Whoever did not get the token in its own time has been kicked.
+        // The worker that did not get the token in its own time has been kicked.
         rig.finish();
     });
 }
@@ -271,8 +271,7 @@ fn loom_two_slowest_queues_leave_together() {
 }
 
 /// Race: B turns the wheel, marks the throttled C ready and finds no token at the root, while A gives one back and
-/// finds nobody ready.
-/// Shown to fail without the fence in `ReadySet::mark` or the one in `release_root`.
+/// finds no queue ready. Shown to fail without the fence in `ReadySet::mark` or the one in `release_root`.
 #[test]
 fn loom_queue_taken_out_of_the_wheel_meets_a_token_given_back() {
     model(|form| {
@@ -347,8 +346,8 @@ fn loom_token_left_at_a_leaf_meets_the_queue_that_waits_for_it() {
 }
 
 /// Race: A takes a start tag at a virtual time that B moves on before A has published its request. The lead comes late
-/// and low; virtual time does not go back for it, and nobody is left waiting for virtual time to come by.
-/// Shown to fail, with 3 preemptions, if a search drops the searcher's own mark.
+/// and low; virtual time does not go back for it, and no queue is left waiting for virtual time to come by. Shown to
+/// fail, with 3 preemptions, if a search drops the searcher's own mark.
 #[test]
 fn loom_late_low_lead_holds_nobody_up() {
     model(|form| {
@@ -373,7 +372,7 @@ fn loom_late_low_lead_holds_nobody_up() {
 }
 
 /// Race: A borrows for a request of two units while B gives back one unit and wants it again. The debt is paid once, by
-/// whoever comes first, and neither waits for the other's half.
+/// the first to come, and neither waits for the other's half.
 #[test]
 fn loom_borrower_meets_the_payer() {
     model(|form| {
@@ -547,7 +546,7 @@ fn loom_of_three_one_token_goes_round() {
             |mqfq, worker| worker.run(mqfq),
             |mqfq, worker| worker.run(mqfq),
         );
-        // Whoever of the two got it first gives it to the other.
+        // The one of the two that got it first gives it to the other.
         rig.settle();
         for n in [1, 2] {
             rig.alone(n, |mqfq, worker| worker.complete_and_run(mqfq));
@@ -558,10 +557,9 @@ fn loom_of_three_one_token_goes_round() {
 }
 
 /// Race: A goes on while B shortens T to less than the quantum that both leaves are rounded by. Both leads are three
-/// requests ahead, both leaves show 0, and so does virtual time: with T of two requests nobody may go before a leaf is
-/// rounded anew.
-/// Shown to fail if `throttle` leaves a leaf as it is; if it does not look at the leaf again once it has a place; and
-/// without the fence in the wheel's `throttle` or the one in its `set_window`.
+/// requests ahead, both leaves show 0, and so does virtual time: with T of two requests no queue may go before a leaf
+/// is rounded anew. Shown to fail if `throttle` leaves a leaf as it is; if it does not look at the leaf again once it
+/// has a place; and without the fence in the wheel's `throttle` or the one in its `set_window`.
 #[test]
 fn loom_a_queue_that_picks_beside_a_shorter_window_shows_its_lead_anew() {
     Builder::new().check(|| {
@@ -585,9 +583,8 @@ fn loom_a_queue_that_picks_beside_a_shorter_window_shows_its_lead_anew() {
 }
 
 /// Race: A throttles itself for a short T while B, whose own request holds virtual time and whose device queue is full,
-/// makes T long. A may go now, tokens are free, and nobody will move virtual time.
-/// Shown to fail if the setter empties no bucket; if the wheel's `throttle` does not look at T again; and without
-/// either fence.
+/// makes T long. A may go now, tokens are free, and no worker will move virtual time. Shown to fail if the setter
+/// empties no bucket; if the wheel's `throttle` does not look at T again; and without either fence.
 #[test]
 fn loom_a_queue_that_throttles_itself_beside_a_longer_window_goes() {
     Builder::new().check(|| {

@@ -1,8 +1,8 @@
 //! Policy `mqfq`: multi-queue fair queueing.
 //!
-//! Answers: may the first request of this queue go to the device now, and if not, who will tell? Source: MQFQ section
-//! 2.1, Figure 2, and sections 3.1 to 3.3. Figure 2 leaves out "logic to mitigate races"; that logic is what most of
-//! this text is about.
+//! Answers: may the first request of this queue go to the device now, and if not, which worker will tell? Source: MQFQ
+//! section 2.1, Figure 2, and sections 3.1 to 3.3. Figure 2 leaves out "logic to mitigate races"; that logic is what
+//! most of this text is about.
 //!
 //! # Example
 //! Two tenants, each on a worker of its own, have many reads of 4 KiB waiting. Tenant A has weight 100 and B weight
@@ -43,33 +43,33 @@
 //! T of gvt? a token? then pop, publish the next lead, move gvt, turn the wheel. `complete`: the token goes to the own
 //! queue if that may go, else to the nearest ready one.
 //!
-//! A queue whose worker sleeps is in one of three states, each with somebody who ends it:
+//! A queue whose worker sleeps is in one of three states, each ended by one event:
 //!
 //! | state     | stands in             | ended by                                                                     |
 //! |-----------|-----------------------|------------------------------------------------------------------------------|
 //! | Idle      | nothing               | its own `submit`                                                             |
-//! | Throttled | wheel, mindicator     | whoever moves gvt to its slot: marks it ready, kicks if the root has a token |
-//! | NoToken   | ready set, mindicator | whoever gives a token back: claims the mark, kicks                           |
+//! | Throttled | wheel, mindicator     | worker moving gvt to its slot: marks it ready, kicks if the root has a token |
+//! | NoToken   | ready set, mindicator | worker giving a token back: claims the mark, kicks                           |
 //!
 //! # Invariants
-//! I1-I9 of ARCHITECTURE.md, "What must always hold". Those that are made here:
+//! I1-I9 of ARCHITECTURE.md, "What must always hold". Of these, the policy makes:
 //! P1. A leaf of the mindicator shows the lead of its queue, moved into [gvt, gvt + `HORIZON`] and rounded down to a
 //!     quantum that was in force since the queue last announced, whenever no operation on the queue is under way; and
-//!     whoever changed a leaf calls `query` and turns the wheel before it returns.
+//!     the worker that changed a leaf calls `query` and turns the wheel before it returns.
 //! P2. A free token below the root lies on the path of a queue whose worker is awake: it is running, was kicked, or
 //!     owes a pick (`policy/mod.rs`). A worker that goes to sleep leaves nothing on its path (`percolate`), save in
 //!     state NoToken, where it found nothing there.
-//! P3. If a free token lies at the root and a sleeping queue is marked ready, somebody awake has yet to search the
+//! P3. If a free token lies at the root and a sleeping queue is marked ready, an awake worker has yet to search the
 //!     ready set.
 //!
-//! P2 and P3 together are I4: with nobody awake, every free token is at the root, so nobody is marked; and a queue that
-//! may go is marked, because whoever moved gvt that far took it out of the wheel, which marks it.
+//! P2 and P3 together are I4: with no worker awake, every free token is at the root, so no queue is marked; and a queue
+//! that may go is marked, because the worker that moved gvt that far took it out of the wheel, which marks it.
 //!
 //! # Races
 //! **Token given back against ready mark** (P3). Both sides write, fence, look.
-//! | step | A picks, no token                        | B completes, nobody ready                        |
+//! | step | A picks, no token                        | B completes, none ready                          |
 //! |------|------------------------------------------|--------------------------------------------------|
-//! |  1   | acquire fails                            | search finds nobody                              |
+//! |  1   | acquire fails                            | search finds none                                |
 //! |  2   | marks itself ready, **fence**            | token to the root, **fence**                     |
 //! |  3   | acquires again                           | searches again, at the end of its next pick      |
 //! A's fence first: B's second search claims A and kicks. B's first: A's second acquire finds the token. A may also be
@@ -91,21 +91,21 @@
 //! wakes as many as there are tokens at the root; one that is woken and takes none searches in its turn. No fence is
 //! needed there: the waker's fence after it put the token happens before the kicked worker's search.
 //!
-//! **A turner marks the very queue that is about to sleep.** Tokens lie at the root; nobody else is ready.
+//! **A turner marks the very queue that is about to sleep.** Tokens lie at the root; no other queue is ready.
 //! | step | A picks, throttled              | B turns the wheel              | ready set |
 //! |------|---------------------------------|--------------------------------|-----------|
 //! |  1   | takes a place in the wheel      |                                |           |
 //! |  2   |                                 | takes A out, marks it          | A         |
 //! |  3   | searches for others, claims *A* |                                | none      |
-//! |  4   |                                 | searches, finds nobody to kick | none      |
+//! |  4   |                                 | searches, finds none to kick   | none      |
 //! A has claimed its own wake-up, so it does not sleep: the pick starts again.
 //!
-//! **The last request of the slowest queue.** Its dispatch empties the queue, and that may move gvt for everybody. So
+//! **The last request of the slowest queue.** Its dispatch empties the queue, and that may move gvt for all queues. So
 //! depart, query and turn follow in the same pick; nothing is left for the pick that answers Idle.
 //!
 //! **Both raise, neither sees the minimum.** A's and B's leaves go up together and each finds the root still held down
 //! by the other. Mindicator M3: the later of the two brings the root up, and *it* has yet to query. A stale gvt delays,
-//! nobody's is lost.
+//! none is lost.
 //!
 //! **A late, low lead.** A takes a start tag and is stopped; the others move gvt past it; A stages and publishes. gvt
 //! does not go back (I8); the leaf shows gvt instead, which changes no minimum; the request may go at once. Its flow
@@ -157,7 +157,7 @@
 //! was proved: a request goes by one T, which was in force; any q gives a gvt that lags; any L is a lease. But a leaf
 //! that was rounded by an old q may hold gvt more than the new T below the lead, which would throttle the very queue
 //! for ever (I5). So a queue that is about to wait rounds its lead anew, and looks whether it still should when it has
-//! its place; whoever sets the window empties the wheel ("A window that changes", `throttle_wheel.rs`):
+//! its place; the setter of the window empties the wheel ("A window that changes", `throttle_wheel.rs`):
 //!
 //! | step | A: throttles itself                                  | B: T := 16 KiB, q := 8 KiB       |
 //! |------|------------------------------------------------------|----------------------------------|
@@ -191,11 +191,11 @@
 //! requests stay at the leaf until the pick that follows. P2 covers both: the worker is awake and owes a pick, which
 //! uses them or, before the worker sleeps, moves them to the root and searches the ready set. The bound has no term for
 //! tokens beyond D. A queue that waits for one may wait for the end of the others' run; it cannot be passed by more
-//! than T, as ever.
+//! than T.
 //!
 //! # Other structures
 //! `Mqfq<S>` is the same policy over anything that keeps the promises of `structures.rs`, to be compared with what
-//! ships. A store of tokens without paths has them all at its root, also those that `complete` gives back for the own
+//! ships. A store of tokens without paths has them all at its root, also tokens that `complete` gives back for the own
 //! queue. Their worker is awake and owes a pick. Either that takes a token; or it finds none after its mark and its
 //! fence, so another has taken it; or it ends in `rest`, whose `percolate` fences and which searches the ready set.
 //! That is P3.
@@ -241,7 +241,7 @@ const _: () = assert!(TAG_GRAIN.0 == Mindicator::GRAIN.0);
 /// Multi-queue fair queueing, over what ships unless `S` says otherwise. See the module's text.
 pub struct Mqfq<S: Structures = Shipped> {
     options: PolicyOptions,
-    /// Clears what is below a quantum.
+    /// Mask that clears all below a quantum.
     quantum_mask: Setting,
     /// L, units; 0 in the exact form, which it does not leave.
     lease: Setting,
@@ -257,14 +257,14 @@ pub struct Mqfq<S: Structures = Shipped> {
     hctx_count: usize,
 }
 
-/// What clears all below `quantum` from a point of virtual time.
+/// Mask that clears all below `quantum` from a point of virtual time.
 const fn mask_of(quantum: VSpan) -> u64 {
     if quantum.0 > TAG_GRAIN.0 { !(quantum.0 - 1) } else { !(TAG_GRAIN.0 - 1) }
 }
 
 impl Mqfq {
     /// A scheduler for the queues of `topology`. The options have been validated.
-    pub(super) fn new(options: &PolicyOptions, topology: &Topology, weights: &[Weight]) -> Self {
+    pub fn new(options: &PolicyOptions, topology: &Topology, weights: &[Weight]) -> Self {
         let start = align(options.start);
         let virtual_time = Mindicator::new(topology, start);
         let tokens = TokenTree::for_requests(topology, options.depth, options.units_max());
@@ -374,7 +374,7 @@ impl<S: Structures> Mqfq<S> {
         true
     }
 
-    /// Tells everybody about the lead of a queue, or that it has none (P1).
+    /// Publishes the lead of a queue, or that it has none (P1).
     #[inline]
     fn announce(&self, queue: &mut Queue<S>, kick: &mut impl Kick) {
         let is_told = match queue.stage.lead() {
@@ -399,7 +399,7 @@ impl<S: Structures> Mqfq<S> {
         }
     }
 
-    /// After each change of a leaf: moves gvt, turns the wheel, and wakes those whom that lets go (P1).
+    /// After each change of a leaf: moves gvt, turns the wheel, and wakes the queues that may go now (P1).
     fn advance(&self, from: HctxId, kick: &mut impl Kick) {
         let now = self.virtual_time.query();
         let mut unthrottled = false;
@@ -431,8 +431,8 @@ impl<S: Structures> Mqfq<S> {
         own
     }
 
-    /// Before this worker may sleep in Idle or Throttled: what lies on its path goes to others (P2, P3). True if one of
-    /// those others is itself: a turner has marked it, so pick again.
+    /// Before this worker may sleep in Idle or Throttled: tokens on its path go to others (P2, P3). True if one of
+    /// these is the worker itself: a turner has marked it, so pick again.
     fn rest(&self, hctx: HctxId, kick: &mut impl Kick) -> bool {
         self.tokens.percolate(hctx);
         self.wake_ready(hctx, kick)
@@ -491,7 +491,7 @@ impl<S: Structures> Mqfq<S> {
     #[inline]
     fn follow_depth(&self, queue: &mut Queue<S>) {
         if self.options.depth_auto {
-            // Relaxed: numbers that say who keeps tokens, not how many there are.
+            // Relaxed: numbers that say which queue keeps tokens, not how many there are.
             let share = share_of(self.token_share.load(Ordering::Relaxed));
             queue.room += share - queue.share;
             queue.share = share;
@@ -500,8 +500,8 @@ impl<S: Structures> Mqfq<S> {
         }
     }
 
-    /// A token for the first request of `queue`, and if they are there also for those behind it; or None with the queue
-    /// marked ready.
+    /// A token for the first request of `queue`, and if they are there also for the requests behind it; or None with
+    /// the queue marked ready.
     #[inline(never)]
     fn acquire(&self, queue: &mut Queue<S>, units: u32) -> Option<DispatchToken> {
         self.follow_depth(queue);
@@ -521,8 +521,8 @@ impl<S: Structures> Mqfq<S> {
         token
     }
 
-    /// A single token goes to the nearest who can use it, over the node that we share. Several may serve several
-    /// queues, and while the root owes, nobody can use any: both go over the root.
+    /// A single token goes to the nearest queue that can use it, over the node that we share. Several may serve several
+    /// queues, and while the root owes, no queue can use any: both go over the root.
     #[inline]
     fn is_for_one(&self, token: &DispatchToken) -> bool {
         token.units() == 1 && !self.tokens.is_in_debt()
@@ -533,7 +533,7 @@ impl<S: Structures> Mqfq<S> {
     fn give_away(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) -> Option<DispatchToken> {
         let Some(nearest) = self.ready.take_nearest(hctx) else { return Some(token) };
         self.tokens.release_toward(hctx, nearest, token);
-        // Our own mark is of no use to anybody: we pick after this.
+        // Our own mark is of no use: we pick after this.
         if nearest != hctx {
             kick.kick(nearest);
         }
@@ -563,7 +563,8 @@ impl<S: Structures> Mqfq<S> {
             token = token.and_then(|token| self.give_away(hctx, token, kick));
         }
         let Some(token) = token else { return };
-        // Ends with the fence of the first table. Who became ready since we looked is found by the pick that follows.
+        // Ends with the fence of the first table. A queue that became ready since we looked is found by the pick that
+        // follows.
         self.tokens.release_root(hctx, token);
     }
 }
@@ -711,7 +712,7 @@ impl<S: Structures> Policy for Mqfq<S> {
         self.quantum_mask.set(mask_of(quantum));
         self.lease.set(lease.0);
         self.flows.set_step_period(PolicyOptions::step_period(window));
-        // Last: it fences, so that who sees this window after it took a place sees all three.
+        // Last: it fences, so that a queue that sees this window after it took a place sees all three.
         self.wheel.set_window(window, |hctx| self.ready.mark(hctx));
     }
 

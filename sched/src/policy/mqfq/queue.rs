@@ -1,4 +1,4 @@
-//! What one worker owns of `mqfq`: its stage queue, and what it shows and holds of the shared structures.
+//! State of one worker in `mqfq`: its stage queue, and what it shows and holds of the shared structures.
 
 use super::structures::{Structures, Wheel};
 use crate::flow::Lease;
@@ -7,19 +7,19 @@ use crate::throttle_wheel::WheelSlot;
 use crate::topology::HctxId;
 use crate::vtime::VTime;
 
-/// What one worker owns. `P` is its place in the throttle wheel.
+/// State of one worker. `P` is its place in the throttle wheel.
 pub struct MqfqQueue<P = WheelSlot> {
     pub(super) hctx: HctxId,
-    /// With each flow that has requests here, the queue's lease on it.
+    /// Stage queue; with each flow that has requests here, the queue's lease on it.
     pub(super) stage: StageQueue<Waiting, Lease>,
-    /// What the own leaf of the mindicator shows, if it shows anything.
+    /// Lead that the own leaf of the mindicator shows, if it shows any.
     pub(super) shown: VTime,
     pub(super) is_shown: bool,
     /// Place in the throttle wheel, if the last pick took one.
     pub(super) place: Option<P>,
     /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
     pub(super) is_listed: bool,
-    /// How many more requests it may have on the device before it gives tokens away: `share` less those that it has.
+    /// How many more requests it may have on the device before it gives tokens away: `share` less those there.
     pub(super) room: i32,
     /// A queue with this many requests out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
     /// more than there can be.
@@ -33,10 +33,10 @@ pub(super) const fn share_of(token_share: u32) -> i32 {
     if token_share == 0 { i32::MAX / 2 } else { token_share as i32 }
 }
 
-/// What a worker of `Mqfq<S>` owns.
+/// State of a worker of `Mqfq<S>`.
 pub(super) type Queue<S> = MqfqQueue<<<S as Structures>::Wheel as Wheel>::Place>;
 
-/// A staged request: who it is, and its units of D.
+/// A staged request: its handle, and its units of D.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Waiting {
     pub(super) handle: u32,

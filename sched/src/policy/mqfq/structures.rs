@@ -1,4 +1,5 @@
-//! The structures of MQFQ's shared state, as traits: those that ship, and others that a simulation puts in their place.
+//! The structures of MQFQ's shared state, as traits: the shipped ones, and others that a simulation puts in their
+//! place.
 //!
 //! Answers: what does the policy ask of its structures, and no more? MQFQ section 4.3 compares its scheduler with ones
 //! in which a single structure is another. With these traits the rest stays the same code, races and fences included.
@@ -10,7 +11,7 @@
 //! | [`Wheel`]       | [`ThrottleWheel`] | W              |
 //!
 //! Flow table, stage queues and the ready set are the policy's own and are not exchanged: they say what a tenant is
-//! charged and who waits, and no figure of the paper replaces them.
+//! charged and which queue waits, and no figure of the paper replaces them.
 //!
 //! # Cost
 //! None. The types are known when the policy is compiled; each method of what ships is forwarded and inlined.
@@ -44,14 +45,14 @@ impl Structures for Shipped {
 
 /// The leads of all queues, and the global virtual time (gvt) that follows the smallest.
 ///
-/// V1. gvt does not go back (I8), and keeps its value while nobody is present.
+/// V1. gvt does not go back (I8), and keeps its value while no queue is present.
 /// V2. gvt does not pass a lead whose `publish` returned before the `query` that moves gvt began (I3, I6). The
 ///     mindicator promises more (M1).
 /// V3. If each caller calls `query` after its `publish` or `depart`, gvt is the smallest lead, in multiples of 64
 ///     units, when all have returned (I4, I5). So two that change their leads at once need a sequentially consistent
 ///     fence between their writes and what they read.
 ///
-/// Whoever sees a gvt must see the leads that it came from: Release by who moves it, Acquire by who reads it (leases,
+/// A thread that sees a gvt must see the leads that it came from: Release by the mover, Acquire by the reader (leases,
 /// F1 in `flow.rs`).
 pub trait VirtualTime: Send + Sync {
     /// The lead of `hctx` is `lead` now. Only the owner of `hctx` says so.
@@ -69,10 +70,10 @@ pub trait VirtualTime: Send + Sync {
 ///
 /// K1. Free units and those in tokens are D together, but for calls under way (I1).
 /// K2. A token is given out only while a free unit is there; one of several units may leave the pool below 0 (I2).
-/// K3. A unit given back meets who looks for one (I4, R3 in `ready_set.rs`). Of two of which one marks itself ready,
-///     fences and calls `acquire_batch`, and the other calls `release_root`, or `release_local` and then `percolate`,
-///     and searches the ready set, one sees what the other did. So `release_root` and `percolate` end with a
-///     sequentially consistent fence if they, or the `release_local` before, have put anything where others take it.
+/// K3. A unit given back meets a worker that looks for one (I4, R3 in `ready_set.rs`). If one worker marks itself
+///     ready, fences and calls `acquire_batch`, and another calls `release_root`, or `release_local` and then
+///     `percolate`, and searches the ready set, one sees what the other did. So `release_root` and `percolate` end with
+///     a sequentially consistent fence if they, or the `release_local` before, have put anything where others take it.
 ///     And no call under way may hide a free unit from `acquire_batch` or `root_units` of another, unless it looks
 ///     again after it has shown it.
 /// K4. After `percolate` nothing lies on the path of that queue (P2).
@@ -86,12 +87,12 @@ pub trait Tokens: Send + Sync {
     fn release_local(&self, hctx: HctxId, token: DispatchToken);
     /// Gives a token that `from` took back where `to` can take it. The caller kicks `to`.
     fn release_toward(&self, from: HctxId, to: HctxId, token: DispatchToken);
-    /// Gives a token that `hctx` took back for anybody.
+    /// Gives a token that `hctx` took back to the pool, for any queue.
     fn release_root(&self, hctx: HctxId, token: DispatchToken);
-    /// `hctx` goes to sleep: what lies on its path goes to the pool.
+    /// `hctx` goes to sleep: units on its path go to the pool.
     fn percolate(&self, hctx: HctxId);
-    /// Changes D, in the pool: what there is more of meets who looks for it (K3), what there is less of is owed. False
-    /// if it cannot.
+    /// Changes D, in the pool: added units meet workers that look for them (K3), removed ones are owed. False if it
+    /// cannot.
     fn set_depth(&self, depth: u32) -> bool {
         let _ = depth;
         false
@@ -101,23 +102,23 @@ pub trait Tokens: Send + Sync {
         None
     }
     /// The pool owes units, so that a token which one gives back is of no use to another. May be false while it does:
-    /// then somebody is woken for nothing.
+    /// then a worker is woken for nothing.
     fn is_in_debt(&self) -> bool;
     /// Units in the pool; below 0 is a debt. A hint, unless a sequentially consistent fence of the caller's stands
     /// before it.
     fn root_units(&self) -> i64;
-    /// All free units. Exact only while nobody calls anything else.
+    /// All free units. Exact only while no thread calls anything else.
     fn total_units(&self) -> i64;
 }
 
-/// Where throttled queues wait.
+/// Place where throttled queues wait.
 ///
 /// W. When `throttle` has returned a place, either `turn` calls `unthrottle` for that hctx once gvt has got to its lead
 /// (W1
 ///    and W2 of `throttle_wheel.rs`), or its worker picks again by itself, without being told, as long as it is
 ///    throttled (I4).
 pub trait Wheel: Send + Sync {
-    /// What a queue keeps while it is throttled.
+    /// Place of a queue while it is throttled.
     type Place: Copy + Send;
     /// A request with start tag `lead` may go at `gvt` (I3). True for the smallest lead, even if gvt is 63 units
     /// behind.
@@ -126,11 +127,11 @@ pub trait Wheel: Send + Sync {
     fn throttle(&self, hctx: HctxId, lead: VTime, gvt: impl FnMut() -> VTime) -> Option<Self::Place>;
     /// Gives up a place; false if `unthrottle` has been or will be called for it.
     fn withdraw(&self, hctx: HctxId, place: Self::Place) -> bool;
-    /// gvt is `gvt` now: calls `unthrottle` for those that this lets go.
+    /// gvt is `gvt` now: calls `unthrottle` for queues that may go now.
     fn turn(&self, gvt: VTime, unthrottle: impl FnMut(HctxId));
     /// T.
     fn window(&self) -> VSpan;
-    /// T is `window` from now on: calls `unthrottle` for those who have a place, which W then promises no more. A
+    /// T is `window` from now on: calls `unthrottle` for queues that have a place, which W then promises no more. A
     /// `throttle` that returns a place and did not see this one's change has fenced before this one looked.
     fn set_window(&self, window: VSpan, unthrottle: impl FnMut(HctxId));
 }

@@ -73,7 +73,7 @@ fn of_a_flow_in_a_group_one_lease_is_charged_ahead_and_no_more() {
     }
     let kib: Vec<i64> = tags.windows(2).map(|pair| pair[1].since(pair[0]) / (1024 * 1024)).collect();
     let ahead = (options.lease.bytes() / 4096) as usize;
-    // Those that had their intervals keep them, at most so many from the change on; the rest is half as long.
+    // Requests that had their intervals keep them, at most so many from the change on; the rest is half as long.
     let old = kib.iter().take_while(|&&span| span == 4).count();
     assert!((20..=20 + ahead + 1).contains(&old), "{old} at the old weight, {kib:?}");
     assert!(kib[old..].iter().all(|&span| span == 2), "{kib:?}");
@@ -139,11 +139,11 @@ fn batch_and_share_follow_a_depth_that_changes() {
     assert_eq!(Registered::depth(&policy), Some(64));
     out.push(dispatched(&policy, &mut one, &mut kicked));
     assert_eq!((one.batch, one.share, one.room), (8, 32, 32 - 17));
-    // Seven more lie at the own leaf, for which nobody is asked.
+    // Seven more lie at the own leaf, and are taken without asking another queue.
     assert_eq!(policy.tokens.root_units(), 64 - 16 - 8);
     out.extend((0..7).map(|_| dispatched(&policy, &mut one, &mut kicked)));
     assert_eq!(policy.tokens.root_units(), 64 - 16 - 8);
-    // Of less, the debt is paid first; then one who has more than his share out gives away.
+    // With a smaller D, the debt is paid first; then a queue that has more than its share out gives away.
     assert!(policy.set_depth(HctxId(0), 4, &mut |hctx| kicked.push(hctx)));
     kicked.clear();
     assert_eq!(policy.pick(&mut two, 0, &mut |_| ()), Pick::NoToken);
@@ -165,7 +165,7 @@ fn batch_and_share_follow_a_depth_that_changes() {
     });
 }
 
-/// What came of many steps: dispatched, throttled, without a token, idle, kicks, and marks that were left at the end.
+/// Counts of many steps: dispatched, throttled, without a token, idle, kicks, and marks that were left at the end.
 fn counts(options: PolicyOptions, topology: &Topology, seed: u64) -> [usize; 6] {
     let hctxs = topology.hctx_count();
     let policy = policy(options, topology, 6);
@@ -210,8 +210,8 @@ fn counts(options: PolicyOptions, topology: &Topology, seed: u64) -> [usize; 6] 
     counts
 }
 
-/// Nothing of this is promised to anybody, but each kick is a worker that wakes: a change of these numbers is meant, or
-/// it is a wake too many or too few.
+/// None of this is promised, but each kick is a worker that wakes: a change of these numbers is meant, or it is a wake
+/// too many or too few.
 #[test]
 fn how_often_it_wakes_others_is_known() {
     let paper = PolicyOptions {

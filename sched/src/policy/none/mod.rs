@@ -1,8 +1,8 @@
 //! Policy `none`: first in, first out per hctx.
 //!
-//! Answers: what do tenants get when nobody schedules? Source: MQFQ section 4.1 ("nosched"), the setup that Linux
-//! recommends for fast devices. No state is shared, no token is held, no one is ever kicked: the device's own queue
-//! depth is the only limit, and the flow of a request is looked at by nobody.
+//! Answers: what do tenants get without a scheduler? Source: MQFQ section 4.1 ("nosched"), the setup that Linux
+//! recommends for fast devices. No state is shared, no token is held, no worker is ever kicked: the device's own queue
+//! depth is the only limit, and a request's flow plays no part.
 //!
 //! # Invariants
 //! Requests of one queue leave in the order they came (I9). A queue that holds something always dispatches (I4).

@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering::Relaxed as Plain;
 struct World {
     gate: Gate,
     members: [Member; 3],
-    /// How often each was interrupted. No part of the model: it orders nothing.
+    /// Interrupts of each. Outside the model: they order nothing.
     bells: [Arc<Count>; 3],
-    /// What lies in region 0: a patch changes it, a write of whole blocks looks at it. The model checker says so if one
-    /// of them does not come after the other.
+    /// Contents of region 0: a patch changes them, a write of whole blocks looks at them. The model checker reports two
+    /// accesses without an order.
     bytes: UnsafeCell<u32>,
 }
 
@@ -26,7 +26,7 @@ const C: usize = 2;
 const SHARED_ONLY: bool = false;
 const ALONE_ONLY: bool = true;
 
-// SAFETY: the bytes are what the models are about: whoever is inside the region may use them, and the checker watches.
+// SAFETY: only a holder of the region uses the bytes; the model checker checks that.
 unsafe impl Sync for World {}
 
 impl World {
@@ -62,13 +62,13 @@ impl World {
             // SAFETY: inside alone; the model checker would say so if not.
             self.bytes.with_mut(|bytes| unsafe { *bytes += 1 });
         } else {
-            // SAFETY: inside, and nobody alone; as above.
+            // SAFETY: inside, and no holder is alone; as above.
             self.bytes.with(|bytes| assert!(unsafe { *bytes } < 9));
         }
         self.gate.leave(&self.members[member], hold);
     }
 
-    /// One who waits was let in: uses the bytes.
+    /// A waiter was let in: uses the bytes.
     fn use_granted(&self, member: usize, hold: &mut Hold) {
         assert_eq!(self.grants(member), [member as u16], "member {member} waits, and nobody will wake it");
         Gate::granted(hold);
@@ -92,7 +92,7 @@ impl World {
     }
 }
 
-/// Race: G3, both orders. Who lines up finds the region free, or is let in and rung by the one who leaves.
+/// Race: G3, both orders. A waiter finds the region free, or is let in and rung by the holder that leaves.
 fn leaves_beside_one_that_lines_up(holder: bool, waiter: bool) {
     model(move || {
         let world = World::new();
@@ -149,7 +149,7 @@ fn loom_two_writes_that_leave_together_let_the_patch_in_once() {
     });
 }
 
-/// Race: a region is handed on to one who waits while a third comes. The third enters before or after, never beside.
+/// Race: a region is handed on to a waiter while a third comes. The third enters before or after, never beside.
 fn comes_beside_a_grant(comer: bool) {
     model(move || {
         let world = World::new();
@@ -211,7 +211,7 @@ fn loom_a_patch_a_write_and_a_patch_that_come_together_take_turns() {
     });
 }
 
-/// Race: a grant is noted while its member takes the ones before it. What this look does not bring the next one does,
+/// Race: a grant is noted while its member takes the ones before it. A grant that this look misses the next one brings,
 /// and the member is rung for it.
 #[test]
 fn loom_a_grant_beside_a_look_for_grants_is_not_lost() {

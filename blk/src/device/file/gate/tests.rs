@@ -138,7 +138,7 @@ fn a_queue_that_goes_away_while_it_waits_holds_nobody_up() {
     assert_eq!(grants(&gate, &a), [1], "with the patch gone, the late write shares with the first");
 }
 
-/// The gate as one would write it on paper: of each region who is inside and who waits, in order.
+/// The gate as one would write it on paper: each region's holders and waiters, in order.
 #[derive(Default)]
 struct Paper {
     inside: [Vec<(u16, bool)>; REGIONS],
@@ -153,7 +153,7 @@ impl Paper {
         inside.is_empty() || (!alone && inside.iter().all(|&(_, alone)| !alone))
     }
 
-    /// From this region on; false: it waits.
+    /// Enters from region `from` on; false: it waits.
     fn enter(&mut self, tag: u16, alone: bool, from: usize, last: usize) -> bool {
         for region in from..=last {
             if !self.line[region].is_empty() || !self.admits(region, alone) {
@@ -165,7 +165,7 @@ impl Paper {
         true
     }
 
-    /// Returns who was let into one more region, and into which.
+    /// Returns the tags let into one more region, each with the region.
     fn leave(&mut self, tag: u16, regions: std::ops::RangeInclusive<usize>) -> Vec<(u16, usize)> {
         let mut granted = Vec::new();
         for region in regions {
@@ -237,7 +237,7 @@ fn generated_histories_of_three_queues_agree_with_a_gate_on_paper() {
     }
 }
 
-/// The gate has let in whom the paper says; all of them go on.
+/// Checks that the gate let in the paper's tags; all go on.
 fn follow(
     gate: &Gate,
     members: &[Member],
@@ -264,7 +264,7 @@ fn follow(
 #[test]
 fn threads_that_are_inside_for_a_while_never_meet_and_each_gets_in_as_often_as_it_asks() {
     // Four queues over three regions, every third write a patch of two regions. `inside` counts per region: +1 a
-    // sharer, -1000 a patch. Whoever is inside lets the others run, so that on few cores, too, they would meet. A lost
+    // sharer, -1000 a patch. A holder lets the others run, so that on few cores, too, they would meet. A lost
     // wake-up shows as a thread that waits for its bell for ever.
     const ROUNDS: usize = 500;
     const YIELDS: usize = 3;

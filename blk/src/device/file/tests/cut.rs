@@ -1,4 +1,4 @@
-//! Files that somebody else cuts, replaces or removes while they are served.
+//! Files that another process cuts, replaces or removes while they are served.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn a_read_that_meets_the_end_of_a_file_cut_short_fails_and_from_then_on_nothing_
             assert_eq!(status_of(read(0, offset_bytes, length_bytes)), Status::Io, "{context}");
             assert_eq!(status_of(plain(0, Op::Flush, 0, 0)), Status::Io, "{context}");
             assert_eq!(status_of(Command { fua: true, ..write(0, 0, &[1; 4096]) }), Status::Io, "{context}");
-            // What is still there is there, and no write makes the file long again.
+            // Bytes before the cut are there, and no write makes the file long again.
             assert_eq!(status_of(write(0, 0, &[1; 4096])), Status::Ok, "{context}");
             assert_eq!(status_of(read(0, 0, 4096)), Status::Ok, "{context}");
             for command in [
@@ -123,19 +123,4 @@ fn a_check_up_says_each_time_anew_that_the_name_is_no_longer_the_files() {
     assert_eq!(device.check_up(), Vec::<String>::new());
     std::fs::remove_file(&path).unwrap();
     assert_eq!(device.check_up(), [sentence]);
-}
-
-#[test]
-fn a_vectored_read_that_meets_the_end_of_the_file_fails() {
-    let folder = tempfile::tempdir().unwrap();
-    let device = device_of(&folder, MIB);
-    let mut hand = Hand::new(&device, 1);
-    hand.submit(0, read(0, 0, 4096).and(block_of(9), 4096).and(block_of(9), 4096));
-    let pushed = hand.one_pushed(READV);
-    // The kernel says that the file ended after the first block.
-    hand.kernel(&pushed);
-    hand.answer(&pushed, 4096);
-    let rest = hand.one_pushed(READV);
-    hand.answer(&rest, 0);
-    assert_eq!(hand.reap(0).pop().unwrap().status, Status::Io);
 }

@@ -41,7 +41,7 @@ impl Lent {
     }
 }
 
-/// Length, and how far into the pages: what an entry says.
+/// Length of an entry, and its offset in the pages.
 fn said(pushed: &Pushed) -> (u32, u64) {
     // SAFETY: as in `Hand::pushed`: addr in 16..24, len in 24..28.
     let bytes: [u8; 64] = unsafe { std::mem::transmute_copy(&pushed.entry) };
@@ -74,7 +74,7 @@ fn bytes_move_between_the_pages_and_the_file_and_stable_writes_say_so() {
         assert!(status == Status::Ok && buffer.unwrap().pages().is_some());
         assert_eq!(lent.bytes.as_slice()[..4096], ours[8192..12288]);
         assert_eq!(lent.bytes.as_slice()[4096..16384], ours[4096..], "nothing else of the pages");
-        // A place where no request is: an error, and nobody's bytes.
+        // A place without a request: an error, and no client's bytes.
         hand.submit(0, Command::new(Tag(0), Op::Read, 0, 4096, Some(lent.buffer(1, 0..4096))));
         let read = hand.one_pushed(READ_FIXED);
         hand.carry_out(&read);
@@ -110,7 +110,7 @@ fn a_transfer_that_ended_early_goes_on_where_it_stopped_and_one_that_cannot_fail
     }
     assert_eq!(bytes_at(&path, 4096, 1000), [0xaa; 1000], "the test said that these were written");
     assert_eq!(bytes_at(&path, 5096, 7192), [7; 7192]);
-    // The file ends in the middle of what is read: nothing of the pages is left as it was and called read.
+    // The file ends in the middle of the read: no old bytes of the pages are reported as read.
     File::options().write(true).open(&path).unwrap().set_len(10000).unwrap();
     hand.submit(0, lent.command(Op::Read, 8192, 0..8192));
     hand.carry_out_all();
@@ -125,7 +125,7 @@ fn a_transfer_that_ended_early_goes_on_where_it_stopped_and_one_that_cannot_fail
 
 #[test]
 fn what_cannot_be_one_operation_on_the_pages_is_refused() {
-    let info = DeviceInfo { pages_align_bytes: 4096, segment_align_bytes: 4096, ..info_of(1 << 20) };
+    let info = DeviceInfo { pages_align_bytes: 4096, ..info_of(1 << 20) };
     let pages = Pages::take(1).unwrap();
     let command = |op, offset_bytes, length_bytes, buffer| Command::new(Tag(0), op, offset_bytes, length_bytes, buffer);
     let of = |offset_bytes, length_bytes| {
@@ -140,13 +140,6 @@ fn what_cannot_be_one_operation_on_the_pages_is_refused() {
     let mut cut = Cut::new(Buffer::of_pages(&pages, 0, 16384), Arc::default());
     let (_, odd) = (cut.part(512), cut.part(4096));
     assert_eq!(refused(&command(Op::Read, 0, 4096, Some(odd))), Some(Status::Invalid), "not at a block of the pages");
-    // Two requests in one command, whichever of the two has pages.
-    let both = of(0, 4096).and(Buffer::of_pages(&pages, 0, 4096), 4096);
-    assert_eq!(refused(&both), Some(Status::Invalid));
-    let second = command(Op::Write, 0, 4096, Some(Buffer::new(4096))).and(Buffer::of_pages(&pages, 0, 4096), 4096);
-    assert_eq!(refused(&second), Some(Status::Invalid));
-    let first = of(0, 4096).and(Buffer::new(4096), 4096);
-    assert_eq!(refused(&first), Some(Status::Invalid));
     let elsewhere = DeviceInfo { pages_align_bytes: 0, ..info };
     assert_eq!(work::refusal(&of(0, 4096), &elsewhere), Some(Status::Invalid), "a device that takes none");
 }

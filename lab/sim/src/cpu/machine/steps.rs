@@ -1,11 +1,11 @@
-//! What does the thread on this core do now?
+//! Operations of the thread on a core.
 //!
 //! Executes its operations until one takes time or blocks it. What takes no time (finding a mutex free, waking others,
 //! coming last to a barrier) happens at one instant.
 //!
-//! Who waits is in the list of what it waits for and does [`Doing::Waiting`], on a core (it spins) or off it.
-//! [`Machine::grant`] lets it go on wherever it is: who spins on a core sees it at once, who spins and was preempted
-//! sees it when it runs again, who blocked is woken.
+//! A waiting thread is in the list of the object that it waits for and does [`Doing::Waiting`], on a core (it spins) or
+//! off it. [`Machine::grant`] lets it go on wherever it is: a thread that spins on a core sees it at once, one that
+//! spins and was preempted sees it when it runs again, a blocked one is woken.
 
 use super::{Doing, Machine, State, Thread};
 use crate::cpu::body::Op;
@@ -74,7 +74,7 @@ impl<S: Scheduler> Machine<'_, S> {
         Err(format!("program {program} takes {STEPS_MAX} steps and no time passes"))
     }
 
-    /// What the thread does takes so long, after what the core has to pay.
+    /// The thread's operation takes `ns`, after the time that the core has to pay.
     fn takes(&mut self, at: usize, ns: u64) -> Then {
         let core = &mut self.cores[at];
         core.end_ns = self.now_ns.saturating_add(core.debt_ns).saturating_add(ns);
@@ -191,7 +191,7 @@ impl<S: Scheduler> Machine<'_, S> {
         lock.owner = None;
         let chosen = match hand_off {
             true => lock.waiters.front().copied(),
-            // Who spins on a core sees it first.
+            // A thread that spins on a core sees it first.
             false => {
                 let spins = |waiter: &&u32| matches!(state(&self.threads, waiter), State::Running(_));
                 lock.waiters.iter().find(spins).copied()

@@ -1,7 +1,7 @@
 //! Drives with spells, and a D that is found under them.
 
 use super::*;
-use mqfq_nvme::spells::{Late, Pauses, Slow};
+use mqfq_nvme_watched::spells::{Late, Pauses, Slow};
 
 #[test]
 fn a_drive_has_the_spells_that_are_written_and_no_others() {

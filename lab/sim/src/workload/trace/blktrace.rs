@@ -1,4 +1,4 @@
-//! What blkparse prints by default: one line for each event of the block layer.
+//! Default output of blkparse: one line for each event of the block layer.
 //!
 //! Source: blkparse(1), "DEFAULT OUTPUT": the header `"%D %2c %8s %5T.%9t %5p %2a %3d"` (device, CPU, number,
 //! seconds.nanoseconds, process, action, what kind of request), then for a queued request `"%S + %N [%C]"` (sector,

@@ -36,7 +36,6 @@ const WAIT_MIN_US: u64 = 100;
 /// Actions on a file.
 const ON_FILES: &str = "add, open, close";
 
-/// What is known of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum File {
     Added,

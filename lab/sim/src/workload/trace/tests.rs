@@ -1,4 +1,4 @@
-//! What is read of a trace, and which line is refused.
+//! Requests read of a trace, and lines that are refused.
 
 use super::*;
 use proptest::prelude::*;

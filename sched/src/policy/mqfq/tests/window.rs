@@ -29,7 +29,7 @@ fn a_shorter_window_makes_steps_of_the_groups_come_sooner() {
     let group = crate::hierarchy::Group { weight: Weight::DEFAULT, parent: None };
     policy.set_tree(&Tree { groups: vec![group], of_flow: vec![Some(GroupId(0)); 2] });
     policy.set_window(&policy.options.terms_of(VSpan::from_bytes(16 * KIB), 1));
-    // One with much, and one with half of a period, 64 KiB, at weight 50.
+    // One flow with much, and one with half of a period, 64 KiB, at weight 50.
     let _ = policy.flows.charge(FLOW, Cost(1 << 30), VTime::ZERO);
     let _ = policy.flows.charge(FlowId(1), Cost(32 * KIB), VTime::ZERO);
     let weights = [64, VSpan::from_bytes(128 * KIB).0 + 64].map(|now| {

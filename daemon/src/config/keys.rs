@@ -1,0 +1,143 @@
+//! The keys that each section may have, and the policies that a config may name.
+
+use super::model::{DeviceConfig, TenantConfig};
+use super::other::{OtherKeys, OtherKind};
+use super::{caps, policy, trust};
+use mqfq_blk::engine::FirstPolicy;
+use mqfq_blk::{PolicyOptions, Registry};
+use mqfq_front::FRONT_ENDS;
+use std::sync::{LazyLock, OnceLock};
+
+/// Policies, devices and keys of a program.
+pub struct Additions {
+    /// Policies that a config may name, those that ship among them.
+    pub policies: Registry,
+    /// Kinds of device beside those that ship.
+    pub kinds: &'static [OtherKind],
+    /// Makes the choice of a device's first policy, given the one to fall back to. `None`: the configured one.
+    pub first_policy: Option<fn(Option<PolicyOptions>) -> FirstPolicy>,
+    /// Keys of `[device.NAME]` beside those that ship.
+    pub device: OtherKeys<DeviceConfig>,
+    /// Keys of `[tenant.NAME]` beside those that ship.
+    pub tenant: OtherKeys<TenantConfig>,
+}
+
+impl Additions {
+    /// These policies and nothing else.
+    pub const fn policies(policies: Registry) -> Additions {
+        Additions {
+            policies,
+            kinds: &[],
+            first_policy: None,
+            device: OtherKeys { keys: &[], read: |_, _| Ok(()) },
+            tenant: OtherKeys { keys: &[], read: |_, _| Ok(()) },
+        }
+    }
+}
+
+/// Kinds of device that ship, and the keys of `[device.NAME]` that not all kinds have.
+const KINDS: [(&str, &[&str]); 4] = [
+    ("null", &["kind", "size"]),
+    ("memory", &["kind", "size"]),
+    ("file", &["kind", "path", "size", "direct", "on-failure"]),
+    ("model", &["kind", "preset", "size", "slowed"]),
+];
+
+/// Policies and kinds of device that a config may name, and with them the keys of `[device.NAME]` per kind: its own,
+/// then the common ones.
+pub(super) struct Known {
+    pub(super) additions: Additions,
+    pub(super) kinds: Vec<(&'static str, &'static [&'static str])>,
+    pub(super) device_keys: Vec<Vec<&'static str>>,
+    pub(super) tenant_keys: Vec<&'static str>,
+}
+
+impl Known {
+    pub(super) fn new(additions: Additions) -> Known {
+        let (registry, kinds, other) = (additions.policies, additions.kinds, additions.device.keys);
+        let kinds: Vec<_> = KINDS.into_iter().chain(kinds.iter().map(|kind| (kind.name, kind.keys))).collect();
+        let keys = |(_, own): &(_, &'static [&'static str])| {
+            [own, &policy::keys(registry)[..], &registry.all_keys()[..], &PATH_KEYS[..], other].concat()
+        };
+        let device_keys = kinds.iter().map(keys).collect();
+        let tenant_keys = [&TENANT_KEYS[..], additions.tenant.keys].concat();
+        Known { additions, kinds, device_keys, tenant_keys }
+    }
+}
+
+/// The known keys, policies and kinds, see [`extend`].
+static KNOWN: OnceLock<Known> = OnceLock::new();
+
+/// Unit tests read configs of the laboratory as well.
+const BY_DEFAULT: Registry = {
+    #[cfg(not(test))]
+    let registry = Registry::PRODUCT;
+    #[cfg(test)]
+    let registry = mqfq_policies::REGISTRY;
+    registry
+};
+
+pub(super) fn known() -> &'static Known {
+    KNOWN.get_or_init(|| Known::new(Additions::policies(BY_DEFAULT)))
+}
+
+/// A config may name these policies and kinds of device, in the whole process. The first call counts, and it comes
+/// before any config is read.
+pub fn extend(additions: Additions) {
+    let names = additions.policies.names();
+    let known = KNOWN.get_or_init(|| Known::new(additions));
+    assert_eq!(known.additions.policies.names(), names, "a process has one registry");
+}
+
+/// Choice of the first policy of a device with this one to fall back to.
+pub fn first_policy(fallback: Option<PolicyOptions>) -> Option<FirstPolicy> {
+    known().additions.first_policy.map(|choose| choose(fallback))
+}
+
+/// The keys of a section; for a device, those of all its kinds.
+pub fn keys(kind: mqfq_control::Kind) -> Vec<&'static str> {
+    use mqfq_control::Kind;
+    match kind {
+        Kind::Device => {
+            let mut keys = Vec::new();
+            known().device_keys.iter().flatten().for_each(|key| {
+                if !keys.contains(key) {
+                    keys.push(*key)
+                }
+            });
+            keys
+        }
+        Kind::Group => mqfq_config::groups::KEYS.to_vec(),
+        Kind::Tenant => known().tenant_keys.clone(),
+        Kind::Export => EXPORT_KEYS.clone(),
+    }
+}
+
+/// Keys of the path to a device, whatever its policy.
+const PATH_KEYS: [&str; 6] = ["queue-depth", "split", "timeout", "retries", "cost", "profile"];
+
+/// Keys of `[tenant.NAME]`.
+const TENANT_KEYS: [&str; 8] = [
+    "weight",
+    "group",
+    "staged-requests",
+    "staged-bytes",
+    "memory",
+    caps::MAX_IOPS,
+    caps::MAX_BYTES_PER_S,
+    trust::IDENTITY,
+];
+
+/// Keys of `[export.NAME]`, with the front ends' in the middle.
+pub(super) static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let front_ends = FRONT_ENDS.iter().flat_map(|front_end| {
+        std::iter::once(front_end.name()).chain(front_end.manners().iter().map(|manner| manner.key))
+    });
+    let before = ["device", "tenant", "weight", "offset", "size"].into_iter();
+    before
+        .chain(front_ends)
+        .chain(["read-only", "shared", "keep-data", "description", "payload-max"])
+        .chain(caps::KEYS)
+        .chain(trust::EXPORT_KEYS)
+        .collect()
+});

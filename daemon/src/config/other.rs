@@ -1,0 +1,53 @@
+//! The seam for what does not ship: kinds of device and keys that a program adds to those of the product.
+
+use mqfq_blk::device::Device;
+use mqfq_config::{ConfigError, Section};
+use std::fmt;
+use std::sync::Arc;
+
+/// Kinds of the laboratory, which this program refuses with a hint.
+pub(super) const LABORATORY: [&str; 1] = ["nvme"];
+
+/// A kind of device that does not ship.
+pub struct OtherKind {
+    /// Value of `kind`.
+    pub name: &'static str,
+    /// Keys of `[device.NAME]` that not all kinds have, `kind` among them.
+    pub keys: &'static [&'static str],
+    /// Reads them.
+    pub read: fn(&Section<'_, '_>) -> Result<OtherMedium, ConfigError>,
+}
+
+/// Keys that a program adds to a section, and the function that reads them, after those of the product, into `T`.
+pub struct OtherKeys<T> {
+    /// The keys.
+    pub keys: &'static [&'static str],
+    /// Reads them.
+    pub read: fn(&Section<'_, '_>, &mut T) -> Result<(), ConfigError>,
+}
+
+/// A device of another kind, as its section describes it.
+#[derive(Clone)]
+pub struct OtherMedium {
+    /// Bytes of the device.
+    pub size_bytes: u64,
+    /// All settings; devices of the same settings are the same.
+    pub settings: String,
+    /// Opens it, or gives the reason against it in one sentence.
+    pub open: OpenOther,
+}
+
+/// Opens a device of another kind.
+pub type OpenOther = Arc<dyn Fn() -> Result<Arc<dyn Device>, String> + Send + Sync>;
+
+impl PartialEq for OtherMedium {
+    fn eq(&self, other: &OtherMedium) -> bool {
+        (self.size_bytes, &self.settings) == (other.size_bytes, &other.settings)
+    }
+}
+
+impl fmt::Debug for OtherMedium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes", self.settings, self.size_bytes)
+    }
+}

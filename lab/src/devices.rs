@@ -1,0 +1,74 @@
+//! Policies, devices and keys that `cargo lab serve` has beside those of `mqfq serve`.
+
+use crate::queues;
+use mqfq_blk::PriorityClass;
+use mqfq_blk::device::model::presets::Preset;
+use mqfq_config::{ConfigError, Section};
+use mqfq_daemon::config::other::{OtherKeys, OtherKind, OtherMedium};
+use mqfq_daemon::config::{Additions, DeviceConfig, TenantConfig, preset, required_size};
+use mqfq_nvme::Arbitration;
+use mqfq_nvme::device::NvmeDevice;
+use std::sync::Arc;
+
+/// Policies and devices of the laboratory.
+pub const ADDITIONS: Additions = Additions {
+    policies: mqfq_policies::REGISTRY,
+    kinds: &[OtherKind {
+        name: "nvme",
+        keys: &["kind", "preset", "size", "arbitration", "queue-pairs", "slowed"],
+        read: nvme,
+    }],
+    first_policy: Some(mqfq_nvme::choice::first_policy),
+    device: OtherKeys { keys: &["block-layer", "software-queues", "hardware-queues", "async-writes"], read: device },
+    tenant: OtherKeys { keys: &["class"], read: tenant },
+};
+
+/// The layout of queues; `async-writes`: writes without FUA are a cache's write-back, and no program waits for them.
+/// Default false.
+fn device(section: &Section<'_, '_>, device: &mut DeviceConfig) -> Result<(), ConfigError> {
+    let policies = [Some(device.policy.options(1)), device.policy.fallback(1)].map(|of| of.map(|policy| policy.kind));
+    device.queues = queues::read(section, policies.into_iter().flatten())?;
+    device.path.async_writes = section.get("async-writes").map_or(Ok(false), |flag| flag.flag())?;
+    Ok(())
+}
+
+/// `class`: `"realtime"`, `"best-effort"` (default) or `"idle"`, for policies that have classes.
+fn tenant(section: &Section<'_, '_>, tenant: &mut TenantConfig) -> Result<(), ConfigError> {
+    if let Some(class) = section.get("class") {
+        let name = class.choice(&PriorityClass::ALL.map(PriorityClass::name))?;
+        tenant.class = name.parse().expect("a choice of all names");
+    }
+    Ok(())
+}
+
+/// Most queue pairs of a drive: one for each worker that there can be.
+const QUEUE_PAIRS_MAX: u16 = 1024;
+
+/// Start of the drive's random numbers, so that two servers of one config behave alike.
+const SEED: u64 = 1;
+
+/// `kind = "nvme"`: the software NVMe controller. `preset` and `slowed`: its medium. `arbitration`: `"rr"`, `"wrr"`,
+/// `"wrr-ignored"`, default the preset's. `queue-pairs`: I/O queues that it has, default 1024.
+fn nvme(section: &Section<'_, '_>) -> Result<OtherMedium, ConfigError> {
+    let (preset, size_bytes) = (preset(section)?, required_size(section)?);
+    let arbitration = section.get("arbitration").map(|entry| {
+        let name = entry.choice(&Arbitration::ALL.map(|(name, _)| name))?;
+        Ok(Arbitration::by_name(&name).expect("a choice of all names"))
+    });
+    let arbitration = arbitration.transpose()?.unwrap_or(Arbitration::of(&preset));
+    let queue_pairs = section.get("queue-pairs").map(|pairs| pairs.number(1..=QUEUE_PAIRS_MAX));
+    let queue_pairs = queue_pairs.transpose()?.unwrap_or(QUEUE_PAIRS_MAX);
+    let Preset { name, media, .. } = preset;
+    Ok(OtherMedium {
+        size_bytes,
+        settings: format!(
+            "nvme {name}, {} ns a read, {}, {queue_pairs} queue pairs",
+            media.read_ns,
+            arbitration.name()
+        ),
+        open: Arc::new(move || Ok(Arc::new(NvmeDevice::build(preset, arbitration, size_bytes, queue_pairs, SEED)?))),
+    })
+}
+
+#[cfg(test)]
+mod tests;
