@@ -4,7 +4,6 @@
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Label, Refused, Remains, Whose};
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, DeviceStats, Engine, EngineOptions, FlowOptions, Grouping};
 use mqfq_blk::hierarchy::{Group, GroupId, Tree};
@@ -12,6 +11,7 @@ use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions, Weight};
 use mqfq_policies::SFQD;
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -5,7 +5,6 @@
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event};
 use mqfq_blk::device::Device;
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, OnAbort, OnReset, When};
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
@@ -16,6 +15,7 @@ use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::stats::HctxStats;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, OnAbort, OnReset, When};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 

@@ -6,7 +6,6 @@
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, MakeClient, Refused};
 use mqfq_blk::device::Device;
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
@@ -19,6 +18,7 @@ use mqfq_blk::table::lost_requests;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpan, Weight};
 use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_policies::{D2FQ, SFQD};
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! The lower edge: a device, and the queue of it that one worker owns or that several take in turn.
 
-pub mod fault;
 #[cfg(feature = "uring")]
 pub mod file;
 pub mod memory;

@@ -11,13 +11,13 @@ mod watchdog;
 use harness::{Classes, Rig, Shared};
 use loop_device::LoopDevice;
 use mqfq_blk::device::Device;
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::queues::{QueueLayout, Spread};
 use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 48 << 20;

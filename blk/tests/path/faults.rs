@@ -8,13 +8,13 @@
 use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes};
 use mqfq_blk::PolicyKind;
 use mqfq_blk::device::Device;
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
 use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
 use mqfq_policies::{BFQ, KYBER, MQFQ_SERIAL, SFQD};
 use mqfq_testing::Random;
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
 use proptest::prelude::{ProptestConfig, any, proptest};
 use std::sync::Arc;
 

@@ -2,7 +2,6 @@
 //! are answered, and every request is accounted for.
 
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::fault::FaultDevice;
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
 use mqfq_blk::path::PathOptions;
@@ -14,6 +13,7 @@ use mqfq_blk::tag::Tag;
 use mqfq_blk::{CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_policies::BfqOptions;
 use mqfq_sched::policy::AnyPolicy;
+use mqfq_testing_devices::fault::FaultDevice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

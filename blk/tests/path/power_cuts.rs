@@ -7,7 +7,6 @@
 //! nothing covered.
 
 use crate::harness::{Asked, Rig, Setup, bytes, is_all};
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
 use mqfq_blk::path::PathOptions;
@@ -15,6 +14,7 @@ use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap, Spread};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
 use mqfq_blk::{HctxId, PolicyKind, Topology};
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, When};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

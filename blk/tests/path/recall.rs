@@ -1,13 +1,13 @@
 //! Requests that wait for the device go back to their client, and none is lost, done twice or answered twice.
 
 use crate::harness::{Asked, Rig, Setup};
-use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
 use mqfq_policies::BFQ;
+use mqfq_testing_devices::fault::{FaultDevice, FaultPlan};
 use std::sync::Arc;
 
 const BLOCK: u32 = 4096;

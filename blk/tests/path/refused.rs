@@ -2,7 +2,6 @@
 //! forgotten meanwhile.
 
 use crate::harness::{Asked, Narrow, Rig, Setup};
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::hctx::HwCtx;
 use mqfq_blk::path::PathOptions;
@@ -10,6 +9,7 @@ use mqfq_blk::request::{Op, Status};
 use mqfq_blk::{HctxId, PolicyKind, PolicyOptions, Topology, Weight};
 use mqfq_policies::{BFQ, MQFQ_SERIAL, SFQD};
 use mqfq_sched::policy::{AnyPolicy, Policy};
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

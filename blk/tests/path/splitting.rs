@@ -2,7 +2,6 @@
 
 use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes, is_all};
 use mqfq_blk::device::Device;
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::hctx::HwCtx;
@@ -13,6 +12,7 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{FlowId, HctxId, PolicyKind, PolicyOptions, Topology, Weight};
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_testing::Random;
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

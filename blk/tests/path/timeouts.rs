@@ -3,7 +3,6 @@
 
 use crate::harness::{Asked, Ended, Narrow, Rig, Setup, is_all};
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
@@ -11,6 +10,7 @@ use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
 use mqfq_blk::trace::{TraceEvent, TraceMark};
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
 use std::sync::Arc;
 
 const BLOCK: u32 = 4096;

@@ -2,13 +2,13 @@
 
 use mqfq_blk::HctxId;
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
 use mqfq_nvme::device::{Arbitration, NvmeDevice, NvmeDeviceOptions, Preset};
 use mqfq_nvme::probe::{DEADLINE_NS, Failure, Finding, Probe};
 use mqfq_sched::policy::QueueClass;
+use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 64 << 20;

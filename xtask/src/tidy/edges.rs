@@ -20,7 +20,12 @@ struct Edges {
 const EDGES: &[Edges] = &[
     Edges { folder: "config", package: "mqfq-config", on: &[], or_fewer: false },
     Edges { folder: "sched", package: "mqfq-sched", on: &["testing", "lab/policies"], or_fewer: true },
-    Edges { folder: "blk", package: "mqfq-blk", on: &["sched", "testing", "lab/policies", "lab/nvme"], or_fewer: true },
+    Edges {
+        folder: "blk",
+        package: "mqfq-blk",
+        on: &["sched", "testing", "testing/devices", "lab/policies", "lab/nvme"],
+        or_fewer: true,
+    },
     Edges { folder: "ublk", package: "mqfq-ublk", on: &["blk"], or_fewer: false },
     Edges { folder: "front", package: "mqfq-front", on: &["blk", "ublk", "testing"], or_fewer: true },
     Edges { folder: "report", package: "mqfq-report", on: &[], or_fewer: false },
@@ -44,9 +49,15 @@ const EDGES: &[Edges] = &[
         or_fewer: true,
     },
     Edges { folder: "testing", package: "mqfq-testing", on: &["sched"], or_fewer: false },
+    Edges { folder: "testing/devices", package: "mqfq-testing-devices", on: &["sched", "blk"], or_fewer: false },
     // The policies that do not ship; what ships knows them in tests alone.
     Edges { folder: "lab/policies", package: "mqfq-policies", on: &["sched", "testing"], or_fewer: true },
-    Edges { folder: "lab/nvme", package: "mqfq-nvme", on: &["sched", "blk", "lab/policies"], or_fewer: true },
+    Edges {
+        folder: "lab/nvme",
+        package: "mqfq-nvme",
+        on: &["sched", "blk", "lab/policies", "testing/devices"],
+        or_fewer: true,
+    },
     // The source of sched, of blk, of the controller and of the policies once more, with atomics that tell a watcher.
     Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &["testing"], or_fewer: true },
     Edges {
@@ -124,7 +135,7 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "lab/vopr",
         package: "mqfq-vopr",
-        on: &["front", "blk", "control", "daemon", "lab/policies", "testing"],
+        on: &["front", "blk", "control", "daemon", "lab/policies", "testing", "testing/devices"],
         or_fewer: false,
     },
     Edges { folder: "xtask", package: "xtask", on: &["report", "testing"], or_fewer: false },
@@ -205,7 +216,7 @@ pub fn crate_edges(tree: &Tree, report: &mut Report) {
                 };
                 // The simulation is a test as a whole.
                 let ships = !["xtask", "lab/bench", "lab/vopr"].contains(&edges.folder);
-                if ours == "mqfq-testing" && kind != "dev-dependencies" && ships {
+                if ours.starts_with("mqfq-testing") && kind != "dev-dependencies" && ships {
                     report.add(&path, 0, format!("{folder} ships, and must not depend on {ours} ({kind})"));
                 }
                 if !allowed.contains(ours) {

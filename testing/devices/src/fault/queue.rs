@@ -11,9 +11,9 @@
 use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
 use super::{Fault, Interrupt, OnAbort, OnReset, REORDER_HOLD_MAX_NS, Shared, State, span_of};
-use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
-use crate::request::{Op, Status};
-use crate::tag::Tag;
+use mqfq_blk::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use mqfq_sched::policy::ClassWeights;
 use mqfq_sched::topology::HctxId;
 use std::collections::{HashMap, VecDeque};

@@ -3,10 +3,10 @@
 
 use super::cache::Cache;
 use super::extent::{Payload, Piece};
-use crate::buffer::Buffer;
-use crate::device::{Command, DeviceInfo};
-use crate::request::{Op, Status};
-use crate::tag::Tag;
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::{Command, DeviceInfo};
+use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use std::collections::VecDeque;
 use std::ops::Range;
 

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn agrees_with_an_array_under_random_writes_and_removals() {
-        let mut random = crate::random::Random::new(7);
+        let mut random = mqfq_blk::random::Random::new(7);
         let (mut map, mut model) = (ExtentMap::default(), vec![b'.'; 64]);
         for seq in 0..2000 {
             let start = random.below(64);

@@ -30,10 +30,10 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-use super::{Command, Device, DeviceInfo, DeviceQueue, QueueLimits, QueueOptions};
-use crate::random::Random;
-use crate::request::{Op, Status};
 use cache::Cache;
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueLimits, QueueOptions};
+use mqfq_blk::random::Random;
+use mqfq_blk::request::{Op, Status};
 use mqfq_sched::policy::QueueClass;
 use mqfq_sched::topology::{HctxId, Place};
 use std::ops::Range;

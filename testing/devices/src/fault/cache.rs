@@ -16,7 +16,7 @@
 //! V3. A piece written while a destage is under way has a larger `seq` than the destage and is not dropped by its end.
 
 use super::extent::{ExtentMap, Payload, Piece};
-use crate::random::Random;
+use mqfq_blk::random::Random;
 use std::ops::Range;
 
 /// Smallest sector, bytes.

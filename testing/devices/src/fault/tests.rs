@@ -1,8 +1,8 @@
 use super::*;
-use crate::buffer::Buffer;
-use crate::device::Reaped;
-use crate::device::memory::MemoryDevice;
-use crate::tag::Tag;
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::Reaped;
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::tag::Tag;
 
 const MIB: u64 = 1 << 20;
 
@@ -14,13 +14,7 @@ struct Rig {
 }
 
 fn open(device: &FaultDevice, hctx: u16) -> Box<dyn DeviceQueue> {
-    let options = QueueOptions {
-        hctx: HctxId(hctx),
-        depth: 16,
-        #[cfg(feature = "uring")]
-        ring: None,
-        interrupt: Arc::new(|_| {}),
-    };
+    let options = QueueOptions { hctx: HctxId(hctx), depth: 16, ring: None, interrupt: Arc::new(|_| {}) };
     device.open_queue(options).unwrap()
 }
 
