@@ -11,6 +11,7 @@
 //! ```
 
 mod command;
+mod door;
 mod interrupt;
 mod message;
 mod restrict;
@@ -19,13 +20,13 @@ use crate::buffer::Buffer;
 use crate::client::{Descriptors, Event, Part};
 use crate::host::{Ended, HostEvent};
 use command::InFlight;
+pub use door::{DeviceRing, Pending, device_and_user};
+use door::{KIND_DEVICE, Pushed};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use message::{Control, ReceiveMessage};
-use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::rc::Rc;
 use std::time::Duration;
 
 /// Submission entries: more than a turn of the loop usually makes; a longer turn submits in between.
@@ -39,7 +40,6 @@ pub(crate) const COMPLETION_ENTRIES: u32 = 4096;
 const SEND_PARTS_MAX: usize = 1024;
 
 const KIND_CLIENT: u64 = 1;
-const KIND_DEVICE: u64 = 2;
 const KIND_BELL: u64 = 3;
 /// A wait was taken off the kernel, or had ended already.
 const KIND_REMOVAL: u64 = 4;
@@ -49,72 +49,6 @@ static ONE: u64 = 1;
 
 /// Length of a read from an eventfd and of a write to it, bytes.
 const COUNT_BYTES: u32 = 8;
-
-/// A device queue's door to its worker's ring. Not `Send`: it lives and dies with the worker's thread.
-#[derive(Clone)]
-pub struct DeviceRing {
-    pending: Rc<RefCell<Pending>>,
-    device: u16,
-    /// Number of devices that had the index before.
-    earlier: u8,
-    registered: Option<u32>,
-}
-
-/// Entries that wait to be put on the ring at the worker's next turn, with their user_data.
-#[derive(Default)]
-pub(crate) struct Pending {
-    pub(crate) entries: Vec<squeue::Entry>,
-    /// Kernel threads that operations of device queues may occupy for as long as they like.
-    pub(crate) threads: u32,
-}
-
-impl DeviceRing {
-    pub(crate) fn new(pending: Rc<RefCell<Pending>>, device: u16) -> DeviceRing {
-        DeviceRing { pending, device, earlier: 0, registered: None }
-    }
-
-    /// Where the ring has the device's [`crate::device::Device::ring_file`], for entries with the flag FIXED_FILE.
-    pub(crate) fn registered(&self) -> Option<u32> {
-        self.registered
-    }
-
-    /// Asks the kernel to end an operation that was put on the ring as `user`. Its own end comes as usual; that of the
-    /// request to end it comes as `asks`.
-    pub fn cancel(&self, user: u32, asks: u32) {
-        let entry = opcode::AsyncCancel::new(user_data(self.device, self.earlier, user)).build();
-        self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, self.earlier, asks)));
-    }
-
-    /// Up to `threads` operations of the queue may each occupy a kernel thread for as long as they like. The kernel
-    /// makes only four threads per core for a ring's flushes, holes and zeroes, so it is told to make that many more:
-    /// otherwise operations of one device would hold up those of another.
-    pub(crate) fn occupy(&self, threads: u32) {
-        self.pending.borrow_mut().threads += threads;
-    }
-
-    /// Undoes [`DeviceRing::occupy`].
-    pub(crate) fn vacate(&self, threads: u32) {
-        self.pending.borrow_mut().threads -= threads;
-    }
-
-    /// Puts an operation on the ring. Its end comes by [`crate::device::DeviceQueue::ring_event`] with `user`.
-    ///
-    /// # Safety
-    /// Every pointer and descriptor in `entry` must stay valid until that call. (The entry's own user_data is
-    /// replaced.)
-    pub unsafe fn push(&self, entry: squeue::Entry, user: u32) {
-        self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, self.earlier, user)));
-    }
-}
-
-fn user_data(device: u16, earlier: u8, user: u32) -> u64 {
-    KIND_DEVICE << 56 | u64::from(earlier) << 48 | u64::from(device) << 32 | u64::from(user)
-}
-
-/// The device index and the `user` in the user_data of a device's operation.
-pub(crate) fn device_and_user(user_data: u64) -> (u16, u32) {
-    ((user_data >> 32) as u16, user_data as u32)
-}
 
 /// A client's operation in flight, with all memory that the kernel may touch.
 enum Operation {
@@ -209,8 +143,8 @@ pub(crate) struct Ring {
     spare_counts: Vec<Box<u64>>,
     /// Timers that are due at once: their ends are found by the next `collect`.
     due: Vec<Ended>,
-    pending: Rc<RefCell<Pending>>,
-    /// The kernel's own most threads, and how many it was told to make besides ([`Pending::threads`]).
+    pending: Pending,
+    /// The kernel's own most threads, and how many it was told to make besides ([`Pushed::threads`]).
     threads: (u32, u32),
     /// By device index: the file that is registered in this place, -1 for none.
     registered: Vec<RawFd>,
@@ -258,7 +192,7 @@ impl Ring {
             spare_messages: Vec::new(),
             spare_counts: Vec::new(),
             due: Vec::new(),
-            pending: Rc::default(),
+            pending: Pending::default(),
             threads: (0, 0),
             registered: Vec::new(),
             uses: Vec::new(),
@@ -282,9 +216,10 @@ impl Ring {
     /// The door for a device queue of this worker.
     pub(crate) fn device_ring(&self, device: u16) -> DeviceRing {
         let is_registered = self.registered.get(usize::from(device)).is_some_and(|&file| file >= 0);
-        let registered = is_registered.then_some(u32::from(device));
-        let earlier = self.uses.get(usize::from(device)).copied().unwrap_or(0);
-        DeviceRing { registered, earlier, ..DeviceRing::new(self.pending.clone(), device) }
+        let mut door = self.pending.door(device);
+        door.registered = is_registered.then_some(u32::from(device));
+        door.earlier = self.uses.get(usize::from(device)).copied().unwrap_or(0);
+        door
     }
 
     /// The device of this index goes: its file is no longer kept open here, and nothing that it has asked for is an
@@ -538,7 +473,7 @@ impl Ring {
     /// Puts the operations of device queues on the ring. Call before entering the kernel.
     pub(crate) fn push_pending(&mut self) {
         let pending = self.pending.clone();
-        let Pending { entries, threads } = &mut *pending.borrow_mut();
+        let Pushed { entries, threads } = &mut *pending.0.borrow_mut();
         if entries.is_empty() {
             return;
         }

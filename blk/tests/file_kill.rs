@@ -6,12 +6,12 @@
 #![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::file::solo::SoloRing;
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use mqfq_blk::device::{Command as DeviceCommand, Device, DeviceQueue, QueueOptions, Reaped};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
 use mqfq_sched::topology::HctxId;
+use mqfq_testing_devices::solo::SoloRing;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;

@@ -3,13 +3,13 @@
 
 use crate::watchdog::{self, Doing, Watch};
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::file::solo::SoloRing;
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
 use mqfq_sched::policy::QueueClass;
 use mqfq_sched::topology::{HctxId, Topology};
+use mqfq_testing_devices::solo::SoloRing;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

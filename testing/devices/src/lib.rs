@@ -3,5 +3,7 @@
 //! | file | answers |
 //! |---|---|
 //! | [`fault`] | which commands of a device fail, come late or get lost, and which bytes does a power cut take? |
+//! | [`solo`] | what does a file device do without a worker? |
 
 pub mod fault;
+pub mod solo;

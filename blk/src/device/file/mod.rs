@@ -31,14 +31,12 @@
 //! | `syncs.rs` | which of several syncs is told of a lost page |
 //! | `watch.rs` | what did another process do to the file while it is served |
 //! | `queue.rs` | one worker's queue: commands, the ring, the gate |
-//! | `solo.rs` | a ring for one queue without a worker |
 
 mod elevator;
 mod gate;
 mod open;
 mod patience;
 mod queue;
-pub mod solo;
 mod syncs;
 mod watch;
 mod work;

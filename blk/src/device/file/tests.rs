@@ -2,15 +2,13 @@ use super::*;
 use crate::buffer::Buffer;
 use crate::device::{Command, Reaped};
 use crate::request::Op;
-use crate::ring::{DeviceRing, Pending, device_and_user};
+use crate::ring::{Pending, device_and_user};
 use crate::tag::Tag;
 use io_uring::{IoUring, squeue};
 use mqfq_sched::topology::HctxId;
-use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Mutex;
 use tempfile::TempDir;
 
@@ -145,7 +143,7 @@ fn each_errno_becomes_what_a_front_end_can_say() {
 
 struct Hand {
     uring: IoUring,
-    pending: Rc<RefCell<Pending>>,
+    pending: Pending,
     queues: Vec<Box<dyn DeviceQueue>>,
     interrupted: Arc<Mutex<Vec<u16>>>,
 }
@@ -166,13 +164,13 @@ const FALLOCATE: u8 = 17;
 
 impl Hand {
     fn new(device: &FileDevice, queues: u16) -> Hand {
-        let (pending, interrupted) = (Rc::<RefCell<Pending>>::default(), Arc::new(Mutex::new(Vec::new())));
+        let (pending, interrupted) = (Pending::default(), Arc::new(Mutex::new(Vec::new())));
         let open = |hctx| {
             let interrupted = interrupted.clone();
             let options = QueueOptions {
                 hctx: HctxId(hctx),
                 depth: 8,
-                ring: Some(DeviceRing::new(pending.clone(), hctx)),
+                ring: Some(pending.door(hctx)),
                 interrupt: Arc::new(move |hctx| interrupted.lock().unwrap().push(hctx.0)),
             };
             device.open_queue(options).unwrap()
@@ -188,7 +186,6 @@ impl Hand {
 
     /// Entries pushed since the last call.
     fn pushed(&mut self) -> Vec<Pushed> {
-        let entries = std::mem::take(&mut self.pending.borrow_mut().entries);
         let look = |entry: squeue::Entry| {
             // SAFETY: an entry is the 64 bytes of struct io_uring_sqe: opcode in byte 0, rw_flags /
             // fsync_flags in 28..32, user_data in 32..40.
@@ -197,7 +194,7 @@ impl Hand {
             let (queue, user) = device_and_user(u64::from_ne_bytes(bytes[32..40].try_into().unwrap()));
             Pushed { queue: queue as usize, user, entry, opcode: bytes[0], flags }
         };
-        entries.into_iter().map(look).collect()
+        self.pending.take().into_iter().map(look).collect()
     }
 
     #[track_caller]

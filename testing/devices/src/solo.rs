@@ -1,13 +1,11 @@
-//! A ring that serves one device queue by hand, without a worker: for tests and for measuring a file device alone.
+//! A ring that serves one device queue by hand, without a worker.
 
-use crate::device::DeviceQueue;
-use crate::ring::{DeviceRing, Pending, device_and_user};
 use io_uring::IoUring;
 use io_uring::squeue;
-use std::cell::RefCell;
+use mqfq_blk::device::DeviceQueue;
+use mqfq_blk::ring::{DeviceRing, Pending, device_and_user};
 use std::collections::VecDeque;
 use std::io;
-use std::rc::Rc;
 
 /// Entries of the ring; more are held back until there is room.
 const ENTRIES: u32 = 128;
@@ -15,7 +13,7 @@ const ENTRIES: u32 = 128;
 /// An io_uring that drives one file queue without a worker.
 pub struct SoloRing {
     uring: IoUring,
-    pending: Rc<RefCell<Pending>>,
+    pending: Pending,
     waiting: VecDeque<squeue::Entry>,
     in_kernel: usize,
 }
@@ -26,17 +24,19 @@ impl SoloRing {
     /// # Errors
     /// The kernel's, most often ENOSYS or EPERM where io_uring is missing or forbidden.
     pub fn new() -> io::Result<SoloRing> {
-        Ok(SoloRing { uring: IoUring::new(ENTRIES)?, pending: Rc::default(), waiting: VecDeque::new(), in_kernel: 0 })
+        let uring = IoUring::new(ENTRIES)?;
+        Ok(SoloRing { uring, pending: Pending::default(), waiting: VecDeque::new(), in_kernel: 0 })
     }
 
     /// The door to give to the queue.
     pub fn device_ring(&self) -> DeviceRing {
-        DeviceRing::new(self.pending.clone(), 0)
+        self.pending.door(0)
     }
 
     /// Entries that the queue pushed and that have not ended.
-    pub fn in_flight(&self) -> usize {
-        self.pending.borrow().entries.len() + self.waiting.len() + self.in_kernel
+    pub fn in_flight(&mut self) -> usize {
+        self.gather();
+        self.waiting.len() + self.in_kernel
     }
 
     /// Submits the queue's new entries, waits until at least one entry ended if any is in flight, and reports the ended
@@ -84,15 +84,15 @@ impl SoloRing {
 
     /// Moves entries that the queue pushed behind those that wait.
     fn gather(&mut self) {
-        self.waiting.extend(self.pending.borrow_mut().entries.drain(..));
+        self.waiting.extend(self.pending.take());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{Command, QueueFull, Reaped};
     use io_uring::{opcode, types};
+    use mqfq_blk::device::{Command, QueueFull, Reaped};
     use std::io::{Write, pipe};
     use std::os::fd::AsRawFd;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
