@@ -334,20 +334,6 @@ impl<'a> Room<'a> {
             }
         }
     }
-
-    /// Calls `change` with the bytes if they are owned, and otherwise with a copy that is copied back. For devices of
-    /// tests: it takes memory.
-    pub fn with_slice(&mut self, change: impl FnOnce(&mut [u8])) {
-        match self.as_mut_slice() {
-            Some(bytes) => change(bytes),
-            None => {
-                let mut copy = vec![0; self.length_bytes];
-                self.copy_to(&mut copy);
-                change(&mut copy);
-                self.copy_from(&copy);
-            }
-        }
-    }
 }
 
 /// Bytes before the first aligned word of `length_bytes` bytes at `start`.
@@ -517,8 +503,7 @@ pub(crate) mod tests {
                 buffer.room(length).copy_to(&mut back);
                 assert_eq!(back, new);
                 buffer.room(length).fill(7);
-                buffer.room(length).with_slice(|copy| copy[0] += 1);
-                let filled = [&vec![0xee; start][..], &[8], &vec![7; length - 1], &vec![0xee; 64 - start - length]];
+                let filled = [vec![0xee; start], vec![7; length], vec![0xee; 64 - start - length]];
                 assert_eq!(bytes(&memory, 0, 64), filled.concat(), "{length} at {start}");
             }
         }

@@ -50,7 +50,7 @@ use crate::path::PathOptions;
 use crate::request::{Completion, Submission};
 use crate::split::{SplitControl, SplitState};
 use crate::stage::StageLimits;
-use crate::stats::{FlowStats, HctxStats, Trouble};
+use crate::stats::{HctxStats, Trouble};
 use crate::table::{Owner, RequestTable, Swept};
 use crate::tag::TagSet;
 use crate::trace::{Recorder, Trace, TraceEvent};
@@ -484,13 +484,6 @@ impl<P: Policy> HwCtx<P> {
     /// one.
     pub fn is_held_back(&self) -> bool {
         matches!(&self.path, Path::Staged(staged) if staged.is_held_back)
-    }
-
-    /// Counters per flow, by [`FlowId`]; none if nothing of the flow has completed here. For tests: who watches a
-    /// worker has its [`HwCtx::board`].
-    pub fn flow_stats(&self) -> Vec<Option<Box<FlowStats>>> {
-        let board = &self.shared.counters.board;
-        (0..board.flows() as u32).map(|flow| board.read_flow(FlowId(flow))).collect()
     }
 
     /// Counters of this context, for any thread to read. `in_flight` and `staged` of it are 0 ([`HwCtx::sweep`]).

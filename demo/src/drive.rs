@@ -3,7 +3,6 @@
 use mqfq_blk::device::Device;
 use mqfq_blk::device::model::ModelDevice;
 use mqfq_blk::device::model::presets::{FLASH_60K, Preset};
-use mqfq_blk::device::null::NullDevice;
 use std::sync::Arc;
 
 /// The drive of the demo: slow enough that two cores saturate it through sockets.
@@ -34,9 +33,4 @@ pub fn demo_drive() -> Result<Arc<dyn Device>, String> {
 /// Largest throughput of the demo's drive for reads of `request_bytes`.
 pub fn demo_bytes_per_s(request_bytes: u32) -> f64 {
     DEMO_DRIVE.media.read_link.commands_per_s(request_bytes) as f64 * f64::from(request_bytes)
-}
-
-/// A device that completes at once.
-pub fn null_device(size_bytes: u64) -> Arc<dyn Device> {
-    Arc::new(NullDevice::new(size_bytes))
 }

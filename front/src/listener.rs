@@ -49,8 +49,6 @@ pub struct SocketListener {
     options: ListenOptions,
     stats: Arc<Stats>,
     places: Arc<ConnectionSlots>,
-    /// Its address in reports and the log, if that is not its socket's.
-    shown: Option<String>,
     done: bool,
 }
 
@@ -157,7 +155,6 @@ impl SocketListener {
             options,
             stats,
             places,
-            shown: None,
             done: false,
         }
     }
@@ -173,12 +170,6 @@ impl SocketListener {
     pub fn with_door(self, door: Arc<Door>) -> SocketListener {
         let socket = self.listening.socket.try_clone().ok().map(|socket| door.pass(socket));
         SocketListener { door: Some(Behind { door, _socket: socket, is_timed: false }), ..self }
-    }
-
-    /// Returns this listener, called `address` in reports and the log: for front ends with their own address scheme.
-    #[must_use]
-    pub fn shown_as(self, address: String) -> SocketListener {
-        SocketListener { shown: Some(address), ..self }
     }
 
     /// Where it listens, with the port that the kernel chose.
@@ -258,7 +249,7 @@ impl SocketListener {
 
 impl Listener for SocketListener {
     fn address(&self) -> String {
-        self.shown.clone().unwrap_or_else(|| self.listening.address.to_string())
+        self.listening.address.to_string()
     }
 
     fn stats(&self) -> Arc<Stats> {

@@ -135,12 +135,6 @@ impl ServerMemory {
         tenant.bytes_max.store(bytes_max, Relaxed);
         tenant.guarantee(self.guaranteed_bytes.load(Relaxed).min(bytes_max));
     }
-
-    /// Memory held beyond guarantees now, bytes.
-    pub fn pool_held_bytes(&self) -> u64 {
-        // Relaxed: a count, see "Orderings".
-        self.pool.held.load(Relaxed).max(0) as u64
-    }
 }
 
 /// A guarantee is a multiple of this, bytes.
@@ -349,6 +343,13 @@ mod tests {
     use super::*;
 
     const KIB: u64 = 1 << 10;
+
+    impl ServerMemory {
+        /// Memory held beyond guarantees now, bytes.
+        fn pool_held_bytes(&self) -> u64 {
+            self.pool.held.load(Relaxed).max(0) as u64
+        }
+    }
 
     /// 1 MiB for four tenants: 128 KiB guaranteed to each, 512 KiB in the pool.
     fn server() -> ServerMemory {

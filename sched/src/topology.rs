@@ -1,9 +1,9 @@
 //! Nearness of hardware contexts: data, so that two sockets can be tested on a laptop.
 //!
-//! Two things are derived from it, both once, at construction:
+//! Two things follow from it:
 //!
-//! * the *proximity order* of each hctx (own queue, same core, same socket, elsewhere), by which a dispatch token is
-//!   handed on. Source: MQFQ section 3.3, "pre-computed proximity matrix";
+//! * the *distance* of two hctxs (own queue, same core, same socket, elsewhere), by which a dispatch token is handed on
+//!   (MQFQ section 3.3, "pre-computed proximity matrix"; here the order of bits in the ready set);
 //! * the *tree* of machine, sockets, cores and hctxs on which the mindicator and the token tree live. Source: MQFQ
 //!   figure 3. Levels that would have one child per group are left out (a core with one hctx is that hctx), so a walk
 //!   from a leaf to the root touches only nodes that combine something.
@@ -51,8 +51,6 @@ pub enum Distance {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Topology {
     places: Box<[Place]>,
-    /// Hctxs from near to far: a row of `hctx_count` per hctx.
-    nearest: Box<[HctxId]>,
 }
 
 impl Topology {
@@ -82,15 +80,7 @@ impl Topology {
     pub fn from_places(places: &[Place]) -> Topology {
         let count = places.len();
         assert!((1..=HCTXS_MAX).contains(&count), "a topology has 1 to {HCTXS_MAX} hctxs, not {count}");
-        let mut nearest = Vec::with_capacity(count * count);
-        for own in 0..count {
-            // Ring order from the own index, then a stable sort by distance: at equal distance the next higher hctx
-            // comes first, so that not every worker looks at hctx 0 first.
-            let row = nearest.len();
-            nearest.extend((0..count).map(|step| HctxId(((own + step) % count) as u16)));
-            nearest[row..].sort_by_key(|&other| distance_of(places, own, other.index()));
-        }
-        Topology { places: places.into(), nearest: nearest.into() }
+        Topology { places: places.into() }
     }
 
     /// Number of hctxs, 1..=[`HCTXS_MAX`].
@@ -105,13 +95,16 @@ impl Topology {
 
     /// How far apart two hctxs are.
     pub fn distance(&self, a: HctxId, b: HctxId) -> Distance {
-        distance_of(&self.places, a.index(), b.index())
-    }
-
-    /// All hctxs, nearest to `hctx` first: itself, its core, its socket, the rest.
-    pub fn nearest_order(&self, hctx: HctxId) -> &[HctxId] {
-        let count = self.hctx_count();
-        &self.nearest[hctx.index() * count..][..count]
+        let (here, there) = (self.place(a), self.place(b));
+        if a == b {
+            Distance::Own
+        } else if here == there {
+            Distance::Core
+        } else if here.socket == there.socket {
+            Distance::Socket
+        } else {
+            Distance::Machine
+        }
     }
 
     /// All hctxs, those of one core beside each other and the cores of one socket beside each other.
@@ -126,18 +119,6 @@ impl std::fmt::Debug for Topology {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Without the table that follows from the places: it has a million entries for 1,024 hctxs.
         f.debug_struct("Topology").field("places", &self.places).finish_non_exhaustive()
-    }
-}
-
-fn distance_of(places: &[Place], a: usize, b: usize) -> Distance {
-    if a == b {
-        Distance::Own
-    } else if places[a] == places[b] {
-        Distance::Core
-    } else if places[a].socket == places[b].socket {
-        Distance::Socket
-    } else {
-        Distance::Machine
     }
 }
 
@@ -280,19 +261,13 @@ mod tests {
 
     const SIZES: [usize; 5] = [1, 2, 16, 100, 1024];
 
-    fn ids(numbers: &[u16]) -> Vec<HctxId> {
-        numbers.iter().copied().map(HctxId).collect()
-    }
-
     #[test]
-    fn nearest_first_is_own_then_core_then_socket_then_the_rest() {
-        // 2 sockets of 2 cores of 2 hctxs: 0 1 | 2 3 || 4 5 | 6 7. From 5, ring order within each distance.
+    fn distances_are_own_core_socket_and_the_rest() {
+        // 2 sockets of 2 cores of 2 hctxs: 0 1 | 2 3 || 4 5 | 6 7.
         let topology = Topology::new(2, 2, 2);
-        assert_eq!(topology.nearest_order(HctxId(5)), ids(&[5, 4, 6, 7, 0, 1, 2, 3]));
-        let distances: Vec<Distance> =
-            topology.nearest_order(HctxId(5)).iter().map(|&other| topology.distance(HctxId(5), other)).collect();
+        let distances: Vec<Distance> = (0..8).map(|other| topology.distance(HctxId(5), HctxId(other))).collect();
         use Distance::*;
-        assert_eq!(distances, [Own, Core, Socket, Socket, Machine, Machine, Machine, Machine]);
+        assert_eq!(distances, [Machine, Machine, Machine, Machine, Core, Own, Socket, Socket]);
     }
 
     #[test]
@@ -301,19 +276,6 @@ mod tests {
         let topology = Topology::from_places(&places);
         assert_eq!(topology.distance(HctxId(0), HctxId(1)), Distance::Machine);
         assert_eq!(topology.distance(HctxId(0), HctxId(2)), Distance::Core);
-    }
-
-    #[test]
-    fn each_proximity_row_names_every_hctx_once() {
-        for size in SIZES {
-            let topology = Topology::flat(size);
-            for hctx in [0, size / 2, size - 1] {
-                let mut row = topology.nearest_order(HctxId(hctx as u16)).to_vec();
-                assert_eq!(row[0].index(), hctx);
-                row.sort();
-                assert!(row.iter().enumerate().all(|(i, hctx)| hctx.index() == i) && row.len() == size);
-            }
-        }
     }
 
     #[test]

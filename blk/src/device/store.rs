@@ -89,11 +89,6 @@ impl SparseStore {
         self.size_bytes
     }
 
-    /// Memory that chunks take.
-    pub fn allocated_bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().len() as u64 * CHUNK_BYTES).sum()
-    }
-
     /// Fills `bytes` from `offset_bytes` on.
     ///
     /// # Panics
@@ -244,6 +239,13 @@ impl SparseStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl SparseStore {
+        /// Memory that chunks take.
+        pub(super) fn allocated_bytes(&self) -> u64 {
+            self.shards.iter().map(|shard| shard.lock().len() as u64 * CHUNK_BYTES).sum()
+        }
+    }
 
     fn read(store: &SparseStore, offset_bytes: u64, length: usize) -> Vec<u8> {
         // Recycled memory: bytes that are not overwritten show.

@@ -413,11 +413,6 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         &self.core.hctxs
     }
 
-    /// Its contexts, by [`DeviceIndex`].
-    pub fn hctxs_mut(&mut self) -> &mut [HwCtx<P>] {
-        &mut self.core.hctxs
-    }
-
     /// Ends it where it stands: its clients are dropped, and their admitted requests remain in the contexts.
     pub fn into_parts(self) -> (H, Vec<HwCtx<P>>) {
         (self.core.host, self.core.hctxs)

@@ -1,8 +1,10 @@
 //! Requests that wait for the device go back to their client, and none is lost, done twice or answered twice.
 
 use crate::harness::{Asked, Rig, Setup};
+use mqfq_blk::FlowId;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
+use mqfq_blk::hctx::HwCtx;
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
@@ -72,8 +74,9 @@ fn what_waits_is_given_back_with_its_payload_when_the_device_has_ended_what_it_h
         }
         assert!(back.len() as u64 >= WRITES / 2, "{what}: {} of {WRITES} came back", back.len());
         let counted = |rig: &Rig| -> u64 {
-            let flows = rig.hctxs.iter().flat_map(|hctx| hctx.flow_stats());
-            flows.flatten().map(|flow| flow.completed.iter().sum::<u64>()).sum()
+            let flows = |hctx: &HwCtx<_>| (0..hctx.board().flows() as u32).map(FlowId);
+            let of = |hctx| flows(hctx).filter_map(|flow| hctx.board().read_flow(flow));
+            rig.hctxs.iter().flat_map(of).map(|flow| flow.completed.iter().sum::<u64>()).sum()
         };
         assert_eq!(counted(&rig), WRITES - back.len() as u64, "{what}: what came back has not ended");
         // No process took its place: the requests go again, and end.

@@ -35,7 +35,7 @@ fn a_request_in_parts_is_charged_and_counted_once() {
         rig.write(0, 4096, 10 * PART, 1);
         rig.read(0, 0, 3 * BLOCK);
         assert_eq!(rig.finish().len(), 2);
-        let stats = rig.hctxs[0].flow_stats().remove(0).expect("the flow was served");
+        let stats = rig.hctxs[0].board().read_flow(FlowId(0)).expect("the flow was served");
         (stats.cost, stats.completed, stats.bytes, stats.failed)
     };
     let whole = counted(Split::Off);
@@ -92,7 +92,7 @@ fn a_whole_has_one_completion_with_its_own_length_and_times() {
         (2000, rig.now_ns - 3000),
         "from its first part to its last"
     );
-    let flows = rig.hctxs[0].flow_stats().remove(0).unwrap();
+    let flows = rig.hctxs[0].board().read_flow(FlowId(0)).unwrap();
     assert_eq!((flows.requests(), flows.transferred_bytes()), (1, u64::from(8 * PART)), "it counts as one");
     assert_eq!((rig.stats().split, rig.stats().parts, rig.stats().dispatched), (1, 8, 8));
     rig.assert_clean();

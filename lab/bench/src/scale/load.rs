@@ -9,15 +9,15 @@ use super::setting::Setting;
 use crate::contender::Contender;
 use crate::cpu_time::process_cpu_ns;
 use mqfq_blk::client::DeviceIndex;
+use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyOptions, PriorityClass, Weight};
-use mqfq_demo::drive;
 use mqfq_demo::load::{Load, Window};
 use mqfq_demo::load_inside::{self, Run};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// As the paper's measurement of scalability (MQFQ section 4.2): small, for the most requests per second.
@@ -124,7 +124,7 @@ pub fn engine(setup: Setup) -> Result<Engine, String> {
         devices: vec![DeviceOptions {
             grouping: Default::default(),
             name: "null".into(),
-            device: drive::null_device(setup.device_bytes),
+            device: Arc::new(NullDevice::new(setup.device_bytes)),
             policy: setup.policy,
             first_policy: None,
             queue_depth: setup.queue_depth,

@@ -277,10 +277,13 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             }
             let inside = self.inside.remove(&tag.0).expect("the inner device reaps what it was given, once");
             if status == Status::Ok
+                && !inside.cover.is_empty()
                 && let Some(buffer) = &mut reaped.buffer
             {
-                let mut room = buffer.room(inside.length_bytes as usize);
-                room.with_slice(|bytes| put_over(&inside.cover, inside.offset_bytes, bytes));
+                let mut bytes = vec![0; inside.length_bytes as usize];
+                buffer.room(bytes.len()).copy_to(&mut bytes);
+                put_over(&inside.cover, inside.offset_bytes, &mut bytes);
+                buffer.room(bytes.len()).copy_from(&bytes);
             }
             if inside.is_lost {
                 let shared = self.shared.clone();
