@@ -85,24 +85,6 @@ impl CommandFile {
         self.room_bytes
     }
 
-    /// Copies the first bytes of a room, for tests and reports. False: they are not inside.
-    #[must_use]
-    pub fn copy_to(&self, room: usize, bytes: &mut [u8]) -> bool {
-        match &self.bytes {
-            Bytes::Here(memory) => bytes.len() <= self.room_bytes && memory.copy_to(room * self.room_bytes, bytes),
-            Bytes::Kernel { .. } => false,
-        }
-    }
-
-    /// Copies `bytes` to the front of a room, for tests. False: they are not inside.
-    #[must_use]
-    pub fn copy_from(&self, room: usize, bytes: &[u8]) -> bool {
-        match &self.bytes {
-            Bytes::Here(memory) => bytes.len() <= self.room_bytes && memory.copy_from(room * self.room_bytes, bytes),
-            Bytes::Kernel { .. } => false,
-        }
-    }
-
     /// Number of the descriptor, for the ring.
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
@@ -181,9 +163,10 @@ mod tests {
         assert!(file.buffer(0, 4097).is_none(), "the next room's");
         assert!(file.part(0, 4096, 1).is_none() && file.part(1, usize::MAX, 2).is_none());
         assert!(file.buffer(usize::MAX, 1).is_none());
-        assert!(file.copy_from(1, b"abc") && !file.copy_from(2, b"abc"));
+        assert!(file.buffer(2, 3).is_none(), "there is no third room");
+        file.buffer(1, 3).unwrap().room(3).copy_from(b"abc");
         let mut back = [0; 3];
-        assert!(file.copy_to(1, &mut back));
+        file.buffer(1, 3).unwrap().room(3).copy_to(&mut back);
         assert_eq!(&back, b"abc");
     }
 
@@ -199,6 +182,5 @@ mod tests {
         assert_eq!((buffer.pages().unwrap().place, buffer.capacity_bytes()), (pages.number(7), 16384));
         assert!(file.buffer(4, 1).is_none() && file.buffer(usize::from(u16::MAX), 1).is_none(), "there is no fifth");
         assert!(file.buffer(0, 16385).is_none() && file.buffer(0, 0).is_none() && file.part(0, 512, 512).is_none());
-        assert!(!file.copy_to(0, &mut [0]) && !file.copy_from(0, &[0]), "there are no bytes here");
     }
 }

@@ -169,28 +169,21 @@ pub fn open_queues(
     (0..info.queues).map(|queue| unsafe { open(&file, &info, queue, pages) }).collect()
 }
 
-/// Rooms whose commands go to a driver that takes none, for tests of what is done with them.
-///
-/// # Errors
-/// No addresses, or no `/dev/null`.
-pub fn rooms_of_nobody(depth: u16, room_bytes: usize) -> io::Result<Arc<CommandFile>> {
-    let null = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null")?));
-    // SAFETY: it takes no commands, so it touches no memory.
-    unsafe { rooms(null, depth, room_bytes) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rooms_lie_beside_each_other_and_are_zeroes_first() {
-        let rooms = rooms_of_nobody(4, 8192).unwrap();
-        assert!(rooms.copy_from(3, &[7; 8192]) && rooms.buffer(3, 8192).is_some());
+        let null = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        // SAFETY: it takes no commands, so it touches no memory.
+        let rooms_of = |depth, room_bytes| unsafe { rooms(null.clone(), depth, room_bytes) };
+        let rooms = rooms_of(4, 8192).unwrap();
+        rooms.buffer(3, 8192).unwrap().room(8192).copy_from(&[7; 8192]);
         let mut bytes = [1; 8192];
-        assert!(rooms.copy_to(2, &mut bytes));
+        rooms.buffer(2, bytes.len()).unwrap().room(bytes.len()).copy_to(&mut bytes);
         assert!(bytes.iter().all(|byte| *byte == 0));
         assert!(rooms.buffer(4, 1).is_none() && rooms.buffer(0, 8193).is_none());
-        assert!(rooms_of_nobody(1, 100).is_err() && rooms_of_nobody(1, 0).is_err());
+        assert!(rooms_of(1, 100).is_err() && rooms_of(1, 0).is_err());
     }
 }

@@ -81,6 +81,17 @@ const PLANTED: &[Planted] = &[
             ("daemon/Cargo.toml", "package.name = \"mqfq\"\n[dev-dependencies]\nmqfq-testing = \"1\"\n"),
         ],
     },
+    Planted {
+        rule: "edges",
+        broken: &[
+            ("Cargo.toml", "[workspace]\nmembers = [\"front\"]\n"),
+            ("front/Cargo.toml", "package.name = \"mqfq-front\"\ndependencies = { mqfq-testing-devices = \"1\" }\n"),
+        ],
+        lawful: &[
+            ("Cargo.toml", "[workspace]\nmembers = [\"front\"]\n"),
+            ("front/Cargo.toml", "package.name = \"mqfq-front\"\n[dev-dependencies]\nmqfq-testing-devices = \"1\"\n"),
+        ],
+    },
     // Hidden behind another name, behind a target, or in a test.
     Planted {
         rule: "edges",

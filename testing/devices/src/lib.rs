@@ -3,7 +3,9 @@
 //! | file | answers |
 //! |---|---|
 //! | [`fault`] | which commands of a device fail, come late or get lost, and which bytes does a power cut take? |
+//! | [`rooms`] | what does a driver's client do with memory that the driver reads and writes? |
 //! | [`solo`] | what does a file device do without a worker? |
 
 pub mod fault;
+pub mod rooms;
 pub mod solo;

@@ -27,7 +27,12 @@ const EDGES: &[Edges] = &[
         or_fewer: true,
     },
     Edges { folder: "ublk", package: "mqfq-ublk", on: &["blk"], or_fewer: false },
-    Edges { folder: "front", package: "mqfq-front", on: &["blk", "ublk", "testing"], or_fewer: true },
+    Edges {
+        folder: "front",
+        package: "mqfq-front",
+        on: &["blk", "ublk", "testing", "testing/devices"],
+        or_fewer: true,
+    },
     Edges { folder: "report", package: "mqfq-report", on: &[], or_fewer: false },
     Edges { folder: "demo", package: "mqfq-demo", on: &["blk", "front", "report"], or_fewer: false },
     Edges { folder: "calibrate", package: "mqfq-calibrate", on: &["blk", "report", "demo"], or_fewer: false },
