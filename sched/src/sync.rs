@@ -1,5 +1,5 @@
 //! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`), counting ones where `bench`
-//! counts what an operation touches (`--cfg watched`, which only the package `watched/sched` sets).
+//! counts what an operation touches (`--cfg watched`, which only the package `lab/watched/sched` sets).
 //!
 //! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships. It is
 //! public for what `blk` shares between workers, so that the simulator and the model checker see that, too.
@@ -32,6 +32,7 @@ pub use watched::{AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, fence};
 use std::sync as plain;
 
 #[cfg(all(watched, not(loom)))]
+#[path = "../../lab/watched/sched/watched.rs"]
 pub mod watched;
 
 /// Tells a watcher that the element `at` of a slab, plain memory under a lock, is read and written; otherwise nothing.
