@@ -2,39 +2,30 @@
 //!
 //! blk knows no protocol. A front end implements [`Client`]; the worker calls it when an operation ended, when a
 //! request completed, and once at the end of each turn of its loop in which it was called, and never from another
-//! thread. Everything a client wants done it asks of its [`Context`], which is a trait so that a protocol is tested
-//! without a ring.
+//! thread. Everything a client wants done it asks of its [`Context`] (operations by an [`Ask`]), which is a trait so
+//! that a protocol is tested without a ring.
 //!
 //! # A client without a socket
 //! A guest's queue has no socket: an eventfd says that there are requests, they and their payloads lie in the guest's
 //! memory, completions are written there, and another eventfd says so. Such a client
 //!
-//! 1. asks for [`Context::count`] of the first eventfd,
+//! 1. asks for [`Ask::Count`] of the first eventfd,
 //! 2. at [`Event::Counted`] reads the ring, submits with buffers of [`crate::foreign::ForeignMemory`], and asks again,
 //! 3. at [`Client::completed`] notes the completion,
-//! 4. at [`Client::turn_end`] writes the completions of the turn to the ring and asks for one [`Context::signal`].
+//! 4. at [`Client::turn_end`] writes the completions of the turn to the ring and asks for one [`Ask::Signal`].
 //!
 //! [`Client::turn_end`] is the place for work that is done once for many calls: it comes in the same turn of the loop,
-//! after all of them. Work for a later turn asks for a [`Context::timer`] at a time that is past.
-//!
-//! # What keeps a client, and what goes with it
-//! | asked for | while it is under way |
-//! |---|---|
-//! | `submit`, `accept`, `receive`, `send`, `signal` | the worker keeps a client that is done |
-//! | `timer`, `poll`, `count` | a client that is done is dropped, and they are cancelled with it |
-//! | `command` | a client that is done is dropped, and its end is not reported; the ring keeps what the driver may touch |
-//!
-//! A descriptor must stay open until the operations on it ended, were taken back, or went with the client.
+//! after all of them. Work for a later turn asks for an [`Ask::Timer`] at a time that is past.
 
+use crate::ask::Ask;
 use crate::buffer::Buffer;
 use crate::cap::Caps;
-use crate::command::Command;
 use crate::device_info::DeviceInfo;
 use crate::request::{Completion, Submission};
 use crate::slots::Slot;
 use mqfq_sched::flow::FlowId;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Names a device of the engine: index into the list it was started with.
@@ -225,14 +216,14 @@ pub type MakeClient = Box<dyn FnOnce() -> Box<dyn Client> + Send>;
 /// End of an operation.
 #[derive(Debug)]
 pub enum Event {
-    /// A [`Context::accept`] ended.
+    /// An [`Ask::Accept`] ended.
     Accepted {
         /// As given.
         user: u32,
         /// The connection, or the errno.
         result: Result<OwnedFd, i32>,
     },
-    /// A [`Context::receive`] or [`Context::receive_with_descriptors`] ended.
+    /// An [`Ask::Receive`] ended.
     Received {
         /// As given.
         user: u32,
@@ -243,8 +234,7 @@ pub enum Event {
         /// Descriptors that came with the first of the bytes, if they were asked for.
         descriptors: Descriptors,
     },
-    /// A [`Context::send`] or [`Context::send_with_descriptors`] ended: everything was sent, or the connection is
-    /// broken.
+    /// An [`Ask::Send`] ended: everything was sent, or the connection is broken.
     Sent {
         /// As given.
         user: u32,
@@ -253,7 +243,7 @@ pub enum Event {
         /// The errno of a broken connection.
         result: Result<(), i32>,
     },
-    /// A [`Context::send`] was ended by [`Context::interrupt`] before all of it had left.
+    /// An [`Ask::Send`] was ended by [`Ask::Interrupt`] before all of it had left.
     SentInPart {
         /// As given.
         user: u32,
@@ -262,33 +252,33 @@ pub enum Event {
         /// Number of their bytes that have left, fewer than there are.
         sent_bytes: usize,
     },
-    /// The time of a [`Context::timer`] has come: [`Context::now_ns`] is not before it.
+    /// The time of an [`Ask::Timer`] has come: [`Context::now_ns`] is not before it.
     Timer {
         /// As given.
         user: u32,
     },
-    /// A [`Context::poll`] ended: a read would not wait. (It may find the end, or an error.)
+    /// An [`Ask::Poll`] ended: a read would not wait. (It may find the end, or an error.)
     Ready {
         /// As given.
         user: u32,
         /// The errno; ECANCELED if the grace time of a drain is over.
         result: Result<(), i32>,
     },
-    /// A [`Context::count`] ended.
+    /// An [`Ask::Count`] ended.
     Counted {
         /// As given.
         user: u32,
         /// Value of the eventfd, which is 0 now, or the errno; ECANCELED as above, EINVAL: it is not an eventfd.
         result: Result<u64, i32>,
     },
-    /// A [`Context::command`] ended.
+    /// An [`Ask::Command`] ended.
     Commanded {
         /// As given.
         user: u32,
         /// Result as the driver states it; below 0: an errno.
         result: i32,
     },
-    /// A [`Context::signal`] ended.
+    /// An [`Ask::Signal`] ended.
     Signalled {
         /// As given.
         user: u32,
@@ -327,61 +317,13 @@ pub trait Context {
     /// [`Refused`], with the submission.
     fn submit(&mut self, device: DeviceIndex, submission: Submission) -> Result<(), Refused>;
 
-    /// Receives into `buffer` from byte `start` to byte `end`; some bytes are enough. One receive at a time per socket.
-    fn receive(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32);
+    /// Starts an operation. Its event comes by [`Client::event`], never from inside this call. The functions of
+    /// `dyn Context` in [`crate::ask`] make the value.
+    fn ask(&mut self, ask: Ask);
 
-    /// Sends all parts in order, however many system calls it takes. One send at a time per socket.
-    fn send(&mut self, socket: RawFd, parts: Vec<Part>, user: u32);
-
-    /// As [`Context::receive`] on a unix socket, and takes up to [`DESCRIPTORS_MAX`] descriptors that come with the
-    /// bytes, close-on-exec.
-    fn receive_with_descriptors(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32);
-
-    /// As [`Context::send`] on a unix socket. `descriptors`, at most [`DESCRIPTORS_MAX`], go with the first byte of
-    /// `parts`, of which there is one at least; they are closed here when the send has ended.
-    fn send_with_descriptors(&mut self, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32);
-
-    /// Waits once until `descriptor` (any that can be polled) can be read without waiting; ends with [`Event::Ready`].
-    fn poll(&mut self, descriptor: RawFd, user: u32);
-
-    /// Waits once until the eventfd `event` is not 0, and reads it, which sets it to 0; ends with [`Event::Counted`].
-    /// The read is done by the worker's ring: a client that is kicked makes no system call of its own.
-    fn count(&mut self, event: RawFd, user: u32);
-
-    /// Adds 1 to the eventfd `event`, which must be one that does not block (O_NONBLOCK: set it where the descriptor is
-    /// taken); ends with [`Event::Signalled`], always at once: a process that shares the eventfd may keep it full.
-    fn signal(&mut self, event: RawFd, user: u32);
-
-    /// Gives a driver a command, which ends with [`Event::Commanded`] when the driver wants, perhaps never. It cannot
-    /// be taken back. The default is for a context without drivers and must not be called.
-    fn command(&mut self, command: Command, user: u32) {
-        let _ = (command, user);
-        unreachable!("this context has no drivers")
-    }
-
-    /// Takes back every [`Context::poll`] and [`Context::count`] of this client that was given `user`: no event comes
-    /// of them, and their descriptors may be closed. A count may have been read by then, and is lost.
+    /// Takes back every [`Ask::Poll`] and [`Ask::Count`] of this client that was given `user`: no event comes of them,
+    /// and their descriptors may be closed. A count may have been read by then, and is lost.
     fn take_back(&mut self, user: u32);
-
-    /// Accepts one connection on a listening socket; ends with [`Event::Accepted`].
-    fn accept(&mut self, listener: RawFd, user: u32);
-
-    /// Makes a new client live on some worker (the engine chooses, round robin). `make` runs on that worker's thread.
-    fn attach(&mut self, make: MakeClient);
-
-    /// Shuts the socket down in both directions: operations on it end soon.
-    fn shutdown(&mut self, socket: RawFd);
-
-    /// Ends the receives, accepts and sends of this client where they stand. Each ends soon, by its event: with what it
-    /// had done (a send by [`Event::SentInPart`]), or with ECANCELED if that is nothing. No byte is lost or taken
-    /// twice. As it stands here: a context whose operations all end by themselves.
-    fn interrupt(&mut self) {}
-
-    /// Asks for one [`Event::Timer`] at `at_ns` or as soon after it as the worker can (in its next turn if that is
-    /// past), never from inside this call. Any number at a time; one that is not past costs the worker an operation.
-    /// A timer is not taken back: a client that no longer cares ignores its event. It does not keep a client that is
-    /// done: see [`Client::is_done`].
-    fn timer(&mut self, at_ns: u64, user: u32);
 
     /// From now on this client's requests pass `caps`, and no others that it named before. A request that must wait is
     /// refused as one of a full tenant is, and [`Client::room`] comes. As it stands here: a context without caps.
@@ -415,12 +357,12 @@ pub trait Client {
     /// of operations in flight; a client that has none in flight hears of the end by this call alone.
     fn abort(&mut self, _context: &mut dyn Context) {}
 
-    /// Nothing is left to do. The worker drops the client once this is true and nothing that keeps it is under way (the
-    /// file's text has a table).
+    /// Nothing is left to do. The worker drops the client once this is true, its requests have completed, and no
+    /// operation that keeps it is under way ([`crate::ask::CountedAs`]).
     fn is_done(&self) -> bool;
 
-    /// Another process is to take this one's place (`engine/pause.rs`): ask for nothing more, call
-    /// [`Context::interrupt`], and let what is under way end. Then comes [`Client::pack`], or [`Client::resume`], or
+    /// Another process is to take this one's place (`engine/pause.rs`): ask for nothing more but
+    /// [`Ask::Interrupt`], and let what is under way end. Then comes [`Client::pack`], or [`Client::resume`], or
     /// both in this order. As it stands here: a client that cannot travel, and drains.
     fn pause(&mut self, context: &mut dyn Context) {
         self.drain(context);

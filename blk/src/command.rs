@@ -108,7 +108,7 @@ impl CommandFile {
     }
 }
 
-/// One command, as [`crate::client::Context::command`] takes it.
+/// One command, as [`crate::ask::Ask::Command`] has it.
 #[derive(Clone, Debug)]
 pub struct Command {
     /// File that the command goes to.

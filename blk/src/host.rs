@@ -9,9 +9,8 @@
 //! [`Host::dispatched`], [`Host::completed`], [`Host::turned`]) tell a host that makes up its time what the loop did;
 //! a real one has spent it already, and for it they are nothing.
 
-use crate::buffer::Buffer;
-use crate::client::{Event, MakeClient, PackedClient, Part, Remains, Whose};
-use crate::command::Command;
+use crate::ask::Ask;
+use crate::client::{Event, MakeClient, PackedClient, Remains, Whose};
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
 use crate::table::Swept;
@@ -21,7 +20,6 @@ use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, mpsc};
 
 /// An operation that ended, as the host names it, and its result. [`Host::resolve`] says what it means.
@@ -223,66 +221,21 @@ pub trait Host<P: Policy = AnyPolicy> {
         let _ = ns;
     }
 
-    /// See [`crate::client::Context::receive`].
-    fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32);
+    /// Starts an operation of a client, whose end [`Host::collect`] finds; all but [`Ask::Attach`] and
+    /// [`Ask::Shutdown`] concern this client alone. A host whose clients ask for some kinds alone panics at the others.
+    fn ask(&mut self, client: u32, ask: Ask);
 
-    /// See [`crate::client::Context::send`].
-    fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32);
-
-    /// See [`crate::client::Context::accept`].
-    fn accept(&mut self, client: u32, listener: RawFd, user: u32);
-
-    /// See [`crate::client::Context::shutdown`].
-    fn shutdown(&mut self, socket: RawFd);
+    /// See [`crate::client::Context::take_back`]. How many there were. As it stands here: a host without polls.
+    fn take_back(&mut self, client: u32, user: u32) -> u32 {
+        let _ = (client, user);
+        0
+    }
 
     /// Ends what this client's operations wait for, or every client's: shuts down their sockets, and ends polls and
-    /// counts with ECANCELED.
-    fn abort(&mut self, client: Option<u32>);
-
-    /// See [`crate::client::Context::interrupt`].
-    fn interrupt(&mut self, client: u32);
-
-    /// See [`crate::client::Context::receive_with_descriptors`].
-    fn receive_with_descriptors(
-        &mut self,
-        client: u32,
-        socket: RawFd,
-        buffer: Buffer,
-        start: usize,
-        end: usize,
-        user: u32,
-    );
-
-    /// See [`crate::client::Context::send_with_descriptors`].
-    fn send_with_descriptors(
-        &mut self,
-        client: u32,
-        socket: RawFd,
-        parts: Vec<Part>,
-        descriptors: Vec<OwnedFd>,
-        user: u32,
-    );
-
-    /// See [`crate::client::Context::poll`].
-    fn poll(&mut self, client: u32, descriptor: RawFd, user: u32);
-
-    /// See [`crate::client::Context::count`].
-    fn count(&mut self, client: u32, event: RawFd, user: u32);
-
-    /// See [`crate::client::Context::signal`].
-    fn signal(&mut self, client: u32, event: RawFd, user: u32);
-
-    /// See [`crate::client::Context::command`].
-    fn command(&mut self, client: u32, command: Command, user: u32);
-
-    /// See [`crate::client::Context::take_back`]. How many there were.
-    fn take_back(&mut self, client: u32, user: u32) -> u32;
-
-    /// See [`crate::client::Context::attach`].
-    fn attach(&mut self, make: MakeClient);
-
-    /// Asks for [`Event::Timer`] of this client, not before `at_ns`.
-    fn timer(&mut self, client: u32, at_ns: u64, user: u32);
+    /// counts with ECANCELED. As it stands here: a host without sockets and polls.
+    fn abort(&mut self, client: Option<u32>) {
+        let _ = client;
+    }
 
     /// Forgets the timers, polls and counts of this client: none of them is resolved to an event any more, not even one
     /// that has ended and was collected. The client is dropped, with its descriptors, and its number given to another
@@ -313,86 +266,4 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// A turn of the loop is over.
     #[inline(always)]
     fn turned(&mut self) {}
-}
-
-/// The part of a [`Host`] that has to do with descriptors besides sockets, for a host whose clients have none: a client
-/// that asks for one panics. Goes into the implementation of `Host`.
-#[macro_export]
-macro_rules! no_descriptors {
-    () => {
-        fn interrupt(&mut self, _: u32) {}
-
-        fn receive_with_descriptors(
-            &mut self,
-            _: u32,
-            _: ::std::os::fd::RawFd,
-            _: $crate::buffer::Buffer,
-            _: usize,
-            _: usize,
-            _: u32,
-        ) {
-            unreachable!("no descriptors here")
-        }
-
-        fn send_with_descriptors(
-            &mut self,
-            _: u32,
-            _: ::std::os::fd::RawFd,
-            _: Vec<$crate::client::Part>,
-            _: Vec<::std::os::fd::OwnedFd>,
-            _: u32,
-        ) {
-            unreachable!("no descriptors here")
-        }
-
-        fn poll(&mut self, _: u32, _: ::std::os::fd::RawFd, _: u32) {
-            unreachable!("no descriptors here")
-        }
-
-        fn count(&mut self, _: u32, _: ::std::os::fd::RawFd, _: u32) {
-            unreachable!("no descriptors here")
-        }
-
-        fn signal(&mut self, _: u32, _: ::std::os::fd::RawFd, _: u32) {
-            unreachable!("no descriptors here")
-        }
-
-        fn command(&mut self, _: u32, _: $crate::command::Command, _: u32) {
-            unreachable!("no descriptors here")
-        }
-
-        fn take_back(&mut self, _: u32, _: u32) -> u32 {
-            0
-        }
-    };
-}
-
-/// [`no_descriptors!`] and the part that has to do with sockets, for a host whose clients have neither.
-#[macro_export]
-macro_rules! no_sockets {
-    () => {
-        fn receive(&mut self, _: u32, _: ::std::os::fd::RawFd, _: $crate::buffer::Buffer, _: usize, _: usize, _: u32) {
-            unreachable!("no sockets here")
-        }
-
-        fn send(&mut self, _: u32, _: ::std::os::fd::RawFd, _: Vec<$crate::client::Part>, _: u32) {
-            unreachable!("no sockets here")
-        }
-
-        fn accept(&mut self, _: u32, _: ::std::os::fd::RawFd, _: u32) {
-            unreachable!("no sockets here")
-        }
-
-        fn shutdown(&mut self, _: ::std::os::fd::RawFd) {
-            unreachable!("no sockets here")
-        }
-
-        fn abort(&mut self, _: Option<u32>) {}
-
-        fn attach(&mut self, _: $crate::client::MakeClient) {
-            unreachable!("nobody listens here")
-        }
-
-        $crate::no_descriptors!();
-    };
 }

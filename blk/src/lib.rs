@@ -7,6 +7,7 @@
 #[cfg(test)]
 extern crate self as mqfq_blk; // for what `testing` writes into tests
 
+pub mod ask;
 pub mod buffer;
 pub mod cap;
 pub mod client;

@@ -16,6 +16,7 @@ mod interrupt;
 mod message;
 mod restrict;
 
+use crate::ask::Ask;
 use crate::buffer::Buffer;
 use crate::client::{Descriptors, Event, Part};
 use crate::host::{Ended, HostEvent};
@@ -271,52 +272,67 @@ impl Ring {
         (self.operations.len() - 1) as u32
     }
 
-    /// See [`crate::client::Context::receive`].
-    pub(crate) fn receive(
-        &mut self,
-        client: u32,
-        socket: RawFd,
-        mut buffer: Buffer,
-        start: usize,
-        end: usize,
-        user: u32,
-    ) {
-        let (memory, length_bytes) = room_in(&mut buffer, start..end);
-        let entry = opcode::Recv::new(types::Fd(socket), memory, length_bytes as u32).build();
-        let index = self.start(Operation::Receive { client, user, socket, buffer });
+    fn begin(&mut self, operation: Operation, entry: squeue::Entry) {
+        let index = self.start(operation);
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
-    /// See [`crate::client::Context::accept`].
-    pub(crate) fn accept(&mut self, client: u32, listener: RawFd, user: u32) {
-        let entry = opcode::Accept::new(types::Fd(listener), std::ptr::null_mut(), std::ptr::null_mut())
-            .flags(libc::SOCK_CLOEXEC)
-            .build();
-        let index = self.start(Operation::Accept { client, user, socket: listener });
-        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    /// See [`crate::host::Host::ask`].
+    ///
+    /// # Panics
+    /// At operations that are not the ring's.
+    pub(crate) fn ask(&mut self, client: u32, ask: Ask) {
+        let (operation, entry) = match ask {
+            Ask::Receive { socket, mut buffer, start, end, with_descriptors: false, user } => {
+                let (memory, length_bytes) = room_in(&mut buffer, start..end);
+                let entry = opcode::Recv::new(types::Fd(socket), memory, length_bytes as u32).build();
+                (Operation::Receive { client, user, socket, buffer }, entry)
+            }
+            Ask::Receive { socket, mut buffer, start, end, with_descriptors: true, user } => {
+                let mut message = self.spare_messages.pop().unwrap_or_else(ReceiveMessage::new);
+                (message.client, message.user, message.socket) = (client, user, socket);
+                let (memory, length_bytes) = room_in(&mut buffer, start..end);
+                let header = message.begin(buffer, memory, length_bytes);
+                let flags = libc::MSG_CMSG_CLOEXEC as u32;
+                let entry = opcode::RecvMsg::new(types::Fd(socket), header).flags(flags).build();
+                (Operation::ReceiveMessage(message), entry)
+            }
+            Ask::Send { socket, parts, descriptors, user } => {
+                return self.send(client, socket, parts, descriptors, user);
+            }
+            Ask::Accept { listener, user } => {
+                let entry = opcode::Accept::new(types::Fd(listener), std::ptr::null_mut(), std::ptr::null_mut())
+                    .flags(libc::SOCK_CLOEXEC)
+                    .build();
+                (Operation::Accept { client, user, socket: listener }, entry)
+            }
+            Ask::Signal { event, user } => {
+                // Never waits: another process shares the counter, and may keep it full.
+                let entry = opcode::Write::new(types::Fd(event), (&raw const ONE).cast(), COUNT_BYTES);
+                (Operation::Signal { client, user }, entry.rw_flags(libc::RWF_NOWAIT).build())
+            }
+            Ask::Poll { descriptor, user } => {
+                let wait = Wait { client, user, is_cancelled: false, what: WaitFor::Ready };
+                (Operation::Wait(wait), poll_in(descriptor))
+            }
+            Ask::Count { event, user } => {
+                // A read, which takes the file when it is submitted; see `read_again`.
+                let mut value = self.spare_counts.pop().unwrap_or_default();
+                *value = 0;
+                let entry = opcode::Read::new(types::Fd(event), (&raw mut *value).cast(), COUNT_BYTES).build();
+                let what = WaitFor::Count { value, event, is_polling: false };
+                (Operation::Wait(Wait { client, user, is_cancelled: false, what }), entry)
+            }
+            Ask::Command { command, user } => command::begun(client, command, user),
+            Ask::Shutdown { socket } => return shutdown(socket),
+            Ask::Interrupt => return self.interrupt(client),
+            Ask::Attach { .. } | Ask::Timer { .. } => unreachable!("a ring has no other workers and no clock"),
+        };
+        self.begin(operation, entry);
     }
 
-    /// See [`crate::client::Context::receive_with_descriptors`].
-    pub(crate) fn receive_with_descriptors(
-        &mut self,
-        client: u32,
-        socket: RawFd,
-        mut buffer: Buffer,
-        range: Range<usize>,
-        user: u32,
-    ) {
-        let mut message = self.spare_messages.pop().unwrap_or_else(ReceiveMessage::new);
-        (message.client, message.user, message.socket) = (client, user, socket);
-        let (memory, length_bytes) = room_in(&mut buffer, range);
-        let header = message.begin(buffer, memory, length_bytes);
-        let index = self.start(Operation::ReceiveMessage(message));
-        let flags = libc::MSG_CMSG_CLOEXEC as u32;
-        let entry = opcode::RecvMsg::new(types::Fd(socket), header).flags(flags).build();
-        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
-    }
-
-    /// See [`crate::client::Context::timer`]; `wait` begins when the entry is submitted. None at all costs no operation
-    /// of the kernel, and no sleep comes before its end: so a client may look at something again and again.
+    /// An [`Ask::Timer`]; `wait` begins when the entry is submitted. None at all costs no operation of the kernel, and
+    /// no sleep comes before its end: so a client may look at something again and again.
     pub(crate) fn timer(&mut self, client: u32, wait: Duration, user: u32) {
         if wait.is_zero() {
             let wait = Wait { client, user, is_cancelled: false, what: WaitFor::Turn };
@@ -327,26 +343,7 @@ impl Ring {
         let wait = Box::new(types::Timespec::from(wait));
         let entry = opcode::Timeout::new(&raw const *wait).build();
         let what = WaitFor::Time { wait };
-        let index = self.start(Operation::Wait(Wait { client, user, is_cancelled: false, what }));
-        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
-    }
-
-    /// See [`crate::client::Context::poll`].
-    pub(crate) fn poll(&mut self, client: u32, descriptor: RawFd, user: u32) {
-        let wait = Wait { client, user, is_cancelled: false, what: WaitFor::Ready };
-        let index = self.start(Operation::Wait(wait));
-        self.push(poll_in(descriptor).user_data(KIND_CLIENT << 56 | u64::from(index)));
-    }
-
-    /// See [`crate::client::Context::count`]. A read, which takes the file when it is submitted; see `read_again`.
-    pub(crate) fn count(&mut self, client: u32, event: RawFd, user: u32) {
-        let mut value = self.spare_counts.pop().unwrap_or_default();
-        *value = 0;
-        let memory = (&raw mut *value).cast::<u8>();
-        let what = WaitFor::Count { value, event, is_polling: false };
-        let index = self.start(Operation::Wait(Wait { client, user, is_cancelled: false, what }));
-        let entry = opcode::Read::new(types::Fd(event), memory, COUNT_BYTES).build();
-        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+        self.begin(Operation::Wait(Wait { client, user, is_cancelled: false, what }), entry);
     }
 
     /// A count whose eventfd was 0, on a kernel that lets no read of one that is not blocking wait: a poll, and
@@ -366,15 +363,6 @@ impl Ring {
         *is_polling = !*is_polling;
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
         true
-    }
-
-    /// See [`crate::client::Context::signal`].
-    pub(crate) fn signal(&mut self, client: u32, event: RawFd, user: u32) {
-        let index = self.start(Operation::Signal { client, user });
-        // Never waits: another process shares the counter, and may keep it full.
-        let entry = opcode::Write::new(types::Fd(event), (&raw const ONE).cast(), COUNT_BYTES);
-        let entry = entry.rw_flags(libc::RWF_NOWAIT).build();
-        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
     /// See [`crate::host::Host::cancel_waits`]. The kernel reports the end of each soon, which is then nothing.
@@ -423,8 +411,7 @@ impl Ring {
         self.push(entry.user_data(KIND_REMOVAL << 56));
     }
 
-    /// See [`crate::client::Context::send`] and [`crate::client::Context::send_with_descriptors`].
-    pub(crate) fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32) {
+    fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32) {
         let mut send = self.spare_sends.pop().unwrap_or_else(|| {
             // SAFETY: msghdr is a C struct of integers and pointers, for which all-zero is a valid "nothing".
             let header = unsafe { std::mem::zeroed() };
@@ -675,7 +662,7 @@ fn poll_in(descriptor: RawFd) -> squeue::Entry {
 }
 
 /// Shuts a socket down in both directions, which ends the operations on it. On an unconnected or dead one: nothing.
-pub(crate) fn shutdown(socket: RawFd) {
+fn shutdown(socket: RawFd) {
     // SAFETY: no memory is involved; a descriptor that is no socket gives an error, which means there is nothing to
     // end.
     unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };

@@ -3,6 +3,7 @@
 //! There is one worker, it is never kicked, and its clients have no sockets and no timers. When it would sleep with
 //! nothing left to come, it stops: every client is done by then.
 
+use mqfq_blk::ask::Ask;
 use mqfq_blk::client::{Client, DeviceIndex};
 use mqfq_blk::device::{Device, DeviceInfo, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
@@ -76,10 +77,8 @@ impl Host<AnyPolicy> for VirtualHost {
         self.now_ns += 1;
     }
 
-    mqfq_blk::no_sockets!();
-
-    fn timer(&mut self, _: u32, _: u64, _: u32) {
-        unreachable!("no timers here")
+    fn ask(&mut self, _: u32, _: Ask) {
+        unreachable!("no sockets and no timers here")
     }
 
     fn cancel_waits(&mut self, _: u32) {}

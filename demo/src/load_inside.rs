@@ -189,8 +189,8 @@ impl Client for InsideClient {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mqfq_blk::ask::Ask;
     use mqfq_blk::device::DeviceInfo;
-    use std::os::fd::{OwnedFd, RawFd};
 
     /// A block layer that takes `room` requests and completes them when told.
     struct Bench {
@@ -223,52 +223,12 @@ mod tests {
             Ok(())
         }
 
-        fn receive(&mut self, _: RawFd, _: Buffer, _: usize, _: usize, _: u32) {
-            unreachable!("no sockets here")
-        }
-
-        fn send(&mut self, _: RawFd, _: Vec<mqfq_blk::client::Part>, _: u32) {
-            unreachable!("no sockets here")
-        }
-
-        fn accept(&mut self, _: RawFd, _: u32) {
-            unreachable!("no sockets here")
-        }
-
-        fn attach(&mut self, _: MakeClient) {
-            unreachable!("it attaches nobody")
-        }
-
-        fn shutdown(&mut self, _: RawFd) {
-            unreachable!("no sockets here")
-        }
-
-        fn timer(&mut self, _: u64, _: u32) {
-            unreachable!("its clock is the completions")
-        }
-
-        fn receive_with_descriptors(&mut self, _: RawFd, _: Buffer, _: usize, _: usize, _: u32) {
-            unreachable!("no sockets here")
-        }
-
-        fn send_with_descriptors(&mut self, _: RawFd, _: Vec<mqfq_blk::client::Part>, _: Vec<OwnedFd>, _: u32) {
-            unreachable!("no sockets here")
-        }
-
-        fn poll(&mut self, _: RawFd, _: u32) {
-            unreachable!("no descriptors here")
-        }
-
-        fn count(&mut self, _: RawFd, _: u32) {
-            unreachable!("no descriptors here")
-        }
-
-        fn signal(&mut self, _: RawFd, _: u32) {
-            unreachable!("no descriptors here")
+        fn ask(&mut self, _: Ask) {
+            unreachable!("it has no sockets, and its clock is the completions")
         }
 
         fn take_back(&mut self, _: u32) {
-            unreachable!("no descriptors here")
+            unreachable!("it waits for no descriptor")
         }
     }
 

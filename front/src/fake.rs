@@ -1,5 +1,6 @@
 //! A worker and a device in memory, for tests: what a connection asks for is done when the test says so.
 
+use mqfq_blk::ask::Ask;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::cap::Caps;
 use mqfq_blk::client::{Client, Context, Descriptors, DeviceIndex, Event, MakeClient, Part, Refused};
@@ -7,7 +8,7 @@ use mqfq_blk::command::Command;
 use mqfq_blk::device::DeviceInfo;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use std::collections::VecDeque;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A receive in flight.
@@ -84,61 +85,33 @@ impl Context for Fake {
         Ok(())
     }
 
-    fn receive(&mut self, _socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        assert!(start < end && end <= buffer.capacity_bytes());
-        let before = self.receive.replace(Receive { buffer, start, end, user });
-        assert!(before.is_none(), "two receives at once");
-    }
-
-    fn send(&mut self, _socket: RawFd, parts: Vec<Part>, user: u32) {
-        assert!(parts.iter().all(|part| !part.as_slice().is_empty()), "sends nothing");
-        let before = self.send.replace((parts, user));
-        assert!(before.is_none(), "two sends at once");
-    }
-
-    fn receive_with_descriptors(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        self.receive(socket, buffer, start, end, user);
-    }
-
-    fn send_with_descriptors(&mut self, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32) {
-        self.passed.extend(descriptors);
-        self.send(socket, parts, user);
-    }
-
-    fn poll(&mut self, _descriptor: RawFd, user: u32) {
-        self.waits.push(user);
-    }
-
-    fn count(&mut self, _event: RawFd, user: u32) {
-        self.waits.push(user);
-    }
-
-    fn signal(&mut self, _event: RawFd, user: u32) {
-        self.signals.push_back(user);
-    }
-
-    fn command(&mut self, command: Command, user: u32) {
-        self.commands.push((command, user));
+    fn ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Receive { buffer, start, end, user, .. } => {
+                assert!(start < end && end <= buffer.capacity_bytes());
+                let before = self.receive.replace(Receive { buffer, start, end, user });
+                assert!(before.is_none(), "two receives at once");
+            }
+            Ask::Send { parts, descriptors, user, .. } => {
+                assert!(parts.iter().all(|part| !part.as_slice().is_empty()), "sends nothing");
+                self.passed.extend(descriptors);
+                let before = self.send.replace((parts, user));
+                assert!(before.is_none(), "two sends at once");
+            }
+            Ask::Accept { .. } => self.accepts += 1,
+            Ask::Signal { user, .. } => self.signals.push_back(user),
+            Ask::Poll { user, .. } | Ask::Count { user, .. } => self.waits.push(user),
+            Ask::Timer { at_ns, user } => self.timers.push((at_ns, user)),
+            Ask::Command { command, user } => self.commands.push((command, user)),
+            Ask::Attach { make } => self.attached.push(make),
+            Ask::Shutdown { .. } => self.shut_down = true,
+            // Operations here end when the test says so.
+            Ask::Interrupt => {}
+        }
     }
 
     fn take_back(&mut self, user: u32) {
         self.waits.retain(|other| *other != user);
-    }
-
-    fn accept(&mut self, _listener: RawFd, _user: u32) {
-        self.accepts += 1;
-    }
-
-    fn attach(&mut self, make: MakeClient) {
-        self.attached.push(make);
-    }
-
-    fn shutdown(&mut self, _socket: RawFd) {
-        self.shut_down = true;
-    }
-
-    fn timer(&mut self, at_ns: u64, user: u32) {
-        self.timers.push((at_ns, user));
     }
 
     fn cap_by(&mut self, caps: &Arc<Caps>) {

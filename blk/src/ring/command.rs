@@ -3,9 +3,9 @@
 //! Each is an entry of 64 bytes, with 16 that the driver reads when it is submitted. While the driver has it, the
 //! operation holds the file, and with it the memory that the driver may touch: a client may go before its commands end.
 
-use super::{KIND_CLIENT, Operation, Ring};
+use super::{Operation, Ring};
 use crate::command::{Command, CommandFile};
-use io_uring::{opcode, types};
+use io_uring::{opcode, squeue, types};
 use std::sync::Arc;
 
 pub(super) struct InFlight {
@@ -16,18 +16,17 @@ pub(super) struct InFlight {
     file: Arc<CommandFile>,
 }
 
-impl Ring {
-    /// See [`crate::client::Context::command`].
-    pub(crate) fn command(&mut self, client: u32, command: Command, user: u32) {
-        let (bytes, place) = command.parts();
-        let entry = opcode::UringCmd16::new(types::Fd(command.file.descriptor()), command.operation)
-            .cmd(bytes)
-            .addr(place.map(u64::from))
-            .build();
-        let index = self.start(Operation::Command(InFlight { client: Some(client), user, file: command.file }));
-        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
-    }
+/// A client's command, and its entry.
+pub(super) fn begun(client: u32, command: Command, user: u32) -> (Operation, squeue::Entry) {
+    let (bytes, place) = command.parts();
+    let entry = opcode::UringCmd16::new(types::Fd(command.file.descriptor()), command.operation)
+        .cmd(bytes)
+        .addr(place.map(u64::from))
+        .build();
+    (Operation::Command(InFlight { client: Some(client), user, file: command.file }), entry)
+}
 
+impl Ring {
     /// From now on the ends of this client's commands are not reported.
     pub(super) fn forget_commands(&mut self, client: u32) {
         for operation in self.operations.iter_mut().flatten() {
@@ -41,6 +40,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ask::Ask;
     use crate::client::Event;
     use crate::host::HostEvent;
     use crate::kick::Bell;
@@ -55,8 +55,8 @@ mod tests {
         // SAFETY: this driver takes no commands, and ends each with an error.
         let file = unsafe { CommandFile::new(null, memory, 4096) };
         let command = |room| Command { file: file.clone(), operation: 7, head: [0; 8], room };
-        ring.command(1, command(0), 10);
-        ring.command(2, command(1), 20);
+        ring.ask(1, Ask::Command { command: command(0), user: 10 });
+        ring.ask(2, Ask::Command { command: command(1), user: 20 });
         assert_eq!(Arc::strong_count(&file), 3, "the ring holds it with each command");
         ring.cancel_waits(1);
         let (mut ended, mut events) = (Vec::new(), Vec::new());

@@ -18,8 +18,8 @@ use crate::client::Part;
 use io_uring::opcode;
 
 impl Ring {
-    /// See [`crate::host::Host::interrupt`].
-    pub(crate) fn interrupt(&mut self, client: u32) {
+    /// See [`crate::ask::Ask::Interrupt`].
+    pub(super) fn interrupt(&mut self, client: u32) {
         for index in 0..self.operations.len() {
             let is_meant = match &mut self.operations[index] {
                 Some(Operation::Receive { client: whose, .. } | Operation::Accept { client: whose, .. }) => {
@@ -54,6 +54,7 @@ impl Send {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ask::Ask;
     use crate::buffer::Buffer;
     use crate::client::Event;
     use crate::host::HostEvent;
@@ -86,8 +87,9 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let path = std::env::temp_dir().join(format!("mqfq-interrupt-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
-        ring.receive(1, ours.as_raw_fd(), Buffer::new(4096), 0, 4096, 7);
-        ring.accept(1, listener.as_raw_fd(), 8);
+        let (socket, buffer) = (ours.as_raw_fd(), Buffer::new(4096));
+        ring.ask(1, Ask::Receive { socket, buffer, start: 0, end: 4096, with_descriptors: false, user: 7 });
+        ring.ask(1, Ask::Accept { listener: listener.as_raw_fd(), user: 8 });
         ring.enter().unwrap();
         ring.interrupt(2);
         ring.interrupt(1);
@@ -118,7 +120,7 @@ mod tests {
         let mut ring = Ring::new(bell.event()).unwrap();
         let path = std::env::temp_dir().join(format!("mqfq-interrupt-shut-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
-        ring.accept(1, listener.as_raw_fd(), 8);
+        ring.ask(1, Ask::Accept { listener: listener.as_raw_fd(), user: 8 });
         ring.enter().unwrap();
         ring.interrupt(1);
         super::super::shutdown(listener.as_raw_fd());

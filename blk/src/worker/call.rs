@@ -5,17 +5,15 @@
 
 use super::turnstile::{NO_TURNSTILE, capped_bytes};
 use super::{Core, Counts, Waiting};
-use crate::buffer::Buffer;
+use crate::ask::{Ask, CountedAs};
 use crate::cap::Caps;
-use crate::client::{Context, DeviceIndex, MakeClient, Part, Refused};
-use crate::command::Command;
+use crate::client::{Context, DeviceIndex, Refused};
 use crate::device::DeviceInfo;
 use crate::hctx::Full;
 use crate::host::Host;
 use crate::request::Submission;
 use crate::table::Owner;
 use mqfq_sched::policy::Policy;
-use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// The context of one call into one client.
@@ -78,70 +76,18 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         }
     }
 
-    fn receive(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.receive(self.client, socket, buffer, start, end, user);
-    }
-
-    fn send(&mut self, socket: RawFd, parts: Vec<Part>, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.send(self.client, socket, parts, user);
-    }
-
-    fn receive_with_descriptors(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.receive_with_descriptors(self.client, socket, buffer, start, end, user);
-    }
-
-    fn send_with_descriptors(&mut self, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.send_with_descriptors(self.client, socket, parts, descriptors, user);
-    }
-
-    fn poll(&mut self, descriptor: RawFd, user: u32) {
-        self.counts.waits += 1;
-        self.core.host.poll(self.client, descriptor, user);
-    }
-
-    fn count(&mut self, event: RawFd, user: u32) {
-        self.counts.waits += 1;
-        self.core.host.count(self.client, event, user);
-    }
-
-    fn signal(&mut self, event: RawFd, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.signal(self.client, event, user);
-    }
-
-    fn command(&mut self, command: Command, user: u32) {
-        self.counts.waits += 1;
-        self.core.host.command(self.client, command, user);
+    #[inline]
+    fn ask(&mut self, ask: Ask) {
+        match ask.counted_as() {
+            CountedAs::Operation => self.counts.operations += 1,
+            CountedAs::Wait => self.counts.waits += 1,
+            CountedAs::Nothing => {}
+        }
+        self.core.host.ask(self.client, ask);
     }
 
     fn take_back(&mut self, user: u32) {
         self.counts.waits -= self.core.host.take_back(self.client, user);
-    }
-
-    fn accept(&mut self, listener: RawFd, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.accept(self.client, listener, user);
-    }
-
-    fn attach(&mut self, make: MakeClient) {
-        self.core.host.attach(make);
-    }
-
-    fn shutdown(&mut self, socket: RawFd) {
-        self.core.host.shutdown(socket);
-    }
-
-    fn interrupt(&mut self) {
-        self.core.host.interrupt(self.client);
-    }
-
-    fn timer(&mut self, at_ns: u64, user: u32) {
-        self.counts.waits += 1;
-        self.core.host.timer(self.client, at_ns, user);
     }
 
     fn cap_by(&mut self, caps: &Arc<Caps>) {

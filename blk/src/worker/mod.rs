@@ -32,6 +32,7 @@ mod pause;
 pub(crate) mod thread;
 mod turnstile;
 
+use crate::ask::CountedAs;
 use crate::cap::Caps;
 use crate::client::{Client, Context, DeviceIndex, Event, Whose};
 use crate::device::DeviceInfo;
@@ -94,7 +95,7 @@ struct Counts {
     /// Operations that keep this client alive.
     operations: u32,
     requests: u32,
-    /// Timers, polls and counts.
+    /// Timers, polls, counts and commands.
     waits: u32,
     called: bool,
     /// Turnstile that it passes, or [`NO_TURNSTILE`].
@@ -636,15 +637,15 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             match self.core.host.resolve(ended) {
                 Some(HostEvent::Client { client, event }) => {
                     let counts = &mut self.clients[client as usize].counts;
-                    match event {
-                        Event::Timer { .. } => {
-                            counts.waits -= 1;
-                            // It may have ended after this turn's time was read, and a client is told that its time
-                            // has come.
-                            self.core.now_ns = self.core.host.now_ns();
-                        }
-                        Event::Ready { .. } | Event::Counted { .. } | Event::Commanded { .. } => counts.waits -= 1,
-                        _ => counts.operations -= 1,
+                    match event.counted_as() {
+                        CountedAs::Operation => counts.operations -= 1,
+                        CountedAs::Wait => counts.waits -= 1,
+                        CountedAs::Nothing => {}
+                    }
+                    if let Event::Timer { .. } = event {
+                        // It may have ended after this turn's time was read, and a client is told that its time has
+                        // come.
+                        self.core.now_ns = self.core.host.now_ns();
                     }
                     self.call(client, |client, context| client.event(context, event));
                     self.dispatch_if_due();

@@ -2,6 +2,7 @@
 //! beforehand; a worker that sleeps with nothing left to come is told to stop.
 
 use super::*;
+use crate::ask::Ask;
 use crate::buffer::Buffer;
 use crate::device::null::NullDevice;
 use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped};
@@ -126,9 +127,8 @@ impl Host for VirtualHost {
         self.spun_ns += ns;
     }
 
-    crate::no_sockets!();
-
-    fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
+    fn ask(&mut self, client: u32, ask: Ask) {
+        let Ask::Timer { at_ns, user } = ask else { unreachable!("clients here ask for timers alone") };
         self.alarms.push(Alarm { at_ns, client, user });
     }
 

@@ -8,10 +8,9 @@
 
 use super::live::LiveDevices;
 use super::{Worker, WorkerOptions};
-use crate::buffer::Buffer;
-use crate::client::{MakeClient, Part};
+use crate::ask::Ask;
+use crate::client::MakeClient;
 use crate::clock::Clock;
-use crate::command::Command;
 use crate::counters::Board;
 use crate::device::null::NullDevice;
 use crate::device::{Device, DeviceInfo, QueueOptions};
@@ -34,7 +33,6 @@ use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::write_cost::WriteCost;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -358,10 +356,6 @@ macro_rules! at_desk {
             $crate::worker::AtDesk::desk(self).take_mail()
         }
 
-        fn attach(&mut self, make: $crate::client::MakeClient) {
-            $crate::worker::AtDesk::desk(self).attach(make);
-        }
-
         fn spun(&mut self, ns: u64) {
             $crate::worker::AtDesk::desk(self).spun(ns);
         }
@@ -433,7 +427,7 @@ impl Desk {
         self.shared.mailbox(self.index).waiting.pop_front()
     }
 
-    /// See [`Host::attach`].
+    /// See [`Ask::Attach`].
     pub fn attach(&self, make: MakeClient) {
         self.shared.attach(make);
     }
@@ -596,77 +590,25 @@ impl Host for ThreadHost {
         std::hint::spin_loop();
     }
 
-    fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        self.ring.receive(client, socket, buffer, start, end, user);
-    }
-
-    fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
-        self.ring.send(client, socket, parts, Vec::new(), user);
-    }
-
-    fn accept(&mut self, client: u32, listener: RawFd, user: u32) {
-        self.ring.accept(client, listener, user);
-    }
-
-    fn shutdown(&mut self, socket: RawFd) {
-        ring::shutdown(socket);
-    }
-
-    fn abort(&mut self, client: Option<u32>) {
-        self.ring.abort(client);
-    }
-
-    fn interrupt(&mut self, client: u32) {
-        self.ring.interrupt(client);
-    }
-
-    fn receive_with_descriptors(
-        &mut self,
-        client: u32,
-        socket: RawFd,
-        buffer: Buffer,
-        start: usize,
-        end: usize,
-        user: u32,
-    ) {
-        self.ring.receive_with_descriptors(client, socket, buffer, start..end, user);
-    }
-
-    fn send_with_descriptors(
-        &mut self,
-        client: u32,
-        socket: RawFd,
-        parts: Vec<Part>,
-        descriptors: Vec<OwnedFd>,
-        user: u32,
-    ) {
-        self.ring.send(client, socket, parts, descriptors, user);
-    }
-
-    fn poll(&mut self, client: u32, descriptor: RawFd, user: u32) {
-        self.ring.poll(client, descriptor, user);
-    }
-
-    fn count(&mut self, client: u32, event: RawFd, user: u32) {
-        self.ring.count(client, event, user);
-    }
-
-    fn signal(&mut self, client: u32, event: RawFd, user: u32) {
-        self.ring.signal(client, event, user);
-    }
-
-    fn command(&mut self, client: u32, command: Command, user: u32) {
-        self.ring.command(client, command, user);
+    #[inline]
+    fn ask(&mut self, client: u32, ask: Ask) {
+        match ask {
+            Ask::Attach { make } => self.desk.attach(make),
+            Ask::Timer { at_ns, user } => {
+                // Counted from when the ring is entered, which is later: the timer is never early.
+                let wait_ns = at_ns.saturating_sub(self.desk.now_ns());
+                self.ring.timer(client, Duration::from_nanos(wait_ns), user);
+            }
+            ask => self.ring.ask(client, ask),
+        }
     }
 
     fn take_back(&mut self, client: u32, user: u32) -> u32 {
         self.ring.take_back(client, user)
     }
 
-    fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
-        // Counted from when the ring is entered, which is later: the timer is never early.
-        let wait_ns = at_ns.saturating_sub(self.desk.now_ns());
-        self.ring.timer(client, Duration::from_nanos(wait_ns), user);
+    fn abort(&mut self, client: Option<u32>) {
+        self.ring.abort(client);
     }
 
     fn turned(&mut self) {

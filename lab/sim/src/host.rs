@@ -9,8 +9,9 @@ use crate::coherence::{Ps, ps};
 use crate::cores::core;
 use crate::scenario::{Latencies, Stolen, Unthrottle};
 use crate::socket::Socket;
+use mqfq_blk_watched::ask::Ask;
 use mqfq_blk_watched::buffer::Buffer;
-use mqfq_blk_watched::client::{Descriptors, Event, MakeClient, Part};
+use mqfq_blk_watched::client::{Descriptors, Event, Part};
 use mqfq_blk_watched::host::{Ended, Host, HostEvent, Mail};
 use mqfq_blk_watched::queues::{BlockLayer, Interrupt};
 use mqfq_blk_watched::random::Random;
@@ -22,7 +23,6 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
-use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -361,33 +361,18 @@ impl<P: Policy> Host<P> for VirtualHost {
         self.spun_ns += ns;
     }
 
-    fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        self.lines[socket as usize].receive = Some((client, buffer, (end - start) as u64, user));
-    }
-
-    fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
-        self.lines[socket as usize].send = Some((client, parts, user));
-    }
-
-    fn accept(&mut self, _: u32, _: RawFd, _: u32) {
-        unreachable!("a virtual core listens to nothing")
-    }
-
-    fn shutdown(&mut self, _: RawFd) {
-        unreachable!("the tenants of a run stay to its end")
-    }
-
-    fn abort(&mut self, _: Option<u32>) {}
-
-    mqfq_blk_watched::no_descriptors!();
-
-    fn attach(&mut self, _: MakeClient) {
-        unreachable!("clients are adopted before the run")
-    }
-
-    fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
-        self.asked += 1;
-        self.timers.push(Reverse((at_ns, self.asked, client, user)));
+    fn ask(&mut self, client: u32, ask: Ask) {
+        match ask {
+            Ask::Receive { socket, buffer, start, end, with_descriptors: false, user } => {
+                self.lines[socket as usize].receive = Some((client, buffer, (end - start) as u64, user));
+            }
+            Ask::Send { socket, parts, user, .. } => self.lines[socket as usize].send = Some((client, parts, user)),
+            Ask::Timer { at_ns, user } => {
+                self.asked += 1;
+                self.timers.push(Reverse((at_ns, self.asked, client, user)));
+            }
+            _ => unreachable!("the tenants of a run are adopted before it, stay to its end, and have no descriptors"),
+        }
     }
 
     fn cancel_waits(&mut self, client: u32) {

@@ -5,9 +5,9 @@
 
 use crate::net::{self, KnownPipes, SOCKET_BYTES, SharedPipe, path_of};
 use crate::world::{self, World};
+use mqfq_blk::ask::Ask;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Descriptors, Event, Part};
-use mqfq_blk::command::Command;
 use mqfq_blk::host::{Ended, Host, HostEvent};
 use mqfq_blk::worker::{AtDesk, Desk};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -240,13 +240,6 @@ impl VirtualHost {
         self.pipes.get(&self.world.net.borrow(), socket)
     }
 
-    fn ask(&mut self, client: u32, user: u32, asked: Asked) {
-        if matches!(asked, Asked::Wait { .. }) {
-            self.polled_at = None;
-        }
-        self.operations.push(Operation { client, user, asked });
-    }
-
     /// Ends what is meant where it stands.
     fn cut(&mut self, is_meant: impl Fn(&Operation) -> bool) {
         let (meant, kept) = std::mem::take(&mut self.operations).into_iter().partition(|one| is_meant(one));
@@ -327,26 +320,38 @@ impl Host for VirtualHost {
         world::pass(10_000);
     }
 
-    fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        let pipe = self.pipe(socket);
-        self.ask(client, user, Asked::Receive { pipe, buffer, start, end, with_descriptors: false });
-    }
-
-    fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
-        self.send_with_descriptors(client, socket, parts, Vec::new(), user);
-    }
-
-    fn accept(&mut self, client: u32, listener: RawFd, user: u32) {
-        self.ask(client, user, Asked::Accept { listener: path_of(listener).expect("it listens") });
-    }
-
-    fn shutdown(&mut self, socket: RawFd) {
-        // A listener has a number that a connection may have had.
-        let pipe = self.world.net.borrow().pipe(net::identity(socket)).cloned();
-        match pipe {
-            Some(pipe) => pipe.borrow_mut().is_shut = true,
-            None => path_of(socket).iter().for_each(|path| self.end_accepts(path)),
+    fn ask(&mut self, client: u32, ask: Ask) {
+        let (user, asked) = match ask {
+            Ask::Receive { socket, buffer, start, end, with_descriptors, user } => {
+                (user, Asked::Receive { pipe: self.pipe(socket), buffer, start, end, with_descriptors })
+            }
+            Ask::Send { socket, parts, descriptors, user } => {
+                (user, Asked::Send { pipe: self.pipe(socket), parts, sent: 0, descriptors })
+            }
+            Ask::Accept { listener, user } => {
+                (user, Asked::Accept { listener: path_of(listener).expect("it listens") })
+            }
+            Ask::Signal { event, user } => {
+                // SAFETY: the client keeps it open until the signal has ended.
+                let borrowed = unsafe { BorrowedFd::borrow_raw(event) };
+                let result = net::ring(borrowed).map_err(Errno::raw_os_error);
+                return self.finish(client, Event::Signalled { user, result });
+            }
+            Ask::Poll { descriptor, user } => (user, Asked::Wait { descriptor, counts: false, is_ready: false }),
+            Ask::Count { event, user } => (user, Asked::Wait { descriptor: event, counts: true, is_ready: false }),
+            Ask::Timer { at_ns, user } => {
+                self.asked += 1;
+                return self.timers.push(Reverse((at_ns, self.asked, client, user)));
+            }
+            Ask::Command { .. } => unreachable!("no client here gives commands to a driver"),
+            Ask::Attach { make } => return self.desk.attach(make),
+            Ask::Shutdown { socket } => return self.shutdown(socket),
+            Ask::Interrupt => return self.interrupt(client),
+        };
+        if matches!(asked, Asked::Wait { .. }) {
+            self.polled_at = None;
         }
+        self.operations.push(Operation { client, user, asked });
     }
 
     fn abort(&mut self, client: Option<u32>) {
@@ -358,57 +363,6 @@ impl Host for VirtualHost {
         }
         let is_wait = |one: &Operation| !matches!(one.asked, Asked::Receive { .. } | Asked::Send { .. });
         self.cut(|one| is_meant(one) && is_wait(one));
-    }
-
-    fn interrupt(&mut self, client: u32) {
-        let is_io =
-            |one: &Operation| matches!(one.asked, Asked::Receive { .. } | Asked::Send { .. } | Asked::Accept { .. });
-        self.transfer();
-        self.cut(|one| one.client == client && is_io(one));
-    }
-
-    fn receive_with_descriptors(
-        &mut self,
-        client: u32,
-        socket: RawFd,
-        buffer: Buffer,
-        start: usize,
-        end: usize,
-        user: u32,
-    ) {
-        let pipe = self.pipe(socket);
-        self.ask(client, user, Asked::Receive { pipe, buffer, start, end, with_descriptors: true });
-    }
-
-    fn send_with_descriptors(
-        &mut self,
-        client: u32,
-        socket: RawFd,
-        parts: Vec<Part>,
-        descriptors: Vec<OwnedFd>,
-        user: u32,
-    ) {
-        let pipe = self.pipe(socket);
-        self.ask(client, user, Asked::Send { pipe, parts, sent: 0, descriptors });
-    }
-
-    fn poll(&mut self, client: u32, descriptor: RawFd, user: u32) {
-        self.ask(client, user, Asked::Wait { descriptor, counts: false, is_ready: false });
-    }
-
-    fn count(&mut self, client: u32, event: RawFd, user: u32) {
-        self.ask(client, user, Asked::Wait { descriptor: event, counts: true, is_ready: false });
-    }
-
-    fn signal(&mut self, client: u32, event: RawFd, user: u32) {
-        // SAFETY: the client keeps it open until the signal has ended.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(event) };
-        let result = net::ring(borrowed).map_err(Errno::raw_os_error);
-        self.finish(client, Event::Signalled { user, result });
-    }
-
-    fn command(&mut self, _: u32, _: Command, _: u32) {
-        unreachable!("no client here gives commands to a driver")
     }
 
     fn take_back(&mut self, client: u32, user: u32) -> u32 {
@@ -431,11 +385,6 @@ impl Host for VirtualHost {
         count
     }
 
-    fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
-        self.asked += 1;
-        self.timers.push(Reverse((at_ns, self.asked, client, user)));
-    }
-
     fn cancel_waits(&mut self, client: u32) {
         self.timers.retain(|Reverse((_, _, whose, _))| *whose != client);
         self.operations.retain(|one| one.client != client || !matches!(one.asked, Asked::Wait { .. }));
@@ -455,6 +404,22 @@ impl Host for VirtualHost {
 }
 
 impl VirtualHost {
+    fn interrupt(&mut self, client: u32) {
+        let is_io =
+            |one: &Operation| matches!(one.asked, Asked::Receive { .. } | Asked::Send { .. } | Asked::Accept { .. });
+        self.transfer();
+        self.cut(|one| one.client == client && is_io(one));
+    }
+
+    fn shutdown(&mut self, socket: RawFd) {
+        // A listener has a number that a connection may have had.
+        let pipe = self.world.net.borrow().pipe(net::identity(socket)).cloned();
+        match pipe {
+            Some(pipe) => pipe.borrow_mut().is_shut = true,
+            None => path_of(socket).iter().for_each(|path| self.end_accepts(path)),
+        }
+    }
+
     /// A listening socket was shut down: what waits to accept there ends, as the kernel's EINVAL.
     fn end_accepts(&mut self, path: &Path) {
         let is_meant = |one: &Operation| matches!(&one.asked, Asked::Accept { listener } if listener == path);
