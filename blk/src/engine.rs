@@ -4,13 +4,13 @@
 //! (`engine/devices.rs`); policies and weights can be changed (`engine/change.rs`). The workers are fixed at start.
 
 mod change;
-mod classes;
 mod devices;
 mod flows;
 mod pause;
+mod prepare;
 mod pulse;
 
-pub use classes::{Finding, FirstPolicy, Settled};
+pub use prepare::{Finding, Prepare, Settled};
 
 use crate::client::{MakeClient, Whose};
 use crate::clock::Clock;
@@ -21,7 +21,6 @@ use crate::kick::Bell;
 use crate::machine;
 use crate::passed::start_closers;
 use crate::path::PathOptions;
-use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
 use crate::split::{SplitControl, SplitState};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
@@ -37,7 +36,7 @@ use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::hierarchy::{EffectiveWeight, Group, GroupId, Tree};
 use mqfq_sched::policy::{AnyPolicy, ClassWeights, PolicyOptions};
-use mqfq_sched::topology::{HctxId, Topology};
+use mqfq_sched::topology::Topology;
 use mqfq_sched::write_cost::WriteCost;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -89,9 +88,9 @@ pub struct DeviceOptions {
     pub device: Arc<dyn Device>,
     /// Policy that shares it out.
     pub policy: PolicyOptions,
-    /// Chooses the policy that it begins with; `None`: the one above.
-    pub first_policy: Option<FirstPolicy>,
-    /// Commands on each hardware queue at once, 1..=65535, in a set of class queues on each of the three up to
+    /// Prepares the device before its queues are opened; `None`: it needs nothing.
+    pub prepare: Option<Prepare>,
+    /// Commands on each worker's queue at once, 1..=65535, in a set of class queues on each of the three up to
     /// [`TagSet::CLASS_DEPTH_MAX`](crate::tag::TagSet::CLASS_DEPTH_MAX). Policies with a depth D never use more than D.
     pub queue_depth: u16,
     /// The flows, by `FlowId`.
@@ -102,25 +101,22 @@ pub struct DeviceOptions {
     pub cost: CostModel,
     /// Treatment of requests besides scheduling.
     pub path: PathOptions,
-    /// Queues that the workers share; [`QueueLayout::default`]: none.
-    pub queues: QueueLayout,
 }
 
 impl DeviceOptions {
-    /// A device that begins with this policy: 64 commands on each hardware queue, costs of [`CostModel::FLAT`], the
-    /// path as shipped, and no queue shared.
+    /// A device that begins with this policy: 64 commands on each worker's queue, costs of [`CostModel::FLAT`], and the
+    /// path as shipped.
     pub fn new(name: &str, device: Arc<dyn Device>, policy: PolicyOptions, flows: Vec<FlowOptions>) -> DeviceOptions {
         DeviceOptions {
             name: name.to_owned(),
             device,
             policy,
-            first_policy: None,
+            prepare: None,
             queue_depth: 64,
             flows,
             grouping: Grouping::default(),
             cost: CostModel::FLAT,
             path: PathOptions::default(),
-            queues: QueueLayout::default(),
         }
     }
 }
@@ -222,7 +218,6 @@ pub struct EngineStats {
 /// A device's configuration, as last changed.
 struct Current {
     name: String,
-    queues: QueueLayout,
     settled: Settled,
     policy: PolicyOptions,
     /// By `FlowId`; `None`: an empty place. Behind them the policy has places for more.
@@ -310,9 +305,8 @@ impl Engine {
         bells: Vec<Arc<Bell>>,
     ) -> Result<Engine, String> {
         let probe = steps.is_none().then_some(clock);
-        let assembled = options.devices.iter().zip(prepare(options, &topology, probe)?);
-        let assembled = assembled.map(|(device, prepared)| prepared.assemble(device, options.workers, &bells));
-        let current: Vec<Current> = assembled.collect::<Result<_, String>>()?;
+        let prepared = prepare(options, &topology, probe)?.into_iter();
+        let current: Vec<Current> = prepared.map(|prepared| prepared.assemble(options.workers)).collect();
         let devices = current.iter().map(|device| device.shared.clone()).collect();
         let shared = Arc::new(Shared::new(clock, steps, bells, devices, options.spin_ns));
         Ok(Engine {
@@ -591,12 +585,13 @@ fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<Sha
     (stats, flows().map(|(place, _)| FlowId(place as u32)).collect(), current.shared.clone())
 }
 
-/// A device before any of its queues is opened.
+/// A device before its queues are opened.
 struct Prepared {
+    /// As prepared: the device is the one to serve.
+    options: DeviceOptions,
     settled: Settled,
     policy: AnyPolicy,
     room: Room,
-    map: QueueMap,
 }
 
 fn prepare(options: &EngineOptions, topology: &Topology, probe: Option<Clock>) -> Result<Vec<Prepared>, String> {
@@ -606,34 +601,23 @@ fn prepare(options: &EngineOptions, topology: &Topology, probe: Option<Clock>) -
 impl Prepared {
     fn new(device: &DeviceOptions, topology: &Topology, probe: Option<Clock>) -> Result<Prepared, String> {
         let named = |error: String| format!("device {}: {error}", device.name);
-        if device.policy.kind.is_direct() && device.device.has_class_queues() {
-            // Errors in the numbers are reported before measuring.
-            QueueMap::of_sets(&device.queues, topology, &*device.device, device.queue_depth).map_err(named)?;
-        }
-        let settled = device.settle(probe)?;
+        let mut options = device.clone();
+        let settled = options.settle(topology, probe).map_err(named)?;
         let flows: Vec<Option<FlowOptions>> = device.flows.iter().cloned().map(Some).collect();
         let built = flows::build(&settled.policy, topology, &flows, &device.grouping.tree);
         let (policy, room) = built.map_err(|error| named(error.to_string()))?;
-        device.queues.check_policy(settled.policy.kind).map_err(named)?;
-        let make_map = if settled.policy.kind.is_direct() { QueueMap::of_sets } else { QueueMap::new };
-        let map = make_map(&device.queues, topology, &*device.device, device.queue_depth).map_err(named)?;
-        Ok(Prepared { settled, policy, room, map })
+        options.check_policy(settled.policy.kind).map_err(named)?;
+        Ok(Prepared { options, settled, policy, room })
     }
 
-    /// Opens the queues that workers share; each worker opens its own.
-    fn assemble(self, device: &DeviceOptions, workers: usize, bells: &[Arc<Bell>]) -> Result<Current, String> {
-        let Prepared { settled, policy, room, map } = self;
+    fn assemble(self, workers: usize) -> Current {
+        let Prepared { options: device, settled, policy, room } = self;
         let split = Arc::new(SplitControl::new(device.path.split, workers));
         split.set_policy(settled.policy.kind.has_depth());
-        let ringing = bells.to_vec();
-        let interrupt = Arc::new(move |hctx: HctxId| ringing[hctx.index()].kick());
-        let queues = DeviceQueues::open(&*device.device, map, device.queue_depth, interrupt)
-            .map_err(|error| format!("device {}: {error}", device.name))?;
         let tuning = Tuning::new(&settled.policy, workers);
         let shared = Arc::new(SharedDevice {
-            device: device.device.clone(),
+            device: device.device,
             running: Mutex::new(Running { policy: Arc::new(policy), tuning }),
-            queues,
             queue_depth: device.queue_depth,
             limits: room.limits.clone(),
             cost: device.cost,
@@ -642,16 +626,15 @@ impl Prepared {
             split,
             boards: (0..workers).map(|_| OnceLock::new()).collect(),
         });
-        Ok(Current {
-            name: device.name.clone(),
-            queues: device.queues,
+        Current {
+            name: device.name,
             policy: settled.policy,
             settled,
-            flows: device.flows.iter().cloned().map(Some).collect(),
-            grouping: device.grouping.clone(),
+            flows: device.flows.into_iter().map(Some).collect(),
+            grouping: device.grouping,
             room,
             shared,
-        })
+        }
     }
 }
 

@@ -145,7 +145,7 @@ impl<P: Policy> HwCtx<P> {
         HwCtx { path, plug, detour_from_bytes: shared.cut_from_bytes(), shared, frozen: None }
     }
 
-    /// Returns this context without counters per flow ([`HwCtx::flow_stats`] is empty): 5.8 KB for each flow that
+    /// Returns this context without counters per flow ([`HwCtx::board`] has none): 5.8 KB for each flow that
     /// completes something here, which the simulator's 100,000 tenants do not have.
     #[must_use]
     pub fn without_flow_stats(mut self) -> HwCtx<P> {
@@ -161,8 +161,8 @@ impl<P: Policy> HwCtx<P> {
         self
     }
 
-    /// Returns this context without a block layer: requests go straight to the device queue, and the policy is never
-    /// asked ([`BlockLayer::Raw`](crate::queues::BlockLayer::Raw)).
+    /// Returns this context without a block layer: requests go straight to the device queue
+    /// ([`PathOptions::bypass`]), and a policy that is not direct is never asked.
     #[must_use]
     pub fn raw(mut self) -> HwCtx<P> {
         self.path = Path::Raw(RawPath::new(self.queue_depth(), self.shared.policy.is_direct()));
@@ -172,7 +172,7 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// Returns this context on a set of class queues
-    /// ([`Device::open_class_queues`](crate::device::Device::open_class_queues)), each as deep as `queue_depth` says.
+    /// ([`Device::has_class_queues`](crate::device::Device::has_class_queues)), each as deep as `queue_depth` says.
     ///
     /// # Panics
     /// If that is more than [`TagSet::CLASS_DEPTH_MAX`].

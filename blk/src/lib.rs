@@ -23,7 +23,6 @@ mod list;
 pub mod pages;
 pub mod path;
 mod patience;
-pub mod queues;
 pub mod random;
 pub mod request;
 pub mod slots;

@@ -7,6 +7,7 @@
 //! | `timeout_ns`, `retries` | commands that the device does not end | `timeout.rs` |
 //! | `async_writes` | what the policy is told of writes | here |
 //! | `follow_writes` | what a write is charged | `hctx/follow.rs` |
+//! | `bypass` | requests that nothing stages or counts | `hctx/raw.rs` |
 
 use crate::device_info::DeviceInfo;
 use crate::split::Split;
@@ -28,6 +29,9 @@ pub struct PathOptions {
     pub async_writes: bool,
     /// A write is charged its present cost on the device, and not for good as the cost model says.
     pub follow_writes: bool,
+    /// Requests go straight to the worker's device queue: they are not staged, cut, timed or counted, and no tenant is
+    /// protected from another, unless a policy names class queues for them. Only for a policy that stages nothing.
+    pub bypass: bool,
     /// The device's block, bytes: parts are multiples of it. [`PathOptions::for_device`] knows it.
     pub block_bytes: u32,
 }
@@ -50,6 +54,7 @@ impl PathOptions {
         retries: PathOptions::RETRIES,
         async_writes: false,
         follow_writes: false,
+        bypass: false,
         block_bytes: 1,
     };
 

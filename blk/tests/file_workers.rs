@@ -8,7 +8,6 @@ use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
@@ -88,7 +87,7 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
         name: "device".into(),
         device,
         policy: PolicyOptions::new(PolicyKind::Mqfq),
-        first_policy: None,
+        prepare: None,
         queue_depth: 8,
         flows: vec![FlowOptions {
             name: "a".into(),
@@ -98,7 +97,6 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
         }],
         cost: CostModel::FLAT,
         path: PathOptions::default(),
-        queues: QueueLayout::default(),
     };
     let devices = devices.into_iter().map(options).collect();
     Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap()

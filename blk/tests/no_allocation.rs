@@ -271,7 +271,6 @@ mod worker {
     use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
     use mqfq_blk::foreign::ForeignMemory;
     use mqfq_blk::path::PathOptions;
-    use mqfq_blk::queues::QueueLayout;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
     use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
@@ -371,12 +370,11 @@ mod worker {
                 name: "null".into(),
                 device,
                 policy,
-                first_policy: None,
+                prepare: None,
                 queue_depth: 64,
                 flows: vec![flow("a"), flow("b")],
                 cost: CostModel::FLAT,
                 path: PathOptions::default(),
-                queues: QueueLayout::default(),
             }],
         })
         .unwrap()

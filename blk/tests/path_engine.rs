@@ -9,7 +9,6 @@ use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
@@ -134,12 +133,11 @@ fn run_with(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions, length
         name: "device".into(),
         device,
         policy: PolicyOptions::new(kind),
-        first_policy: None,
+        prepare: None,
         queue_depth: 64,
         flows: vec![flow("a"), flow("b")],
         cost: CostModel::FLAT,
         path,
-        queues: QueueLayout::default(),
     };
     let options = EngineOptions { workers: 2, pin: false, spin_ns: 0, devices: vec![device] };
     let engine = Engine::start(options).unwrap();

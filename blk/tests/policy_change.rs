@@ -8,7 +8,6 @@ use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
@@ -127,12 +126,11 @@ fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine 
         name: "device".into(),
         device,
         policy: PolicyOptions::new(kind),
-        first_policy: None,
+        prepare: None,
         queue_depth: 64,
         flows: (0..FLOWS).map(flow).collect(),
         cost: CostModel::FLAT,
         path: PathOptions::default(),
-        queues: QueueLayout::default(),
     };
     Engine::start(EngineOptions { workers, pin: false, spin_ns: 50_000, devices: vec![device] }).expect("it starts")
 }
@@ -269,7 +267,7 @@ fn weights_and_classes_stay_with_their_flows_under_another_policy() {
         name: "device".into(),
         device: Arc::new(MemoryDevice::new(1 << 30)),
         policy: PolicyOptions::new(PolicyKind::None),
-        first_policy: None,
+        prepare: None,
         queue_depth: 64,
         flows: vec![
             flow("a", PriorityClass::BestEffort),
@@ -278,7 +276,6 @@ fn weights_and_classes_stay_with_their_flows_under_another_policy() {
         ],
         cost: CostModel::FLAT,
         path: PathOptions::default(),
-        queues: QueueLayout::default(),
     };
     let options = EngineOptions { workers: 1, pin: false, spin_ns: 50_000, devices: vec![device] };
     let engine = Engine::start(options).expect("it starts");
@@ -378,4 +375,25 @@ fn a_device_that_keeps_requests_keeps_its_policy_and_goes_on() {
     let writers = engine.workers() * FLOWS as usize;
     let completed: u64 = (0..writers).map(|_| done.recv_timeout(PATIENCE).expect("each writer gets all back")).sum();
     assert_eq!(completed, shared.completed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_policy_that_the_device_has_no_queues_for_or_its_path_no_room_is_refused() {
+    let start = |kind: PolicyKind, bypass| {
+        let flows = vec![FlowOptions::new("a")];
+        let memory = Arc::new(MemoryDevice::new(1 << 20));
+        let path = PathOptions { bypass, ..PathOptions::default() };
+        let device = DeviceOptions { path, ..DeviceOptions::new("device", memory, PolicyOptions::new(kind), flows) };
+        Engine::start(EngineOptions { workers: 1, pin: false, spin_ns: 0, devices: vec![device] })
+    };
+    let refusal = |kind, bypass| start(kind, bypass).err().expect("refused");
+    assert_eq!(refusal(D2FQ, true), "device device: policy d2fq needs class queues, and the device has none");
+    assert_eq!(
+        refusal(PolicyKind::Mqfq, true),
+        "device device: policy mqfq stages requests, and this device's path has nowhere to keep them"
+    );
+    assert!(start(PolicyKind::Mqfq, false).is_ok());
+    let engine = start(PolicyKind::None, true).expect("it starts");
+    let error = engine.set_policy(0, PolicyOptions::new(PolicyKind::None), PATIENCE).unwrap_err();
+    assert_eq!(error, "device device: its path has nowhere to keep requests while a policy changes");
 }

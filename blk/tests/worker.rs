@@ -7,7 +7,6 @@ use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpan, Weight};
@@ -147,12 +146,11 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         name: "memory".to_owned(),
         device: held,
         policy: PolicyOptions { kind, depth: 2, window: VSpan::from_bytes(64 << 10), ..PolicyOptions::new(kind) },
-        first_policy: None,
+        prepare: None,
         queue_depth: 4,
         flows: vec![flow],
         cost: CostModel::FLAT,
         path: PathOptions::default(),
-        queues: QueueLayout::default(),
     };
     Engine::start(EngineOptions { workers, pin: false, spin_ns: 0, devices: vec![device] }).unwrap()
 }

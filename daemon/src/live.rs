@@ -232,12 +232,11 @@ pub fn device_options(plan: &DevicePlan, device: Arc<dyn Device>, workers: usize
         name: plan.config.name.clone(),
         device,
         policy: plan.config.policy.options(workers),
-        first_policy: crate::config::first_policy(plan.config.policy.fallback(workers)),
+        prepare: plan.config.preparation.prepare.clone(),
         queue_depth: plan.config.queue_depth,
         flows: flows(plan).into_iter().flatten().collect(),
         cost: plan.config.cost,
         path: plan.config.path,
-        queues: plan.config.queues,
     }
 }
 

@@ -6,7 +6,6 @@ use mqfq_blk::client::{Client, Context};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
 use std::fs::File;
@@ -47,12 +46,11 @@ fn serve_until_a_worker_panics() {
         name: "null".into(),
         device: Arc::new(NullDevice::new(1 << 20)),
         policy: PolicyOptions::new(PolicyKind::Mqfq),
-        first_policy: None,
+        prepare: None,
         queue_depth: 8,
         flows: vec![flow],
         cost: CostModel::FLAT,
         path: PathOptions::default(),
-        queues: QueueLayout::default(),
     };
     let devices = vec![device];
     let engine = Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap();

@@ -17,7 +17,6 @@ use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::slots::Slot;
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
@@ -149,12 +148,11 @@ impl Rig {
                 name: "device".into(),
                 device: options.device,
                 policy: options.policy,
-                first_policy: None,
+                prepare: None,
                 queue_depth: options.queue_depth,
                 flows: options.tenants.iter().map(flow).collect(),
                 cost: CostModel::FLAT,
                 path: path(&options.policy),
-                queues: QueueLayout::default(),
             }],
         })?;
         let attached = match options.transport {

@@ -2,12 +2,16 @@
 
 use crate::queues;
 use mqfq_blk::PriorityClass;
+use mqfq_blk::device::Device;
 use mqfq_blk::device::model::presets::Preset;
+use mqfq_blkmq::{MultiQueue, multi_queue};
 use mqfq_config::{ConfigError, Section};
-use mqfq_daemon::config::other::{OtherKeys, OtherKind, OtherMedium};
+use mqfq_daemon::config::other::{OtherKeys, OtherKind, OtherMedium, Preparation};
 use mqfq_daemon::config::{Additions, DeviceConfig, TenantConfig, preset, required_size};
 use mqfq_nvme::Arbitration;
+use mqfq_nvme::choice::prepare;
 use mqfq_nvme::device::NvmeDevice;
+use std::any::Any;
 use std::sync::Arc;
 
 /// Policies and devices of the laboratory.
@@ -18,7 +22,6 @@ pub const ADDITIONS: Additions = Additions {
         keys: &["kind", "preset", "size", "arbitration", "queue-pairs", "slowed"],
         read: nvme,
     }],
-    first_policy: Some(mqfq_nvme::choice::first_policy),
     device: OtherKeys { keys: &["block-layer", "software-queues", "hardware-queues", "async-writes"], read: device },
     tenant: OtherKeys { keys: &["class"], read: tenant },
 };
@@ -27,9 +30,26 @@ pub const ADDITIONS: Additions = Additions {
 /// Default false.
 fn device(section: &Section<'_, '_>, device: &mut DeviceConfig) -> Result<(), ConfigError> {
     let policies = [Some(device.policy.options(1)), device.policy.fallback(1)].map(|of| of.map(|policy| policy.kind));
-    device.queues = queues::read(section, policies.into_iter().flatten())?;
+    let layout = queues::read(section, policies.into_iter().flatten())?;
+    let policy = device.policy;
+    device.preparation = Preparation {
+        settings: format!("{layout:?}"),
+        prepare: Some(Arc::new(move |options, topology, clock| {
+            let fallback = policy.fallback(topology.hctx_count());
+            prepare(with_queues(&options.device), layout, fallback)(options, topology, clock)
+        })),
+    };
     device.path.async_writes = section.get("async-writes").map_or(Ok(false), |flag| flag.flag())?;
     Ok(())
+}
+
+/// A device of this program, with what it has for queues that workers share.
+fn with_queues(device: &Arc<dyn Device>) -> Arc<dyn MultiQueue> {
+    let any: Arc<dyn Any + Send + Sync> = device.clone();
+    match any.downcast::<NvmeDevice>() {
+        Ok(drive) => drive,
+        Err(_) => multi_queue(device),
+    }
 }
 
 /// `class`: `"realtime"`, `"best-effort"` (default) or `"idle"`, for policies that have classes.

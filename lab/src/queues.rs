@@ -1,7 +1,7 @@
 //! `block-layer`, `software-queues` and `hardware-queues` of a device: which queues its workers share.
 
 use mqfq_blk::PolicyKind;
-use mqfq_blk::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
+use mqfq_blkmq::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_config::text::{quoted, shown};
 use mqfq_config::{ConfigError, Section};
 

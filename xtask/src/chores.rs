@@ -371,7 +371,7 @@ mod tests {
         let without = manifest.split("\n[").filter(|table| table.contains("debug-assertions = false"));
         let tables: Vec<_> = without.map(|table| table.split(']').next().expect("a name")).collect();
         let name = |package: &str| format!("profile.dev.package.mqfq-{package}");
-        assert_eq!(tables, ["policies-watched", "sched-watched", "blk-watched", "sim"].map(name));
+        assert_eq!(tables, ["policies-watched", "sched-watched", "blk-watched", "blkmq-watched", "sim"].map(name));
     }
 
     #[test]

@@ -26,6 +26,12 @@ impl MemoryDevice {
     pub fn new(size_bytes: u64) -> MemoryDevice {
         MemoryDevice { store: Arc::new(SparseStore::new(size_bytes)) }
     }
+
+    /// A queue of it, which may change threads.
+    pub fn queue(&self, options: &QueueOptions) -> impl DeviceQueue + Send + use<> {
+        let depth = options.depth as usize;
+        MemoryQueue { store: self.store.clone(), submitted: VecDeque::with_capacity(depth), depth }
+    }
 }
 
 impl Device for MemoryDevice {
@@ -51,12 +57,7 @@ impl Device for MemoryDevice {
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        Ok(self.open_shared_queue(options)?)
-    }
-
-    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
-        let depth = options.depth as usize;
-        Ok(Box::new(MemoryQueue { store: self.store.clone(), submitted: VecDeque::with_capacity(depth), depth }))
+        Ok(Box::new(self.queue(&options)))
     }
 }
 

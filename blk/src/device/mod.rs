@@ -1,10 +1,9 @@
-//! The lower edge: a device, and the queue of it that one worker owns or that several take in turn.
+//! The lower edge: a device, and the queue of it that a worker owns.
 
 #[cfg(feature = "uring")]
 pub mod file;
 pub mod memory;
 pub mod model;
-mod nearest;
 pub mod null;
 pub mod store;
 
@@ -15,8 +14,8 @@ use crate::foreign::Room;
 use crate::request::{Op, Status};
 use crate::tag::Tag;
 use mqfq_sched::policy::{ClassWeights, QueueClass};
-use mqfq_sched::topology::{HctxId, Place};
-use nearest::nearest;
+use mqfq_sched::topology::HctxId;
+use std::any::Any;
 
 /// Payload that one reap of a device in memory copies, bytes: beyond it the rest waits for the next reap. It bounds how
 /// long a worker stays away from its other clients, to about 15 us; a turn of its loop has four rounds of reaps. One
@@ -52,7 +51,7 @@ pub struct Command {
     /// Number of this use of the tag. Goes back in [`Reaped`], so that an earlier use's end is not taken for this
     /// one's.
     pub generation: u32,
-    /// Queue of a set that it goes to ([`Device::open_class_queues`]). Queues that are no sets ignore it.
+    /// Queue of a set that it goes to ([`Device::has_class_queues`]). Queues that are no sets ignore it.
     pub class: QueueClass,
 }
 
@@ -112,28 +111,13 @@ pub struct QueueFull(pub Command);
 pub struct QueueOptions {
     /// Worker that it is for.
     pub hctx: HctxId,
-    /// Commands in flight at once, 1..=65535.
+    /// Commands in flight at once, 1..=65535; in a set of class queues, in each of the three.
     pub depth: u16,
     /// The worker's ring, for devices that do real I/O.
     #[cfg(feature = "uring")]
     pub ring: Option<crate::ring::DeviceRing>,
     /// Called with the hctx of another worker that has completions to reap on this device ("interrupt").
     pub interrupt: std::sync::Arc<dyn Fn(HctxId) + Send + Sync>,
-}
-
-/// Number and depth of a device's queues (blk-mq section 3.3: "the number of submission queues that it supports as
-/// well as the size of these queues").
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct QueueLimits {
-    /// Queues that can be open at once, at least 1.
-    pub queues_max: u32,
-    /// Commands in flight on one of them, at least 1.
-    pub depth_max: u16,
-}
-
-impl QueueLimits {
-    /// A queue for each worker there can be, as deep as tags go: limits of a device whose queues are plain memory.
-    pub const UNLIMITED: QueueLimits = QueueLimits { queues_max: 1024, depth_max: u16::MAX };
 }
 
 /// A device's remaining operations. Its file has the details.
@@ -166,20 +150,9 @@ impl Health {
 }
 
 /// A device, shared by all workers.
-pub trait Device: Send + Sync {
+pub trait Device: Any + Send + Sync {
     /// Its size, units and features. Constant.
     fn info(&self) -> DeviceInfo;
-
-    /// Number and depth of its queues. Constant.
-    fn queue_limits(&self) -> QueueLimits {
-        QueueLimits::UNLIMITED
-    }
-
-    /// Queue among `queues` hardware queues, 1 or more, for each worker, given the workers' places (blk-mq section 3.3,
-    /// "HW submission queue mapping function"). Every queue must have a worker.
-    fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
-        nearest(workers, queues)
-    }
 
     /// The descriptor that its queues name in entries on the worker's ring, if it is one and the same for all of them.
     /// The worker registers it with the ring, which spares the kernel a look-up and a reference per entry; the ring
@@ -231,32 +204,11 @@ pub trait Device: Send + Sync {
     /// One sentence for the user.
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String>;
 
-    /// A queue that several workers use in turn, under a lock ([`crate::queues`]); called once for each, on any thread.
-    /// Its `interrupt` reaches a worker that looks after the queue, whatever hctx it is called with.
-    ///
-    /// # Errors
-    /// One sentence for the user; as it stands here, that the device has no such queues.
-    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
-        let _ = options;
-        Err("its queues belong to one worker each: allowed is one hardware queue per core".to_string())
-    }
-
-    /// Whether it says that it arbitrates among queues of different classes by their weights (CAP.AMS of NVMe). The
-    /// effect is measured by lab/nvme. Constant.
+    /// Each of its queues is a set of three, one of each class, with its depth of commands in each: a command goes to
+    /// the queue of its [`Command::class`], and its tag is below three times the depth. The weights of the classes are
+    /// equal until they are set ([`DeviceQueue::set_class_weights`]). Constant.
     fn has_class_queues(&self) -> bool {
         false
-    }
-
-    /// A set of three queues, one of each class, which takes `depth` commands in each: a command goes to the queue of
-    /// its [`Command::class`], and its tag is below three times the depth. The weights of the classes are equal until
-    /// they are set ([`DeviceQueue::set_class_weights`]). Dropped, the queues are deleted. It counts as three of
-    /// [`QueueLimits::queues_max`].
-    ///
-    /// # Errors
-    /// One sentence for the user; as it stands here, that the device has none.
-    fn open_class_queues(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
-        let _ = options;
-        Err("it has no weighted round robin among classes of queues".to_string())
     }
 }
 

@@ -31,6 +31,12 @@ impl NullDevice {
     pub fn with_info(info: DeviceInfo) -> NullDevice {
         NullDevice { info }
     }
+
+    /// A queue of it, which may change threads.
+    pub fn queue(&self, options: &QueueOptions) -> impl DeviceQueue + Send + use<> {
+        let depth = options.depth as usize;
+        NullQueue { ended: Vec::with_capacity(depth), depth }
+    }
 }
 
 impl Device for NullDevice {
@@ -49,12 +55,7 @@ impl Device for NullDevice {
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        Ok(self.open_shared_queue(options)?)
-    }
-
-    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
-        let depth = options.depth as usize;
-        Ok(Box::new(NullQueue { ended: Vec::with_capacity(depth), depth }))
+        Ok(Box::new(self.queue(&options)))
     }
 }
 

@@ -22,7 +22,6 @@ use super::{Current, Engine};
 use crate::cap::{Cap, CapLimits};
 use crate::hctx::HwCtx;
 use crate::host::Mail;
-use crate::queues::BlockLayer;
 use crate::stage::StageLimits;
 use crate::tuning::Tuning;
 use crate::worker::thread::{Running, SharedDevice};
@@ -38,19 +37,17 @@ impl Engine {
     /// completes once. Waits until it is done; requests that come meanwhile wait, too.
     ///
     /// # Errors
-    /// One sentence, and the device goes on as before: options that no policy can be built from, a policy that the
-    /// device's queues do not take ([`QueueLayout::check_policy`](crate::queues::QueueLayout::check_policy), and
-    /// [`Engine::has_class_queues`] for those that need them), or requests that the device did not complete within
-    /// `patience`.
+    /// One sentence, and the device goes on as before: options that no policy can be built from, a policy that needs
+    /// class queues where there are none ([`Engine::has_class_queues`]), or requests that the device did not complete
+    /// within `patience`.
     ///
     /// # Panics
     /// If there is no such device.
     pub fn set_policy(&self, device: usize, options: PolicyOptions, patience: Duration) -> Result<(), String> {
         let _changing = self.changing();
         self.refuse_without_room_to_wait(device)?;
-        let (name, now, queues) = self.of(device, |at| (at.name.clone(), at.policy.kind, at.queues));
+        let (name, now) = self.of(device, |at| (at.name.clone(), at.policy.kind));
         let named = |error: &dyn std::fmt::Display| format!("device {name}: {error}");
-        queues.check_policy(options.kind).map_err(|error| named(&error))?;
         if options.kind.is_direct() && !self.has_class_queues(device) {
             return Err(format!(
                 "device {name}: policy {} needs class queues, and they are made at the start, when it is the policy then; it keeps the policy {now}",
@@ -71,15 +68,10 @@ impl Engine {
 
     /// Refuses a device without a place for its requests while its policy changes.
     pub(super) fn refuse_without_room_to_wait(&self, device: usize) -> Result<(), String> {
-        let (name, layer) = self.of(device, |at| (at.name.clone(), at.queues.layer));
-        match layer {
-            BlockLayer::Raw => {
-                Err(format!("device {name}: block layer raw asks no policy, so there is none to change"))
-            }
-            BlockLayer::LowLatency => Err(format!(
-                "device {name}: block layer low-latency has nowhere to keep requests while a policy changes"
-            )),
-            BlockLayer::Sq | BlockLayer::Mq => Ok(()),
+        let (name, bypass) = self.of(device, |at| (at.name.clone(), at.shared.path.bypass));
+        match bypass {
+            true => Err(format!("device {name}: its path has nowhere to keep requests while a policy changes")),
+            false => Ok(()),
         }
     }
 

@@ -20,7 +20,7 @@ impl Engine {
         let _changing = self.changing();
         check_device(options)?;
         let prepared = Prepared::new(options, &self.topology, Some(self.clock()))?;
-        let current = prepared.assemble(options, self.workers(), &self.shared.bells)?;
+        let current = prepared.assemble(self.workers());
         {
             let mut devices = self.current();
             if device > devices.len() || device > usize::from(u16::MAX) {

@@ -28,7 +28,6 @@
 use super::{Current, Engine, FlowOptions, Grouping};
 use crate::client::Remains;
 use crate::host::Mail;
-use crate::queues::BlockLayer;
 use crate::stage::StageLimits;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::hierarchy::{GroupId, Tree};
@@ -232,7 +231,7 @@ impl Engine {
         let stays = |place: usize| changed[&place].as_ref().is_some_and(|is| was(place, is).is_some());
         let gone: Vec<usize> = changed.keys().copied().filter(|&place| had(place).is_some() && !stays(place)).collect();
         let fits = self.of(device, |at| {
-            let has_room_to_wait = matches!(at.queues.layer, BlockLayer::Sq | BlockLayer::Mq);
+            let has_room_to_wait = !at.shared.path.bypass;
             // Flows that stay as they are keep their room.
             let has_room = |(place, flow): (&usize, &Option<FlowOptions>)| match flow {
                 None => true,

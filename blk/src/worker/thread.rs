@@ -19,7 +19,6 @@ use crate::host::{Ended, Host, HostEvent, Mail};
 use crate::kick::Bell;
 use crate::machine::{self, Cpu};
 use crate::path::PathOptions;
-use crate::queues::DeviceQueues;
 use crate::ring::{self, DeviceRing, Ring};
 use crate::split::SplitControl;
 use crate::stage::StageLimits;
@@ -51,7 +50,6 @@ pub(crate) struct SharedDevice {
     pub(crate) device: Arc<dyn Device>,
     /// Policy that workers start with; each keeps it, or the one it was given since.
     pub(crate) running: Mutex<Running>,
-    pub(crate) queues: DeviceQueues,
     pub(crate) queue_depth: u16,
     pub(crate) limits: Vec<StageLimits>,
     pub(crate) cost: CostModel,
@@ -474,23 +472,12 @@ impl Desk {
     /// This worker's context of a device.
     fn open_context(&self, device: &SharedDevice, ring: Option<DeviceRing>) -> Result<HwCtx<AnyPolicy>, String> {
         let bells = self.shared.bells.clone();
-        let is_of_sets = device.queues.map().is_of_sets();
-        let queue = match device.queues.port(self.id(), device.queue_depth) {
-            Some(port) => port,
-            None => {
-                let options = QueueOptions {
-                    hctx: self.id(),
-                    depth: device.queue_depth,
-                    ring,
-                    interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
-                };
-                if is_of_sets {
-                    device.device.open_class_queues(options)?
-                } else {
-                    device.device.open_queue(options)?
-                }
-            }
-        };
+        let queue = device.device.open_queue(QueueOptions {
+            hctx: self.id(),
+            depth: device.queue_depth,
+            ring,
+            interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
+        })?;
         let Running { policy, tuning } = device.running();
         let mut hctx = HwCtx::new(HwCtxOptions {
             id: self.id(),
@@ -503,12 +490,12 @@ impl Desk {
         });
         hctx.set_tuning(tuning, self.shared.clock.now_ns());
         let hctx = hctx.with_split(device.split.clone());
-        let hctx = if is_of_sets { hctx.with_class_queues() } else { hctx };
+        let hctx = if device.device.has_class_queues() { hctx.with_class_queues() } else { hctx };
         let hctx = match &device.write_cost {
             Some(cost) => hctx.following(cost.clone()),
             None => hctx,
         };
-        let hctx = if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx };
+        let hctx = if device.path.bypass { hctx.raw() } else { hctx };
         // A worker opens a device once.
         let _ = device.boards[self.index].set(hctx.board().clone());
         Ok(hctx)

@@ -4,16 +4,15 @@
 use crate::watchdog::{self, Doing, Watch};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
-use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
+use mqfq_blkmq::{MultiQueue, QueueLayout, QueueMap, SharedQueues};
 use mqfq_sched::policy::QueueClass;
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_testing_devices::solo::SoloRing;
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 
 /// Fill of a recycled buffer before a read: some other tenant's bytes.
 pub const POISON: u8 = 0xee;
@@ -227,48 +226,22 @@ pub fn pattern(offset_bytes: u64, length: usize, salt: u64) -> Vec<u8> {
     (offset_bytes..offset_bytes + length as u64).map(byte).collect()
 }
 
-/// A device through the ports of shared queues.
-pub struct Shared {
-    inner: Arc<dyn Device>,
-    queues: DeviceQueues,
-    interrupts: Arc<Mutex<BTreeMap<HctxId, Interrupt>>>,
-}
-
 /// More queues than a claim opens.
 const PORTS: usize = 64;
 
 /// Tags of a hardware queue: more than the claims that count on theirs have in flight together.
 const TAGS: u16 = 128;
 
-impl Shared {
-    pub fn new(inner: impl Device + 'static, layout: QueueLayout) -> Shared {
-        let interrupts: Arc<Mutex<BTreeMap<HctxId, Interrupt>>> = Arc::default();
-        let known = interrupts.clone();
-        let interrupt: Interrupt = Arc::new(move |hctx| {
-            let interrupt = known.lock().unwrap().get(&hctx).cloned();
-            interrupt.into_iter().for_each(|interrupt| interrupt(hctx));
-        });
-        let map = QueueMap::new(&layout, &Topology::flat(PORTS), &inner, TAGS).unwrap();
-        assert!(!map.is_private());
-        let queues = DeviceQueues::open(&inner, map, TAGS, interrupt).unwrap();
-        Shared { inner: Arc::new(inner), queues, interrupts }
-    }
-}
-
-impl Device for Shared {
-    fn info(&self) -> DeviceInfo {
-        self.inner.info()
-    }
-
-    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        self.interrupts.lock().unwrap().insert(options.hctx, options.interrupt);
-        Ok(self.queues.port(options.hctx, options.depth).expect("it is shared"))
-    }
+/// A device through the ports of shared queues.
+pub fn shared(inner: impl MultiQueue, layout: QueueLayout) -> SharedQueues {
+    let map = QueueMap::new(&layout, &Topology::flat(PORTS), &inner, TAGS).unwrap();
+    assert!(!map.is_private());
+    SharedQueues::open(Arc::new(inner), map, TAGS).unwrap()
 }
 
 /// A device with class queues, through sets of them: commands go round the classes by their tags, each time it has run
 /// empty with another one first.
-pub struct Classes(pub Arc<dyn Device>);
+pub struct Classes(pub Arc<dyn MultiQueue>);
 
 struct ClassesQueue {
     set: Box<dyn DeviceQueue + Send>,

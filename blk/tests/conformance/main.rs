@@ -8,16 +8,17 @@ mod harness;
 mod loop_device;
 mod watchdog;
 
-use harness::{Classes, Rig, Shared};
+use harness::{Classes, Rig};
 use loop_device::LoopDevice;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::queues::{QueueLayout, Spread};
+use mqfq_blkmq::{MultiQueue, QueueLayout, Spread};
 use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
+use mqfq_testing_devices::faulty::Faulty;
 use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 48 << 20;
@@ -152,8 +153,8 @@ conformance!(fault_with_a_volatile_cache, {
 conformance!(fault_with_a_volatile_cache_over_a_file, fault_over_file());
 
 /// Over one hardware queue that all share, and for `sq` one lock.
-fn shared(inner: impl Device + 'static) -> Option<Rig> {
-    Some(Rig::new(Shared::new(inner, QueueLayout::mq(Spread::PerCore, Spread::Single))))
+fn shared(inner: impl MultiQueue) -> Option<Rig> {
+    Some(Rig::new(harness::shared(inner, QueueLayout::mq(Spread::PerCore, Spread::Single))))
 }
 
 claims! { shared_null, shared(NullDevice::new(SIZE_BYTES));
@@ -166,9 +167,9 @@ claims! { shared_null, shared(NullDevice::new(SIZE_BYTES));
 
 conformance!(shared_memory, shared(memory()));
 conformance!(shared_memory_behind_one_software_queue, {
-    Some(Rig::new(Shared::new(memory(), QueueLayout::mq(Spread::Single, Spread::PerCore))))
+    Some(Rig::new(harness::shared(memory(), QueueLayout::mq(Spread::Single, Spread::PerCore))))
 });
-conformance!(shared_memory_under_one_lock, Some(Rig::new(Shared::new(memory(), QueueLayout::SQ))));
+conformance!(shared_memory_under_one_lock, Some(Rig::new(harness::shared(memory(), QueueLayout::SQ))));
 conformance!(shared_nvme, {
     shared(
         NvmeDevice::new(NvmeDeviceOptions {
@@ -182,11 +183,11 @@ conformance!(shared_nvme, {
 });
 conformance!(shared_fault_that_delays_and_reorders, {
     let rules = vec![FaultRule::any(When::Chance(20_000), Fault::Delay { ns: 10_000 })];
-    shared(FaultDevice::new(Arc::new(memory()), FaultPlan { seed: 1, rules, reorder: 4, ..FaultPlan::default() }))
+    shared(Faulty::new(Arc::new(memory()), FaultPlan { seed: 1, rules, reorder: 4, ..FaultPlan::default() }))
 });
 conformance!(shared_fault_with_a_volatile_cache, {
     let plan = FaultPlan { seed: 1, volatile_cache: true, ..FaultPlan::default() };
-    shared(FaultDevice::new(Arc::new(memory()), plan))
+    shared(Faulty::new(Arc::new(memory()), plan))
 });
 
 /// A drive of the preset that has weighted round robin, under queues of all classes.
@@ -199,7 +200,7 @@ conformance!(class_queues, Some(Rig::new(Classes(Arc::new(zssd())))));
 conformance!(class_queues_that_delay_and_reorder, {
     let rules = vec![FaultRule::any(When::Chance(20_000), Fault::Delay { ns: 10_000 })];
     let plan = FaultPlan { seed: 1, rules, reorder: 4, ..FaultPlan::default() };
-    Some(Rig::new(Classes(Arc::new(FaultDevice::new(Arc::new(zssd()), plan)))))
+    Some(Rig::new(Classes(Arc::new(Faulty::new(Arc::new(zssd()), plan)))))
 });
 
 #[test]

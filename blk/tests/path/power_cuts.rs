@@ -7,16 +7,16 @@
 //! nothing covered.
 
 use crate::harness::{Asked, Rig, Setup, bytes, is_all};
+use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
-use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap, Spread};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
-use mqfq_blk::{HctxId, PolicyKind, Topology};
+use mqfq_blk::{PolicyKind, Topology};
+use mqfq_blkmq::{QueueLayout, QueueMap, SharedQueues, Spread};
 use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, When};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use mqfq_testing_devices::faulty::Faulty;
+use std::sync::Arc;
 
 const BLOCK: u32 = 4096;
 const WORKERS: usize = 2;
@@ -33,41 +33,22 @@ const RUN: [bool; 8] = [true, true, true, false, false, true, false, true];
 const BLOCKS: u64 = (2 * OPS.len() * RUN.len()) as u64;
 
 /// A device through ports of shared queues.
-struct Ports {
-    info: DeviceInfo,
-    queues: DeviceQueues,
-    interrupts: Arc<Mutex<BTreeMap<HctxId, Interrupt>>>,
-}
-
-impl Ports {
-    fn new(inner: &FaultDevice, layout: &QueueLayout) -> Ports {
-        let interrupts: Arc<Mutex<BTreeMap<HctxId, Interrupt>>> = Arc::default();
-        let known = interrupts.clone();
-        let interrupt: Interrupt = Arc::new(move |hctx| {
-            let interrupt = known.lock().unwrap().get(&hctx).cloned();
-            interrupt.into_iter().for_each(|interrupt| interrupt(hctx));
-        });
-        let map = QueueMap::new(layout, &Topology::flat(WORKERS), inner, QUEUE_DEPTH).unwrap();
-        let queues = DeviceQueues::open(inner, map, QUEUE_DEPTH, interrupt).unwrap();
-        Ports { info: inner.info(), queues, interrupts }
-    }
-}
-
-impl Device for Ports {
-    fn info(&self) -> DeviceInfo {
-        self.info
-    }
-
-    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        self.interrupts.lock().unwrap().insert(options.hctx, options.interrupt);
-        Ok(self.queues.port(options.hctx, options.depth).expect("the layout shares its queues"))
-    }
+fn shared(inner: Arc<Faulty>, layout: &QueueLayout) -> SharedQueues {
+    let map = QueueMap::new(layout, &Topology::flat(WORKERS), &*inner, QUEUE_DEPTH).unwrap();
+    SharedQueues::open(inner, map, QUEUE_DEPTH).unwrap()
 }
 
 /// Memory behind a volatile cache with these faults.
 fn cached(plan: FaultPlan) -> FaultDevice {
-    let inner = MemoryDevice::new(BLOCKS * u64::from(BLOCK));
-    FaultDevice::new(Arc::new(inner), FaultPlan { volatile_cache: true, ..plan })
+    FaultDevice::new(Arc::new(memory()), with_a_cache(plan))
+}
+
+fn memory() -> MemoryDevice {
+    MemoryDevice::new(BLOCKS * u64::from(BLOCK))
+}
+
+fn with_a_cache(plan: FaultPlan) -> FaultPlan {
+    FaultPlan { volatile_cache: true, ..plan }
 }
 
 fn setup(kind: PolicyKind, path: PathOptions) -> Setup {
@@ -159,10 +140,10 @@ impl Round<'_> {
 /// Rounds of one setup on one device; `layout`: its queues are shared.
 fn survives(kind: PolicyKind, path: PathOptions, plan: FaultPlan, layout: Option<QueueLayout>) -> Rig {
     let context = format!("{kind}, {plan:?}, {layout:?}");
-    let device = cached(plan);
+    let device = Arc::new(Faulty::new(Arc::new(memory()), with_a_cache(plan)));
     let mut round = match &layout {
-        None => Round::new(&setup(kind, path), &device, &device, context),
-        Some(layout) => Round::new(&setup(kind, path), &Ports::new(&device, layout), &device, context),
+        None => Round::new(&setup(kind, path), &*device, &device, context),
+        Some(layout) => Round::new(&setup(kind, path), &shared(device.clone(), layout), &device, context),
     };
     (1..=3).for_each(|fill| round.run(fill));
     // 24 of the 64 blocks are not FUA; a cut brings one in four back whole, and the others in parts.

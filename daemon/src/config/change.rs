@@ -243,7 +243,7 @@ fn line(groups: &[GroupPlan], group: GroupId) -> Vec<String> {
 /// Compares all but the policy and the flows. Every field is named, so that a new one is a decision.
 pub(super) fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, read_only: _, flows: _, groups: _ } = old;
-    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost, profile: _ } = config;
+    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, preparation, path, cost, profile: _ } = config;
     let same_medium = match (medium, &new.config.medium) {
         (
             Medium::File { path, size, direct, on_failure },
@@ -255,8 +255,9 @@ pub(super) fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
         }
         (old, new) => old == new,
     };
-    (name, queue_depth, queues, path, cost)
-        == (&new.config.name, &new.config.queue_depth, &new.config.queues, &new.config.path, &new.config.cost)
+    let wanted = &new.config;
+    (name, queue_depth, preparation, path, cost)
+        == (&wanted.name, &wanted.queue_depth, &wanted.preparation, &wanted.path, &wanted.cost)
         && same_medium
         && *size_bytes == new.size_bytes
 }

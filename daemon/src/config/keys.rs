@@ -3,8 +3,7 @@
 use super::model::{DeviceConfig, TenantConfig};
 use super::other::{OtherKeys, OtherKind};
 use super::{caps, policy, trust};
-use mqfq_blk::engine::FirstPolicy;
-use mqfq_blk::{PolicyOptions, Registry};
+use mqfq_blk::Registry;
 use mqfq_front::FRONT_ENDS;
 use std::sync::{LazyLock, OnceLock};
 
@@ -14,8 +13,6 @@ pub struct Additions {
     pub policies: Registry,
     /// Kinds of device beside those that ship.
     pub kinds: &'static [OtherKind],
-    /// Makes the choice of a device's first policy, given the one to fall back to. `None`: the configured one.
-    pub first_policy: Option<fn(Option<PolicyOptions>) -> FirstPolicy>,
     /// Keys of `[device.NAME]` beside those that ship.
     pub device: OtherKeys<DeviceConfig>,
     /// Keys of `[tenant.NAME]` beside those that ship.
@@ -28,7 +25,6 @@ impl Additions {
         Additions {
             policies,
             kinds: &[],
-            first_policy: None,
             device: OtherKeys { keys: &[], read: |_, _| Ok(()) },
             tenant: OtherKeys { keys: &[], read: |_, _| Ok(()) },
         }
@@ -87,11 +83,6 @@ pub fn extend(additions: Additions) {
     let names = additions.policies.names();
     let known = KNOWN.get_or_init(|| Known::new(additions));
     assert_eq!(known.additions.policies.names(), names, "a process has one registry");
-}
-
-/// Choice of the first policy of a device with this one to fall back to.
-pub fn first_policy(fallback: Option<PolicyOptions>) -> Option<FirstPolicy> {
-    known().additions.first_policy.map(|choose| choose(fallback))
 }
 
 /// The keys of a section; for a device, those of all its kinds.

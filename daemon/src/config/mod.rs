@@ -36,7 +36,7 @@ pub mod trust;
 pub use caps::LiveCaps;
 pub use control::ControlConfig;
 pub use cost::Profile;
-pub use keys::{Additions, extend, first_policy, keys};
+pub use keys::{Additions, extend, keys};
 pub use machine::{Files, HeldFiles, RealFiles};
 pub use model::{Config, DeviceConfig, ExportConfig, Level, Located, Medium};
 pub use model::{PrivilegeConfig, ServerConfig, TenantConfig};
@@ -51,7 +51,6 @@ use mqfq_blk::device::file::{Direct, OnFailure};
 use mqfq_blk::device::model::presets::{self, Preset};
 use mqfq_blk::hierarchy::Tree;
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
 use mqfq_config::groups::Groups;
@@ -279,7 +278,7 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
         name,
         place: section.place().clone(),
         medium,
-        queues: QueueLayout::default(),
+        preparation: other::Preparation::default(),
         path: PathOptions { follow_writes, ..path::read(&section)? },
         policy,
         queue_depth,

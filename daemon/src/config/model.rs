@@ -2,14 +2,13 @@
 
 use super::control::ControlConfig;
 use super::cost::Profile;
-use super::other::OtherMedium;
+use super::other::{OtherMedium, Preparation};
 use super::policy::PolicyConfig;
 use super::trust::{Clients, TrustConfig};
 use mqfq_blk::cap::CapLimits;
 use mqfq_blk::device::file::{Direct, OnFailure};
 use mqfq_blk::device::model::presets::Preset;
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, PriorityClass, Weight};
 use mqfq_config::groups::Groups;
@@ -115,8 +114,8 @@ pub struct DeviceConfig {
     pub policy: PolicyConfig,
     /// `queue-depth`: commands in one hardware queue, 1..=65535. Default 1024.
     pub queue_depth: u16,
-    /// Queues that workers share; no key that ships sets it. Default: each worker has its own of both levels.
-    pub queues: QueueLayout,
+    /// The work on it before it is served; no key that ships asks for any.
+    pub preparation: Preparation,
     /// `split`, `timeout`, `retries`.
     pub path: PathOptions,
     /// `cost`; whether that of writes is followed is in `path`. Default: bytes.

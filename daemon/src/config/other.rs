@@ -1,6 +1,7 @@
 //! The seam for what does not ship: kinds of device and keys that a program adds to those of the product.
 
 use mqfq_blk::device::Device;
+use mqfq_blk::engine::Prepare;
 use mqfq_config::{ConfigError, Section};
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +40,27 @@ pub struct OtherMedium {
 
 /// Opens a device of another kind.
 pub type OpenOther = Arc<dyn Fn() -> Result<Arc<dyn Device>, String> + Send + Sync>;
+
+/// The work on a device before it is served that keys of another program ask for.
+#[derive(Clone, Default)]
+pub struct Preparation {
+    /// All settings; preparations of the same settings are the same.
+    pub settings: String,
+    /// Prepares it; `None`: nothing is to do.
+    pub prepare: Option<Prepare>,
+}
+
+impl PartialEq for Preparation {
+    fn eq(&self, other: &Preparation) -> bool {
+        self.settings == other.settings
+    }
+}
+
+impl fmt::Debug for Preparation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.settings)
+    }
+}
 
 impl PartialEq for OtherMedium {
     fn eq(&self, other: &OtherMedium) -> bool {

@@ -10,7 +10,7 @@
 
 use crate::scenario::{FREE, Setup, Text, in_turn};
 use mqfq_blk::PolicyOptions;
-use mqfq_blk::queues::BlockLayer;
+use mqfq_blkmq::BlockLayer;
 use mqfq_demo::drive;
 use mqfq_demo::harness::Tenant;
 use mqfq_demo::load::Window;

@@ -4,7 +4,7 @@
 //! to an engine, workers, flows, depths, sizes, mixes and placement. So what differs is the machine.
 
 use mqfq_blk::PolicyOptions;
-use mqfq_blk::queues::BlockLayer;
+use mqfq_blkmq::BlockLayer;
 use mqfq_demo::load::Load;
 use mqfq_sched::policy::Tunable;
 use mqfq_sim::outcome::Outcome;

@@ -5,37 +5,54 @@
 
 use crate::probe::{DEADLINE_NS, Failure, Finding, Probe};
 use mqfq_blk::clock::Clock;
-use mqfq_blk::device::{Device, QueueOptions};
-use mqfq_blk::engine::{DeviceOptions, FirstPolicy, Settled};
+use mqfq_blk::device::QueueOptions;
+use mqfq_blk::engine::{Prepare, Settled};
+use mqfq_blkmq::{MultiQueue, QueueLayout, QueueMap, share};
 use mqfq_sched::policy::PolicyOptions;
 use mqfq_sched::topology::HctxId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The choice for [`DeviceOptions::first_policy`] that measures, with some hundreds of reads, a device whose policy
-/// leaves the arbitration to it. `fallback`: policy in its place if the device lacks class queues, or if they have no
-/// effect; `None`: the device is refused.
-pub fn first_policy(fallback: Option<PolicyOptions>) -> FirstPolicy {
-    Arc::new(move |options, clock| settle(options, fallback, clock))
+/// Has an engine serve `device`, which is that of the options, through queues of `layout`. If its policy leaves the
+/// arbitration to it, some hundreds of reads measure it first. `fallback`: policy in its place if the device lacks
+/// class queues, or if they have no effect; `None`: the device is refused.
+pub fn prepare(device: Arc<dyn MultiQueue>, layout: QueueLayout, fallback: Option<PolicyOptions>) -> Prepare {
+    Arc::new(move |options, topology, clock| {
+        let policy = options.policy;
+        if policy.kind.is_direct() && device.offers_class_queues() {
+            // Errors in the numbers are reported before measuring.
+            QueueMap::of_sets(&layout, topology, &*device, options.queue_depth)?;
+        }
+        let settled = match clock {
+            Some(clock) => settle(&*device, policy, fallback, clock)?,
+            None => Settled::configured(policy),
+        };
+        share(options, &device, &layout, topology, settled.policy.kind)?;
+        Ok(settled)
+    })
 }
 
-fn settle(options: &DeviceOptions, fallback: Option<PolicyOptions>, clock: Clock) -> Result<Settled, String> {
-    let DeviceOptions { name, device, policy, .. } = options;
+fn settle(
+    device: &dyn MultiQueue,
+    policy: PolicyOptions,
+    fallback: Option<PolicyOptions>,
+    clock: Clock,
+) -> Result<Settled, String> {
     if let Some(fallback) = fallback.filter(|fallback| fallback.kind.is_direct()) {
         return Err(format!(
-            "device {name}: policy {} needs what it is to replace: allowed is a policy that schedules by itself",
+            "policy {} needs what it is to replace: allowed is a policy that schedules by itself",
             fallback.kind
         ));
     }
     let kind = policy.kind;
     if !kind.is_direct() {
-        return Ok(Settled { policy: *policy, finding: None, fell_back: None });
+        return Ok(Settled::configured(policy));
     }
-    let (finding, reason) = if device.has_class_queues() {
-        let found = probe(&**device, clock).map_err(|error| format!("device {name}: {error}"))?;
+    let (finding, reason) = if device.offers_class_queues() {
+        let found = probe(device, clock)?;
         let reason = match &found {
             Ok(finding) if finding.has_effect() => {
-                return Ok(Settled { policy: *policy, finding: Some(*finding), fell_back: None });
+                return Ok(Settled { policy, finding: Some(*finding), fell_back: None });
             }
             Ok(finding) => format!(
                 "on this one it has no effect: high to low weights of {:.0}:1 gave {:.2}:1 over {} reads",
@@ -50,7 +67,7 @@ fn settle(options: &DeviceOptions, fallback: Option<PolicyOptions>, clock: Clock
     let reason = format!("policy {kind} needs weighted round robin among the device's queues, and {reason}");
     match fallback {
         Some(policy) => Ok(Settled { policy, finding, fell_back: Some(reason) }),
-        None => Err(format!("device {name}: {reason}; allowed is another policy, or one to fall back to")),
+        None => Err(format!("{reason}; allowed is another policy, or one to fall back to")),
     }
 }
 
@@ -59,7 +76,7 @@ fn settle(options: &DeviceOptions, fallback: Option<PolicyOptions>, clock: Clock
 /// A device that interrupts is waited for. One that says when its next event is has no clock of its own, so it is told
 /// that it is then: no look is late, however busy the machine. If it was ahead of the clock at the end, the probe waits
 /// until the clock is there.
-fn probe(device: &dyn Device, clock: Clock) -> Result<Result<Finding, Failure>, String> {
+fn probe(device: &dyn MultiQueue, clock: Clock) -> Result<Result<Finding, Failure>, String> {
     let probe = Probe::new(device.info(), device.queue_limits());
     let interrupted = Arc::new(AtomicBool::new(false));
     let seen = interrupted.clone();

@@ -49,9 +49,10 @@ use crate::{
     Mechanism, QueuePairOptions, Select, SubmissionEntry,
 };
 use mqfq_blk::device::store::SparseStore;
-use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped};
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::{Tag, TagSet};
+use mqfq_blkmq::{MultiQueue, QueueLimits};
 use mqfq_sched::policy::ClassWeights;
 use mqfq_sched::topology::HctxId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -186,11 +187,6 @@ impl Device for NvmeDevice {
         self.info
     }
 
-    fn queue_limits(&self) -> QueueLimits {
-        // A ring of 65536 entries holds one command fewer.
-        QueueLimits { queues_max: self.shared.queue_pairs_max.into(), depth_max: u16::MAX }
-    }
-
     #[cfg(feature = "uring")]
     fn pack(&self, version: u16) -> Result<mqfq_blk::client::Packed, String> {
         self.shared.store.pack(version)
@@ -204,12 +200,19 @@ impl Device for NvmeDevice {
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         Ok(self.open_shared_queue(options)?)
     }
+}
+
+impl MultiQueue for NvmeDevice {
+    fn queue_limits(&self) -> QueueLimits {
+        // A ring of 65536 entries holds one command fewer.
+        QueueLimits { queues_max: self.shared.queue_pairs_max.into(), depth_max: u16::MAX }
+    }
 
     fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
         Ok(Box::new(self.open([ArbClass::default()], options)?))
     }
 
-    fn has_class_queues(&self) -> bool {
+    fn offers_class_queues(&self) -> bool {
         self.shared.has_class_queues
     }
 

@@ -35,9 +35,10 @@
 //! The probe ends at most 5 s after its first step, if it is called when it asks to be.
 
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::{Command, DeviceInfo, DeviceQueue, QueueLimits, Reaped};
+use mqfq_blk::device::{Command, DeviceInfo, DeviceQueue, Reaped};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::{Tag, TagSet};
+use mqfq_blkmq::QueueLimits;
 use mqfq_sched::policy::{ClassWeights, QueueClass};
 use std::fmt;
 
@@ -359,7 +360,7 @@ impl Probe {
 ///
 /// # Errors
 /// One sentence, that begins with the device's name.
-pub fn measure(device: &dyn mqfq_blk::device::Device, name: &str) -> Result<Finding, String> {
+pub fn measure(device: &dyn mqfq_blkmq::MultiQueue, name: &str) -> Result<Finding, String> {
     use mqfq_blk::clock::Clock;
     use mqfq_blk::device::QueueOptions;
     use mqfq_sched::topology::HctxId;

@@ -2,24 +2,24 @@
 
 #![cfg(feature = "uring")]
 
-use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::{PolicyKind, PolicyOptions};
-use mqfq_nvme::choice::first_policy;
+use mqfq_blkmq::{MultiQueue, QueueLayout};
+use mqfq_nvme::choice::prepare;
 use mqfq_nvme::device::{Arbitration, NvmeDevice, NvmeDeviceOptions};
 use mqfq_policies::D2FQ;
 use std::sync::Arc;
 use std::time::Duration;
 
-fn start(device: Arc<dyn Device>, kind: PolicyKind, fallback: Option<PolicyKind>) -> Result<Engine, String> {
-    let first_policy = Some(first_policy(fallback.map(PolicyOptions::new)));
+fn start(device: Arc<dyn MultiQueue>, kind: PolicyKind, fallback: Option<PolicyKind>) -> Result<Engine, String> {
+    let prepare = Some(prepare(device.clone(), QueueLayout::default(), fallback.map(PolicyOptions::new)));
     let flows = vec![FlowOptions::new("a")];
-    let device = DeviceOptions { first_policy, ..DeviceOptions::new("d", device, PolicyOptions::new(kind), flows) };
+    let device = DeviceOptions { prepare, ..DeviceOptions::new("d", device, PolicyOptions::new(kind), flows) };
     Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 50_000, devices: vec![device] })
 }
 
-fn memory() -> Arc<dyn Device> {
+fn memory() -> Arc<dyn MultiQueue> {
     Arc::new(MemoryDevice::new(1 << 20))
 }
 
@@ -40,7 +40,7 @@ fn a_device_without_class_queues_is_refused_or_falls_back() {
     );
 }
 
-fn zssd(arbitration: Arbitration) -> Arc<dyn Device> {
+fn zssd(arbitration: Arbitration) -> Arc<dyn MultiQueue> {
     let arbitration = Some(arbitration);
     let options =
         NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, arbitration, ..NvmeDeviceOptions::default() };

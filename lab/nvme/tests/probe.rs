@@ -5,10 +5,12 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
+use mqfq_blkmq::MultiQueue;
 use mqfq_nvme::device::{Arbitration, NvmeDevice, NvmeDeviceOptions, Preset};
 use mqfq_nvme::probe::{DEADLINE_NS, Failure, Finding, Probe};
 use mqfq_sched::policy::QueueClass;
-use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
+use mqfq_testing_devices::fault::{Fault, FaultPlan, FaultRule, When};
+use mqfq_testing_devices::faulty::Faulty;
 use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 64 << 20;
@@ -19,7 +21,7 @@ fn drive(preset: &str, arbitration: Arbitration) -> NvmeDevice {
     NvmeDevice::new(options).unwrap()
 }
 
-fn open(device: &dyn Device, depth: u16) -> Box<dyn DeviceQueue + Send> {
+fn open(device: &dyn MultiQueue, depth: u16) -> Box<dyn DeviceQueue + Send> {
     let options = QueueOptions {
         hctx: HctxId(0),
         depth,
@@ -31,7 +33,7 @@ fn open(device: &dyn Device, depth: u16) -> Box<dyn DeviceQueue + Send> {
 }
 
 /// Probes with a caller that looks `late_ns` after each event.
-fn run(device: &dyn Device, late_ns: u64) -> Result<Finding, Failure> {
+fn run(device: &dyn MultiQueue, late_ns: u64) -> Result<Finding, Failure> {
     let probe = Probe::new(device.info(), device.queue_limits());
     let mut queue = open(device, probe.queue_depth());
     probe.run(&mut *queue, 1_000, |at_ns| at_ns + late_ns)
@@ -153,7 +155,7 @@ fn reads_that_never_end_are_told_at_the_deadline() {
     for (when, most) in [(When::Always, 0), (When::Chance(60_000), 100)] {
         let rules = vec![FaultRule::any(when, Fault::Lose)];
         let plan = FaultPlan { seed: 1, rules, ..FaultPlan::default() };
-        let device = FaultDevice::new(Arc::new(drive("zssd", Arbitration::Weighted)), plan);
+        let device = Faulty::new(Arc::new(drive("zssd", Arbitration::Weighted)), plan);
         let probe = Probe::new(device.info(), device.queue_limits());
         let mut queue = open(&device, probe.queue_depth());
         let mut last_ns = 0;
@@ -176,7 +178,7 @@ fn reads_that_never_end_are_told_at_the_deadline() {
 fn a_read_that_fails_ends_it() {
     let rules = vec![FaultRule::any(When::Nth(200), Fault::Error(Status::Io))];
     let plan = FaultPlan { seed: 1, rules, ..FaultPlan::default() };
-    let device = FaultDevice::new(Arc::new(drive("zssd", Arbitration::Weighted)), plan);
+    let device = Faulty::new(Arc::new(drive("zssd", Arbitration::Weighted)), plan);
     assert_eq!(run(&device, 0), Err(Failure::ReadFailed(Status::Io)));
 }
 

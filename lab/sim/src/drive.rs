@@ -9,11 +9,9 @@ use crate::coherence::Ps;
 use crate::cores::core;
 use crate::outcome::WeightsOutcome;
 use crate::scenario;
-use mqfq_blk_watched::device::{
-    Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped,
-};
-use mqfq_blk_watched::queues::Interrupt;
+use mqfq_blk_watched::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk_watched::request::{Op, Status};
+use mqfq_blkmq_watched::{Interrupt, MultiQueue, QueueLimits};
 use mqfq_nvme_watched::arbitration::ArbitrationBurst;
 use mqfq_nvme_watched::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
 use mqfq_nvme_watched::{
@@ -213,19 +211,21 @@ impl Device for SimDevice {
         self.info
     }
 
-    fn queue_limits(&self) -> QueueLimits {
-        self.limits
-    }
-
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         Ok(self.open_shared_queue(options)?)
+    }
+}
+
+impl MultiQueue for SimDevice {
+    fn queue_limits(&self) -> QueueLimits {
+        self.limits
     }
 
     fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
         Ok(self.open(options, 1))
     }
 
-    fn has_class_queues(&self) -> bool {
+    fn offers_class_queues(&self) -> bool {
         self.has_classes
     }
 

@@ -25,13 +25,13 @@ use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{CLIENT_BYTES, HwCtx, HwCtxOptions};
 use mqfq_blk_watched::hierarchy::{Group, GroupId, Tree};
 use mqfq_blk_watched::path::PathOptions;
-use mqfq_blk_watched::queues::{BlockLayer, DeviceQueues, QueueMap};
 use mqfq_blk_watched::split::{AUTO_BYTES_MIN, Split, SplitControl};
 use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::{FlowStats, HctxStats};
 use mqfq_blk_watched::tuning::Tuning;
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
 use mqfq_blk_watched::{FlowId, HctxId, Weight};
+use mqfq_blkmq_watched::{BlockLayer, DeviceQueues, MultiQueue, QueueMap};
 use mqfq_sched_watched::policy::Policy;
 use mqfq_sched_watched::write_cost::WriteCost;
 use std::cell::RefCell;
@@ -179,7 +179,7 @@ impl PolicyVisitor for Run<'_> {
         let info = SimDevice::new(device, under_lock);
         let topology = Distances::new(&scenario.machine).topology();
         // On a device without classes a direct policy has one queue like any other.
-        let has_classes = timed.is_direct() && info.has_class_queues();
+        let has_classes = timed.is_direct() && info.offers_class_queues();
         let map = match has_classes {
             true => QueueMap::of_sets(&device.queues, &topology, &info, device.queue_depth)?,
             false => QueueMap::new(&device.queues, &topology, &info, device.queue_depth)?,

@@ -2,7 +2,7 @@
 
 use super::ADDITIONS;
 use mqfq_blk::PriorityClass;
-use mqfq_blk::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
+use mqfq_blkmq::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_daemon::config::{Config, DeviceConfig, Medium, extend};
 
 /// The config of a device and a tenant with these keys, the first of them in lines 4 and following.
@@ -53,19 +53,19 @@ fn a_tenant_has_a_class_and_a_device_may_hold_back_writes() {
 #[test]
 fn the_queues_of_both_levels_are_read_and_what_cannot_be_is_refused() {
     let with = |keys: &str| device(&format!("kind = \"memory\"\n{keys}"));
-    let queues = |keys: &str| with(keys).unwrap().queues;
-    assert_eq!(queues(""), QueueLayout::default());
-    let sockets = queues("hardware-queues = \"per-socket\"");
-    assert_eq!(sockets, QueueLayout::mq(Spread::PerCore, Spread::PerSocket));
-    assert_eq!(queues("hardware-queues = 2").hardware, HardwareQueues::Count(2));
-    assert_eq!(queues("policy = \"none\"\nblock-layer = \"sq\""), QueueLayout::SQ);
-    assert_eq!(queues("policy = \"none\"\nblock-layer = \"raw\""), QueueLayout::RAW);
-    assert_eq!(
-        queues("policy = \"none\"\nsoftware-queues = \"single\""),
-        QueueLayout::mq(Spread::Single, Spread::PerCore)
-    );
-    let low_latency = queues("policy = \"d2fq\"\nblock-layer = \"low-latency\"");
-    assert_eq!(low_latency.layer, BlockLayer::LowLatency);
+    let low_latency = QueueLayout { layer: BlockLayer::LowLatency, ..QueueLayout::default() };
+    let two = QueueLayout { hardware: HardwareQueues::Count(2), ..QueueLayout::default() };
+    for (keys, layout) in [
+        ("", QueueLayout::default()),
+        ("hardware-queues = \"per-socket\"", QueueLayout::mq(Spread::PerCore, Spread::PerSocket)),
+        ("hardware-queues = 2", two),
+        ("policy = \"none\"\nblock-layer = \"sq\"", QueueLayout::SQ),
+        ("policy = \"none\"\nblock-layer = \"raw\"", QueueLayout::RAW),
+        ("policy = \"none\"\nsoftware-queues = \"single\"", QueueLayout::mq(Spread::Single, Spread::PerCore)),
+        ("policy = \"d2fq\"\nblock-layer = \"low-latency\"", low_latency),
+    ] {
+        assert_eq!(with(keys).unwrap().preparation.settings, format!("{layout:?}"), "{keys}");
+    }
     for (keys, expected) in [
         (
             "policy = \"d2fq\"\nblock-layer = \"low-latency\"\nwithout-wrr = \"mqfq\"",

@@ -14,7 +14,6 @@ use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::{QueueLayout, Spread};
 use mqfq_blk::request::Status;
 use mqfq_blk::slots::Slot;
 use mqfq_blk::split::Split;
@@ -22,11 +21,13 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::state;
 use mqfq_blk::worker::Desk;
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions, Weight};
+use mqfq_blkmq::{QueueLayout, Spread, prepare};
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::{BlockSizes, Export, ExportId, ExportState, ExportTable, TenantId};
 use mqfq_front::front_end::{ExportAddress, HandedOver, ListenOptions, Listener, drain_export};
 use mqfq_front::memory::{MemoryLimits, ServerMemory};
-use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, When};
+use mqfq_testing_devices::fault::{Fault, FaultPlan, FaultRule, Kind, OnAbort, When};
+use mqfq_testing_devices::faulty::Faulty;
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -62,7 +63,7 @@ pub struct Site {
     /// Config of the run.
     pub config: Config,
     /// The drive.
-    pub device: Arc<FaultDevice>,
+    pub device: Arc<Faulty>,
     folder: PathBuf,
     _locked: [File; 2],
     world: Rc<World>,
@@ -106,7 +107,7 @@ impl Site {
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
         let locked = lock_up(&folder);
         let inner = MemoryDevice::new(tenants(config) as u64 * EXPORT_BYTES);
-        let device = Arc::new(FaultDevice::new(Arc::new(inner), plan(config)));
+        let device = Arc::new(Faulty::new(Arc::new(inner), plan(config)));
         Rc::new(Site { config: config.clone(), device, folder, _locked: locked, world })
     }
 
@@ -263,13 +264,10 @@ impl Server {
             |server| server.engine.policy(DEVICE),
         );
         let depth = options.depth;
+        let shared = QueueLayout::mq(Spread::PerCore, Spread::Single);
         let device = DeviceOptions {
             path: path(config),
-            queues: if config.get("sq") > 0 {
-                QueueLayout::mq(Spread::PerCore, Spread::Single)
-            } else {
-                QueueLayout::default()
-            },
+            prepare: (config.get("sq") > 0).then(|| prepare(site.device.clone(), shared)),
             queue_depth: QUEUE_DEPTH,
             ..DeviceOptions::new("drive", site.device.clone(), options, flows)
         };

@@ -23,7 +23,7 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "blk",
         package: "mqfq-blk",
-        on: &["sched", "testing", "testing/devices", "lab/policies", "lab/nvme"],
+        on: &["sched", "testing", "testing/devices", "lab/policies", "lab/nvme", "lab/blkmq"],
         or_fewer: true,
     },
     Edges { folder: "ublk", package: "mqfq-ublk", on: &["blk"], or_fewer: false },
@@ -54,27 +54,46 @@ const EDGES: &[Edges] = &[
         or_fewer: true,
     },
     Edges { folder: "testing", package: "mqfq-testing", on: &["sched"], or_fewer: false },
-    Edges { folder: "testing/devices", package: "mqfq-testing-devices", on: &["sched", "blk"], or_fewer: false },
+    Edges {
+        folder: "testing/devices",
+        package: "mqfq-testing-devices",
+        on: &["sched", "blk", "lab/blkmq"],
+        or_fewer: false,
+    },
     // The policies that do not ship; what ships knows them in tests alone.
     Edges { folder: "lab/policies", package: "mqfq-policies", on: &["sched", "testing"], or_fewer: true },
+    // Queues that workers share, and the controller on which three of them make a set.
+    Edges {
+        folder: "lab/blkmq",
+        package: "mqfq-blkmq",
+        on: &["sched", "blk", "lab/nvme", "lab/policies", "testing/devices"],
+        or_fewer: true,
+    },
     Edges {
         folder: "lab/nvme",
         package: "mqfq-nvme",
-        on: &["sched", "blk", "lab/policies", "testing/devices"],
+        on: &["sched", "blk", "lab/blkmq", "lab/policies", "testing/devices"],
         or_fewer: true,
     },
-    // The source of sched, of blk, of the controller and of the policies once more, with atomics that tell a watcher.
+    // The source of sched, blk, shared queues, the controller and the policies once more, with atomics that tell a
+    // watcher.
     Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &["testing"], or_fewer: true },
     Edges {
         folder: "lab/watched/blk",
         package: "mqfq-blk-watched",
-        on: &["lab/watched/sched", "lab/watched/policies", "lab/watched/nvme", "testing"],
+        on: &["lab/watched/sched", "lab/watched/policies", "lab/watched/nvme", "lab/watched/blkmq", "testing"],
+        or_fewer: true,
+    },
+    Edges {
+        folder: "lab/watched/blkmq",
+        package: "mqfq-blkmq-watched",
+        on: &["lab/watched/sched", "lab/watched/blk", "lab/watched/policies"],
         or_fewer: true,
     },
     Edges {
         folder: "lab/watched/nvme",
         package: "mqfq-nvme-watched",
-        on: &["lab/watched/sched", "lab/watched/blk", "lab/watched/policies"],
+        on: &["lab/watched/sched", "lab/watched/blk", "lab/watched/blkmq", "lab/watched/policies"],
         or_fewer: true,
     },
     Edges {
@@ -92,6 +111,7 @@ const EDGES: &[Edges] = &[
             "lab/watched/sched",
             "lab/watched/policies",
             "lab/watched/nvme",
+            "lab/watched/blkmq",
             "cpu",
             "config",
             "report",
@@ -107,6 +127,7 @@ const EDGES: &[Edges] = &[
         on: &[
             "sched",
             "lab/nvme",
+            "lab/blkmq",
             "blk",
             "front",
             "config",
@@ -127,6 +148,7 @@ const EDGES: &[Edges] = &[
             "lab/bench",
             "lab/sim",
             "lab/nvme",
+            "lab/blkmq",
             "lab/policies",
             "daemon",
             "blk",
@@ -140,7 +162,7 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "lab/vopr",
         package: "mqfq-vopr",
-        on: &["front", "blk", "control", "daemon", "lab/policies", "testing", "testing/devices"],
+        on: &["front", "blk", "control", "daemon", "lab/blkmq", "lab/policies", "testing", "testing/devices"],
         or_fewer: false,
     },
     Edges { folder: "xtask", package: "xtask", on: &["report", "testing"], or_fewer: false },

@@ -35,10 +35,10 @@ fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&
     files.filter(|file| !except.contains(&file.path.as_str())).collect()
 }
 
-/// `clock`: sched, lab/nvme and sim know no clock, not even in tests; blk reads it in one file, front gets `now_ns`
-/// from there. The table of `scx_pmqfq` is of what programs had in a real second.
+/// `clock`: sched, lab/blkmq, lab/nvme and sim know no clock, not even in tests; blk reads it in one file, front gets
+/// `now_ns` from there. The table of `scx_pmqfq` is of what programs had in a real second.
 pub fn clock(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "cpu", "lab/nvme", "lab/sim"], &["cpu/scx/src/show.rs"]);
+    let path = below(tree, &["sched", "cpu", "lab/blkmq", "lab/nvme", "lab/sim"], &["cpu/scx/src/show.rs"]);
     forbid(&path, ALL, CLOCK, "time is passed in as now_ns", report);
     let path = below(tree, &["blk/src", "front/src"], &["blk/src/clock.rs"]);
     forbid(&path, SHIPPED, CLOCK, "only blk/src/clock.rs reads the time", report);
@@ -47,7 +47,11 @@ pub fn clock(tree: &Tree, report: &mut Report) {
 /// `threads`: only the worker's host spawns. Tests may, to race the code against itself, but for the simulator's: it
 /// would not give the same twice.
 pub fn threads(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "lab/nvme", "blk", "front"], &["blk/src/worker/thread.rs", "blk/src/passed.rs"]);
+    let path = below(
+        tree,
+        &["sched", "lab/blkmq", "lab/nvme", "blk", "front"],
+        &["blk/src/worker/thread.rs", "blk/src/passed.rs"],
+    );
     forbid(&path, SHIPPED, THREADS, "only blk/src/worker/thread.rs makes threads", report);
     forbid(
         &below(tree, &["lab/sim"], &[]),
@@ -62,7 +66,13 @@ pub fn threads(tree: &Tree, report: &mut Report) {
 /// a common instant, and a foreign server takes its time to answer.
 pub fn sleep(tree: &Tree, report: &mut Report) {
     let why = "wait for the event, or pass the time in";
-    forbid(&below(tree, &["sched", "lab/nvme", "blk", "front", "daemon", "xtask"], &[]), ALL, SLEEP, why, report);
+    forbid(
+        &below(tree, &["sched", "lab/blkmq", "lab/nvme", "blk", "front", "daemon", "xtask"], &[]),
+        ALL,
+        SLEEP,
+        why,
+        report,
+    );
     forbid(&below(tree, &["demo", "lab/bench"], &[]), TESTS, SLEEP, why, report);
 }
 
@@ -105,7 +115,16 @@ pub fn front_names_sched(tree: &Tree, report: &mut Report) {
 pub fn no_unsafe(tree: &Tree, report: &mut Report) {
     let safe = below(
         tree,
-        &["sched/src", "lab/nvme/src", "front/src", "report/src", "demo/src", "lab/bench/src", "xtask/src"],
+        &[
+            "sched/src",
+            "lab/blkmq/src",
+            "lab/nvme/src",
+            "front/src",
+            "report/src",
+            "demo/src",
+            "lab/bench/src",
+            "xtask/src",
+        ],
         &["lab/bench/src/clients/virtio.rs"],
     );
     forbid(&safe, SHIPPED, &["unsafe"], "blk and daemon talk to the kernel, nobody else does", report);
@@ -113,6 +132,6 @@ pub fn no_unsafe(tree: &Tree, report: &mut Report) {
 
 /// `async`: no async code in the crates of the data path.
 pub fn no_async(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "lab/nvme", "blk", "front"], &[]);
+    let path = below(tree, &["sched", "lab/blkmq", "lab/nvme", "blk", "front"], &[]);
     forbid(&path, ALL, &["async", "await"], "the worker's loop is the only executor", report);
 }

@@ -28,7 +28,7 @@ pub mod spells;
 mod tests;
 
 use super::store::SparseStore;
-use super::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped};
+use super::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::request::{Op, Status};
 use crate::tag::Tag;
 use media::{Media, Work};
@@ -37,6 +37,9 @@ use presets::{BLOCK_BYTES, Preset, TRANSFER_BYTES_MAX};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Queues that it is made for at most: one for each worker there can be.
+const QUEUES_MAX: usize = 1024;
 
 /// No event: nothing is inside the drive.
 const NEVER: u64 = u64::MAX;
@@ -110,6 +113,37 @@ impl ModelDevice {
         let (store, next_event_ns) = (SparseStore::new(size_bytes), AtomicU64::new(NEVER));
         Ok(ModelDevice { shared: Arc::new(Shared { drive, store, next_event_ns }), info })
     }
+
+    /// A queue of it, which may change threads.
+    pub fn queue(&self, options: QueueOptions) -> impl DeviceQueue + Send + use<> {
+        let QueueOptions { hctx, depth, interrupt, .. } = options;
+        let depth = usize::from(depth);
+        let news = Arc::new(AtomicBool::new(false));
+        let mut drive = self.shared.lock();
+        let lane = Lane {
+            hctx,
+            news: news.clone(),
+            waiting: VecDeque::with_capacity(depth),
+            ended: Vec::with_capacity(depth),
+        };
+        let index = drive.lanes.iter().position(Option::is_none).unwrap_or(drive.lanes.len());
+        if index == drive.lanes.len() {
+            drive.lanes.push(None);
+            drive.news.reserve(index + 1);
+        }
+        drive.lanes[index] = Some(lane);
+        ModelQueue {
+            shared: self.shared.clone(),
+            index,
+            news,
+            interrupt,
+            flights: (0..depth).map(|_| None).collect(),
+            in_flight: 0,
+            staged: Vec::with_capacity(depth),
+            ended: Vec::with_capacity(depth),
+            others: Vec::with_capacity(QUEUES_MAX),
+        }
+    }
 }
 
 impl Shared {
@@ -134,37 +168,7 @@ impl Device for ModelDevice {
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        Ok(self.open_shared_queue(options)?)
-    }
-
-    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
-        let QueueOptions { hctx, depth, interrupt, .. } = options;
-        let depth = usize::from(depth);
-        let news = Arc::new(AtomicBool::new(false));
-        let mut drive = self.shared.lock();
-        let lane = Lane {
-            hctx,
-            news: news.clone(),
-            waiting: VecDeque::with_capacity(depth),
-            ended: Vec::with_capacity(depth),
-        };
-        let index = drive.lanes.iter().position(Option::is_none).unwrap_or(drive.lanes.len());
-        if index == drive.lanes.len() {
-            drive.lanes.push(None);
-            drive.news.reserve(index + 1);
-        }
-        drive.lanes[index] = Some(lane);
-        Ok(Box::new(ModelQueue {
-            shared: self.shared.clone(),
-            index,
-            news,
-            interrupt,
-            flights: (0..depth).map(|_| None).collect(),
-            in_flight: 0,
-            staged: Vec::with_capacity(depth),
-            ended: Vec::with_capacity(depth),
-            others: Vec::with_capacity(QueueLimits::UNLIMITED.queues_max as usize),
-        }))
+        Ok(Box::new(self.queue(options)))
     }
 }
 

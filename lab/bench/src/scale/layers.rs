@@ -20,7 +20,7 @@ use super::setting::worker_counts;
 use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
 use crate::shell::{Record, Results, Style, millions, or_dash, table, us, whole};
 use mqfq_blk::machine::allowed_cpus;
-use mqfq_blk::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
+use mqfq_blkmq::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_report::panel::{self, Along, Panel, Point, Series};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::Align::{Left, Right};

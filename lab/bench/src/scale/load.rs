@@ -9,12 +9,12 @@ use super::setting::Setting;
 use crate::contender::Contender;
 use crate::cpu_time::process_cpu_ns;
 use mqfq_blk::client::DeviceIndex;
-use mqfq_blk::device::null::NullDevice;
+use mqfq_blk::device::{Device, null::NullDevice};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyOptions, PriorityClass, Weight};
+use mqfq_blkmq::{QueueLayout, multi_queue, prepare};
 use mqfq_demo::load::{Load, Window};
 use mqfq_demo::load_inside::{self, Run};
 use std::sync::{Arc, mpsc};
@@ -117,6 +117,7 @@ pub fn engine(setup: Setup) -> Result<Engine, String> {
         class: PriorityClass::default(),
         limits,
     };
+    let device: Arc<dyn Device> = Arc::new(NullDevice::new(setup.device_bytes));
     Engine::start(EngineOptions {
         workers: setup.workers,
         pin: true,
@@ -124,14 +125,13 @@ pub fn engine(setup: Setup) -> Result<Engine, String> {
         devices: vec![DeviceOptions {
             grouping: Default::default(),
             name: "null".into(),
-            device: Arc::new(NullDevice::new(setup.device_bytes)),
+            device: device.clone(),
             policy: setup.policy,
-            first_policy: None,
+            prepare: Some(prepare(multi_queue(&device), setup.queues)),
             queue_depth: setup.queue_depth,
             flows: (0..setup.flows).map(flow).collect(),
             cost: CostModel::FLAT,
             path: PathOptions::default(),
-            queues: setup.queues,
         }],
     })
 }

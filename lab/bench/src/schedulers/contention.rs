@@ -14,8 +14,8 @@
 use super::cell::{WORKERS, is_of_linux, policy};
 use super::path::{Costs, PathOptions, Seen, Tenant, Until};
 use super::workload::REQUEST_BYTES;
-use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::{PolicyKind, PolicyOptions};
+use mqfq_blkmq::BlockLayer;
 use mqfq_demo::harness::as_shipped;
 use mqfq_demo::load::Load;
 use mqfq_nvme::Preset;

@@ -9,8 +9,7 @@ use super::cell::Cell;
 use super::path::Costs;
 use super::walk::{Walk, WalkOptions};
 use crate::overhead::callgrind::{self, overhead_boundary};
-use mqfq_blk::device::Device;
-use mqfq_blk::queues::BlockLayer;
+use mqfq_blkmq::{BlockLayer, MultiQueue};
 
 /// Requests before those that count: every queue has been full once.
 const WARM_UP_REQUESTS: u64 = 300;
@@ -45,7 +44,11 @@ impl Instructions {
 ///
 /// # Errors
 /// One sentence.
-pub fn probe(cells: &[Cell], quick: bool, device: &dyn Fn() -> Result<Box<dyn Device>, String>) -> Result<(), String> {
+pub fn probe(
+    cells: &[Cell],
+    quick: bool,
+    device: &dyn Fn() -> Result<Box<dyn MultiQueue>, String>,
+) -> Result<(), String> {
     let counted = if quick { QUICK_COUNTED_REQUESTS } else { COUNTED_REQUESTS };
     for cell in cells {
         let (tenants, device) = (cell.workload.tenants(cell.depth), device()?);

@@ -36,8 +36,7 @@ use cell::Cell;
 use contention::{Antagonist, Contended, Drive, fair_policy};
 use count::Instructions;
 use mqfq_blk::PolicyKind;
-use mqfq_blk::device::Device;
-use mqfq_blk::queues::BlockLayer;
+use mqfq_blkmq::{BlockLayer, MultiQueue};
 use mqfq_nvme::device::{NvmeDevice, Preset};
 use mqfq_report::progress::Progress;
 use path::{PathOptions, Until};
@@ -142,7 +141,7 @@ fn presets(options: &SchedulersOptions) -> Result<Vec<Preset>, String> {
     names.into_iter().map(|name| Preset::by_name(name).map_err(|unknown| unknown.to_string())).collect()
 }
 
-fn drive(preset: Preset) -> Result<Box<dyn Device>, String> {
+fn drive(preset: Preset) -> Result<Box<dyn MultiQueue>, String> {
     Ok(Box::new(NvmeDevice::with_preset(preset, watch::STORED_BYTES, DRIVE_SEED)?))
 }
 

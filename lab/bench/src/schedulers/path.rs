@@ -21,7 +21,7 @@
 
 use crate::scenario::{Setup, Text, in_turn};
 use mqfq_blk::PolicyOptions;
-use mqfq_blk::queues::BlockLayer;
+use mqfq_blkmq::BlockLayer;
 use mqfq_demo::load::Load;
 use mqfq_nvme::Preset;
 use mqfq_sim::outcome::Outcome;

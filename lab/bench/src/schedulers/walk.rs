@@ -12,13 +12,13 @@
 use super::path::Tenant;
 use super::watch::{self, WatchedQueue};
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::{Device, DeviceQueue, QueueOptions};
+use mqfq_blk::device::{DeviceQueue, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
-use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyOptions, Topology, Weight};
+use mqfq_blkmq::{BlockLayer, MultiQueue};
 use mqfq_demo::load::Requests;
 use mqfq_sched::policy::AnyPolicy;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const DRIVE_BYTES: u64 = 64 << 30;
 /// Options of a walk.
 pub struct WalkOptions<'a> {
     /// The drive, not used before: its time starts at 0.
-    pub device: &'a dyn Device,
+    pub device: &'a dyn MultiQueue,
     /// Policy.
     pub policy: PolicyOptions,
     /// Block layer.
@@ -89,7 +89,7 @@ impl Walk {
             bytes_max: u64::MAX,
         };
         let limits: Vec<StageLimits> = tenants.iter().map(limits).collect();
-        let has_classes = policy.kind.is_direct() && device.has_class_queues();
+        let has_classes = policy.kind.is_direct() && device.offers_class_queues();
         let worker = |index: usize| {
             let id = HctxId(index as u16);
             let heard = news.clone();

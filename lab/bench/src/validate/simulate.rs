@@ -7,7 +7,7 @@ use crate::scale::load::{DEVICE_BYTES, Fixed, REQUEST_BYTES};
 use crate::scale::setting::{Placement, Setting};
 use crate::scenario::{Setup, Text, in_turn};
 use mqfq_blk::PolicyOptions;
-use mqfq_blk::queues::BlockLayer;
+use mqfq_blkmq::BlockLayer;
 use mqfq_demo::load::Window;
 use mqfq_sim::outcome::Outcome;
 

@@ -255,7 +255,7 @@ fn a_set_sends_each_command_to_the_queue_of_its_class_and_the_weights_count() {
         let zssd = Preset::by_name("zssd").unwrap();
         let media = crate::media::MediaOptions { inside_max: 1, ..zssd.media };
         let device = NvmeDevice::build(Preset { media, ..zssd }, arbitration, MIB, 3, 1).unwrap();
-        assert!(device.has_class_queues(), "it says so, whatever it does");
+        assert!(device.offers_class_queues(), "it says so, whatever it does");
         let mut queue = class_queues(&device, 0, 6).unwrap();
         assert!(queue.set_class_weights(ClassWeights { high: 3, medium: 2, low: 1 }, 0));
         for tag in 0..18 {
@@ -361,7 +361,7 @@ fn a_dropped_queue_is_deleted_with_what_is_in_it_and_its_place_is_free() {
 #[test]
 fn a_drive_without_weighted_round_robin_has_no_class_queues() {
     let device = device(MIB);
-    assert!(!device.has_class_queues());
+    assert!(!device.offers_class_queues());
     let refusal = class_queues(&device, 0, 4).err().unwrap();
     assert_eq!(refusal, "it has no weighted round robin among classes of queues");
     let (mut plain, _) = queue(&device, 0, 4);
@@ -374,7 +374,7 @@ fn a_drive_without_weighted_round_robin_has_no_class_queues() {
         ..Default::default()
     };
     let device = NvmeDevice::new(options).unwrap();
-    assert!(device.has_class_queues());
+    assert!(device.offers_class_queues());
     let refusal = class_queues(&device, 0, 21_846).err().unwrap();
     let sentence = "three class queues of 21846 commands each have no tags: allowed are up to 21845 each";
     assert_eq!(refusal, sentence);

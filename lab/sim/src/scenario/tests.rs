@@ -3,8 +3,8 @@
 use super::*;
 use crate::any::AnyScenario;
 use crate::machine;
-use mqfq_blk_watched::queues::{QueueLayout, Spread};
 use mqfq_blk_watched::{CostModel, PriorityClass};
+use mqfq_blkmq_watched::{QueueLayout, Spread};
 use mqfq_policies_watched::{BfqOptions, D2fqOptions, KyberOptions, MqDeadlineOptions};
 
 mod spells;

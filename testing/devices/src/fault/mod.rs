@@ -31,11 +31,10 @@ mod queue;
 mod tests;
 
 use cache::Cache;
-use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueLimits, QueueOptions};
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueOptions};
 use mqfq_blk::random::Random;
 use mqfq_blk::request::{Op, Status};
-use mqfq_sched::policy::QueueClass;
-use mqfq_sched::topology::{HctxId, Place};
+use mqfq_sched::topology::HctxId;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -241,6 +240,25 @@ impl FaultDevice {
         FaultDevice { inner, shared: Arc::new(Shared { info, plan, state: Mutex::new(state) }) }
     }
 
+    /// A queue with its faults over one that `open` opens in place of the inner device's. `lanes`: 1, or the class
+    /// queues of a set, which a device with commands of its own cannot have.
+    ///
+    /// # Errors
+    /// One sentence: the inner queue could not be opened, or has no room for the device's own commands.
+    pub fn open_over(
+        &self,
+        lanes: usize,
+        options: QueueOptions,
+        open: impl FnOnce(QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String>,
+    ) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), lanes, options, open)?))
+    }
+
+    /// Commands of its own on each inner queue, which write back the volatile cache. They have no class.
+    pub fn own_commands(&self) -> u16 {
+        if self.shared.plan.volatile_cache { destage::TAGS } else { 0 }
+    }
+
     /// Nothing completes before `now_ns` reaches this, in addition to the plan.
     pub fn stall_until(&self, ns: u64) {
         let mut state = self.shared.state();
@@ -316,38 +334,8 @@ impl Device for FaultDevice {
         self.shared.info
     }
 
-    fn queue_limits(&self) -> QueueLimits {
-        let limits = self.inner.queue_limits();
-        let own = if self.shared.plan.volatile_cache { destage::TAGS } else { 0 };
-        // A device without room for the cache's own commands is refused when its queue is opened.
-        QueueLimits { depth_max: limits.depth_max.saturating_sub(own).max(1), ..limits }
-    }
-
-    fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
-        self.inner.map_queues(workers, queues)
-    }
-
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         let open = |options| self.inner.open_queue(options);
         Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), 1, options, open)?))
-    }
-
-    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
-        let open = |options| self.inner.open_shared_queue(options);
-        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), 1, options, open)?))
-    }
-
-    /// With a cache that is written back by commands of its own there are none: they would need a class.
-    fn has_class_queues(&self) -> bool {
-        self.inner.has_class_queues() && !self.shared.plan.volatile_cache
-    }
-
-    fn open_class_queues(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
-        if self.shared.plan.volatile_cache {
-            return Err("a fault device with a volatile cache has no class queues".to_string());
-        }
-        let open = |options| self.inner.open_class_queues(options);
-        let lanes = QueueClass::ALL.len();
-        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), lanes, options, open)?))
     }
 }

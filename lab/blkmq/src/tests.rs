@@ -1,10 +1,10 @@
 //! The maps; and the protocol of a shared queue in every order of its workers' steps.
 
 use super::*;
-use crate::buffer::Buffer;
-use crate::device::{Command, DeviceInfo, QueueFull, QueueLimits, Reaped};
-use crate::request::{Op, Status};
-use crate::tag::Tag;
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::{Command, Device, DeviceInfo, QueueFull, Reaped};
+use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use mqfq_policies::{D2FQ, MQFQ_SERIAL, SFQD};
 use mqfq_sched::policy::{ClassWeights, PolicyKind, QueueClass};
 use mqfq_sched::topology::Topology;
@@ -48,12 +48,14 @@ impl Device for SlowDevice {
         }
     }
 
-    fn queue_limits(&self) -> QueueLimits {
-        self.limits
-    }
-
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         Ok(self.open_shared_queue(options)?)
+    }
+}
+
+impl MultiQueue for SlowDevice {
+    fn queue_limits(&self) -> QueueLimits {
+        self.limits
     }
 
     fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
@@ -62,7 +64,7 @@ impl Device for SlowDevice {
         Ok(Box::new(SlowQueue { inside: told.inside, fresh: Vec::new(), depth: options.depth.into(), is_set: false }))
     }
 
-    fn has_class_queues(&self) -> bool {
+    fn offers_class_queues(&self) -> bool {
         true
     }
 

@@ -1,16 +1,20 @@
-//! The seam for policies that leave the arbitration to the device: which policy does a device run first?
+//! The seam for devices with other queues than one for each worker: which device does an engine serve, under which
+//! policy?
 //!
-//! Such a policy needs class queues that the device serves by their weights, so a program that has one finds out before
-//! any worker starts, and the result is kept.
+//! A policy that leaves the arbitration to the device needs class queues that the device serves by their weights, so a
+//! program that has one finds out before any worker starts, and the result is kept. A device whose workers share queues
+//! must know the workers.
 
 use super::{DeviceOptions, Engine};
 use crate::clock::Clock;
-use mqfq_sched::policy::PolicyOptions;
+use mqfq_sched::policy::{PolicyKind, PolicyOptions};
+use mqfq_sched::topology::Topology;
 use std::sync::Arc;
 
-/// Chooses a device's first policy, while the device is not in use. Its error is one sentence: the device has not what
-/// its policy needs, or has no queues to measure it with.
-pub type FirstPolicy = Arc<dyn Fn(&DeviceOptions, Clock) -> Result<Settled, String> + Send + Sync>;
+/// Chooses the first policy of a device that is not in use, for these workers, and may put another device in its place,
+/// over its queues. Without a clock nothing is measured. Its error is one sentence that follows "device NAME: ": the
+/// device has not what its policy or the queues need.
+pub type Prepare = Arc<dyn Fn(&mut DeviceOptions, &Topology, Option<Clock>) -> Result<Settled, String> + Send + Sync>;
 
 /// A device's first policy, and why.
 #[derive(Clone, Debug)]
@@ -21,6 +25,13 @@ pub struct Settled {
     pub finding: Option<Finding>,
     /// Why it is another policy: half a sentence.
     pub fell_back: Option<String>,
+}
+
+impl Settled {
+    /// The policy as configured, without a measurement.
+    pub fn configured(policy: PolicyOptions) -> Settled {
+        Settled { policy, finding: None, fell_back: None }
+    }
 }
 
 /// The ratio, and its quotient by the ratio under equal weights, from which on weights have an effect.
@@ -62,12 +73,23 @@ impl Finding {
 }
 
 impl DeviceOptions {
-    /// The device's first policy; without a clock the configured one.
-    pub(super) fn settle(&self, clock: Option<Clock>) -> Result<Settled, String> {
-        match (&self.first_policy, clock) {
-            (Some(choose), Some(clock)) => choose(self, clock),
-            _ => Ok(Settled { policy: self.policy, finding: None, fell_back: None }),
+    /// Prepares the device, and decides its first policy.
+    pub(super) fn settle(&mut self, topology: &Topology, clock: Option<Clock>) -> Result<Settled, String> {
+        match self.prepare.take() {
+            Some(prepare) => prepare(self, topology, clock),
+            None => Ok(Settled::configured(self.policy)),
         }
+    }
+
+    /// Whether the device, as prepared, can run this policy.
+    pub(super) fn check_policy(&self, kind: PolicyKind) -> Result<(), String> {
+        if kind.is_direct() && !self.device.has_class_queues() {
+            return Err(format!("policy {kind} needs class queues, and the device has none"));
+        }
+        if self.path.bypass && kind != PolicyKind::None && !kind.is_direct() {
+            return Err(format!("policy {kind} stages requests, and this device's path has nowhere to keep them"));
+        }
+        Ok(())
     }
 }
 
@@ -85,6 +107,6 @@ impl Engine {
     /// # Panics
     /// If there is no such device.
     pub fn has_class_queues(&self, device: usize) -> bool {
-        self.shared_device(device).queues.map().is_of_sets()
+        self.shared_device(device).device.has_class_queues()
     }
 }

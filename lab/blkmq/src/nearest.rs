@@ -2,9 +2,9 @@
 
 use mqfq_sched::topology::Place;
 
-/// The default of [`Device::map_queues`](super::Device::map_queues): sockets do not share a queue while there is one
-/// for each, every socket has queues by its number of workers, and those of a socket are spread evenly over its cores.
-/// With fewer queues than sockets, neighbours share.
+/// The default of [`MultiQueue::map_queues`](crate::MultiQueue::map_queues): sockets do not share a queue while there
+/// is one for each, every socket has queues by its number of workers, and those of a socket are spread evenly over its
+/// cores. With fewer queues than sockets, neighbours share.
 pub(super) fn nearest(workers: &[Place], queues: usize) -> Vec<u16> {
     let mut order: Vec<usize> = (0..workers.len()).collect();
     order.sort_by_key(|&worker| workers[worker]);

@@ -16,8 +16,8 @@
 
 use super::hardware::{Brought, HardwareQueue};
 use super::{Interrupt, SoftwareQueue};
-use crate::device::{Command, DeviceQueue, QueueFull, Reaped};
-use crate::tag::Tag;
+use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
+use mqfq_blk::tag::Tag;
 use mqfq_sched::policy::ClassWeights;
 use mqfq_sched::sync::{AtomicU32, Mutex, Ordering};
 use mqfq_sched::topology::HctxId;

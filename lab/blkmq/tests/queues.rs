@@ -11,14 +11,15 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::{HardwareQueues, QueueLayout, Spread};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::lost_requests;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpan, Weight};
+use mqfq_blkmq::{HardwareQueues, MultiQueue, QueueLayout, Spread, multi_queue, prepare};
 use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_policies::{D2FQ, SFQD};
-use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
+use mqfq_testing_devices::fault::{Fault, FaultPlan, FaultRule, When};
+use mqfq_testing_devices::faulty::Faulty;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -135,7 +136,7 @@ impl Client for Hammer {
     }
 }
 
-fn options(device: Arc<dyn Device>, kind: PolicyKind, queues: QueueLayout) -> EngineOptions {
+fn options(device: Arc<dyn MultiQueue>, kind: PolicyKind, layout: QueueLayout) -> EngineOptions {
     let limits = StageLimits { requests_max: BLOCKS as u32 - 2, bytes_max: 1 << 20 };
     let flow =
         FlowOptions { name: "hammer".to_owned(), weight: Weight::DEFAULT, class: PriorityClass::default(), limits };
@@ -143,14 +144,13 @@ fn options(device: Arc<dyn Device>, kind: PolicyKind, queues: QueueLayout) -> En
     let device = DeviceOptions {
         grouping: Default::default(),
         name: "d".to_owned(),
-        device,
+        device: device.clone(),
         policy,
-        first_policy: None,
+        prepare: Some(prepare(device, layout)),
         queue_depth: QUEUE_DEPTH,
         flows: vec![flow],
         cost: CostModel::FLAT,
         path: PathOptions::default(),
-        queues,
     };
     EngineOptions { workers: WORKERS, pin: false, spin_ns: 50_000, devices: vec![device] }
 }
@@ -195,7 +195,7 @@ fn layouts() -> Vec<QueueLayout> {
 }
 
 /// Every layout that the policy takes.
-fn each_completes_once(device: &dyn Fn() -> Arc<dyn Device>, kind: PolicyKind, requests: u64, keeps_bytes: bool) {
+fn each_completes_once(device: &dyn Fn() -> Arc<dyn MultiQueue>, kind: PolicyKind, requests: u64, keeps_bytes: bool) {
     for layout in layouts().into_iter().filter(|layout| layout.check_policy(kind).is_ok()) {
         let engine = Engine::start(options(device(), kind, layout)).unwrap();
         let reports = attach(&engine, Some(requests), keeps_bytes);
@@ -209,19 +209,19 @@ fn each_completes_once(device: &dyn Fn() -> Arc<dyn Device>, kind: PolicyKind, r
     assert_eq!(lost_requests(), 0);
 }
 
-fn memory() -> Arc<dyn Device> {
+fn memory() -> Arc<dyn MultiQueue> {
     Arc::new(MemoryDevice::new(SIZE_BYTES))
 }
 
-fn nvme() -> Arc<dyn Device> {
+fn nvme() -> Arc<dyn MultiQueue> {
     let options =
         NvmeDeviceOptions { preset: "nvmf-dram", size_bytes: SIZE_BYTES, seed: 3, ..NvmeDeviceOptions::default() };
     Arc::new(NvmeDevice::new(options).unwrap())
 }
 
-fn fault() -> Arc<dyn Device> {
+fn fault() -> Arc<dyn MultiQueue> {
     let rules = vec![FaultRule::any(When::Chance(5_000), Fault::Delay { ns: 20_000 })];
-    Arc::new(FaultDevice::new(memory(), FaultPlan { seed: 1, rules, reorder: 3, ..FaultPlan::default() }))
+    Arc::new(Faulty::new(memory(), FaultPlan { seed: 1, rules, reorder: 3, ..FaultPlan::default() }))
 }
 
 #[test]
@@ -294,27 +294,22 @@ fn a_drain_ends_with_requests_under_way_over_every_layout() {
 }
 
 #[test]
-fn a_policy_changes_over_a_shared_hardware_queue_and_not_over_a_shared_software_queue() {
+fn a_policy_changes_over_shared_queues_and_not_without_a_block_layer() {
     let patience = Duration::from_secs(60);
-    let shared = QueueLayout::mq(Spread::PerCore, Spread::Single);
-    let engine = Engine::start(options(memory(), PolicyKind::None, shared)).unwrap();
-    let reports = attach(&engine, None, true);
-    for kind in [PolicyKind::Mqfq, SFQD, PolicyKind::None] {
-        engine.set_policy(0, PolicyOptions { depth: 4, ..PolicyOptions::new(kind) }, patience).unwrap();
-    }
-    assert!(engine.drain(patience));
-    assert_eq!(reports.iter().count(), WORKERS);
-    for (layout, why) in [
-        (
-            QueueLayout::SQ,
-            "device d: block layer sq has one queue for all workers, and policy mqfq stages requests per worker: allowed is policy none",
-        ),
-        (QueueLayout::RAW, "device d: block layer raw asks no policy, so there is none to change"),
-    ] {
+    // Nobody begins with a policy over shared software queues that stages by itself, but each keeps what it promises.
+    for layout in [QueueLayout::mq(Spread::PerCore, Spread::Single), QueueLayout::SQ] {
         let engine = Engine::start(options(memory(), PolicyKind::None, layout)).unwrap();
-        let refused = engine.set_policy(0, PolicyOptions::new(PolicyKind::Mqfq), patience);
-        assert_eq!(refused.unwrap_err(), why);
+        let reports = attach(&engine, None, true);
+        for kind in [PolicyKind::Mqfq, SFQD, PolicyKind::None] {
+            engine.set_policy(0, PolicyOptions { depth: 4, ..PolicyOptions::new(kind) }, patience).unwrap();
+        }
+        assert!(engine.drain(patience), "{layout:?}");
+        assert_eq!(reports.iter().count(), WORKERS, "{layout:?}");
     }
+    let engine = Engine::start(options(memory(), PolicyKind::None, QueueLayout::RAW)).unwrap();
+    let refused = engine.set_policy(0, PolicyOptions::new(PolicyKind::Mqfq), patience);
+    let why = "device d: its path has nowhere to keep requests while a policy changes";
+    assert_eq!(refused.unwrap_err(), why);
 }
 
 #[test]
@@ -324,13 +319,18 @@ fn a_file_is_not_shared_and_other_layouts_that_cannot_be_are_refused() {
     let file = || FileOptions { size_bytes: Some(1 << 20), create: true, ..FileOptions::new(&path) };
     let refusal = |device, kind, layout| Engine::start(options(device, kind, layout)).err().expect("refused");
     let single = QueueLayout::mq(Spread::PerCore, Spread::Single);
+    let file: Arc<dyn Device> = Arc::new(FileDevice::open(&file()).unwrap());
     assert_eq!(
-        refusal(Arc::new(FileDevice::open(&file()).unwrap()), PolicyKind::None, single),
+        refusal(multi_queue(&file), PolicyKind::None, single),
         "device d: its queues belong to one worker each: allowed is one hardware queue per core"
     );
     assert_eq!(
         refusal(memory(), PolicyKind::Mqfq, QueueLayout::RAW),
         "device d: block layer raw has no queue, and policy mqfq stages requests per worker: allowed is policy none"
+    );
+    assert_eq!(
+        refusal(memory(), D2FQ, QueueLayout::default()),
+        "device d: it has no weighted round robin among classes of queues"
     );
     let many = QueueLayout { hardware: HardwareQueues::Count(4), ..QueueLayout::default() };
     assert_eq!(

@@ -5,11 +5,11 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
 use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::{DeviceQueues, QueueLayout, QueueMap};
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, Weight};
+use mqfq_blkmq::{QueueLayout, QueueMap, SharedQueues};
 use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_policies::{D2FQ, D2fqOptions};
 use mqfq_sched::policy::AnyPolicy;
@@ -59,26 +59,23 @@ impl Rig {
         let woken = due.clone();
         let interrupt = Arc::new(move |hctx: HctxId| wake(&woken, hctx));
         let map = QueueMap::of_sets(&QueueLayout::default(), &topology, &drive, queue_depth).unwrap();
-        let queues = DeviceQueues::open(&drive, map, queue_depth, interrupt.clone()).unwrap();
+        let device = SharedQueues::open(Arc::new(drive), map, queue_depth).unwrap();
         let hctx = |worker: u16| {
-            let of_its_own = || {
-                let options = QueueOptions {
-                    hctx: HctxId(worker),
-                    depth: queue_depth,
-                    #[cfg(feature = "uring")]
-                    ring: None,
-                    interrupt: interrupt.clone(),
-                };
-                drive.open_class_queues(options).unwrap()
+            let options = QueueOptions {
+                hctx: HctxId(worker),
+                depth: queue_depth,
+                #[cfg(feature = "uring")]
+                ring: None,
+                interrupt: interrupt.clone(),
             };
             let options = HwCtxOptions {
                 id: HctxId(worker),
                 policy: policy.clone(),
-                device: queues.port(HctxId(worker), queue_depth).unwrap_or_else(|| of_its_own()),
+                device: device.open_queue(options).unwrap(),
                 queue_depth,
                 limits: vec![StageLimits { requests_max: 1024, bytes_max: 1 << 30 }; weights.len()],
                 cost: CostModel::FLAT,
-                path: PathOptions::TIMELESS.for_device(&drive.info()),
+                path: PathOptions::TIMELESS.for_device(&device.info()),
             };
             HwCtx::new(options).with_class_queues()
         };

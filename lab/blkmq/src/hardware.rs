@@ -7,7 +7,7 @@
 //!
 //! # Sets
 //! A *set* is three of the device's queues, one of each class
-//! ([`Device::open_class_queues`](crate::device::Device::open_class_queues)), under one lock and with one doorbell.
+//! ([`MultiQueue::open_class_queues`](crate::MultiQueue::open_class_queues)), under one lock and with one doorbell.
 //! Each class has tags and a line of its own, so a class whose tags are all out, with a throttled tenant's commands,
 //! keeps no worker from another class's tags. Workers hand their commands over without tags: a request of a direct
 //! policy has been given to the device when it was submitted, and waits for a tag where it would wait for the device. A
@@ -35,9 +35,9 @@
 
 use super::Interrupt;
 use super::port::OwnedCommand;
-use crate::device::{Command, DeviceQueue, Reaped};
-use crate::tag::Tag;
-use crate::tag::TagSet;
+use mqfq_blk::device::{Command, DeviceQueue, Reaped};
+use mqfq_blk::tag::Tag;
+use mqfq_blk::tag::TagSet;
 use mqfq_sched::policy::{ClassWeights, QueueClass};
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use mqfq_sched::topology::HctxId;
@@ -477,11 +477,12 @@ impl State {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::null::NullDevice;
-    use crate::device::{Device, QueueOptions};
+    use crate::MultiQueue;
+    use mqfq_blk::device::QueueOptions;
+    use mqfq_blk::device::null::NullDevice;
 
     fn queue(workers: usize, depth: u16) -> Arc<HardwareQueue> {
         let shape = Shape { workers, depth, is_set: false, keeps_spares: true };
@@ -553,7 +554,7 @@ mod tests {
     }
 
     impl DeviceQueue for Keeps {
-        fn submit(&mut self, command: Command) -> Result<(), crate::device::QueueFull> {
+        fn submit(&mut self, command: Command) -> Result<(), mqfq_blk::device::QueueFull> {
             self.commands.push(command);
             Ok(())
         }
@@ -562,7 +563,7 @@ mod tests {
 
         fn reap(&mut self, _: u64, out: &mut Vec<Reaped>) {
             let ended = if self.ends { self.commands.len() } else { 0 };
-            out.extend(self.commands.drain(..ended).map(|command| command.ended(crate::request::Status::Ok)));
+            out.extend(self.commands.drain(..ended).map(|command| command.ended(mqfq_blk::request::Status::Ok)));
         }
 
         fn next_event_ns(&self) -> Option<u64> {
@@ -593,7 +594,7 @@ mod tests {
     }
 
     fn read(worker: u16, tag: u16) -> OwnedCommand {
-        OwnedCommand { worker, command: Command::new(Tag(tag), crate::request::Op::Read, 0, 0, None) }
+        OwnedCommand { worker, command: Command::new(Tag(tag), mqfq_blk::request::Op::Read, 0, 0, None) }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The two levels of queues: from workers to software queues to hardware queues.
+//! The two levels of queues of Linux's blk-mq: from workers to software queues to hardware queues.
 //!
 //! Source: Bjørling, Axboe, Nellans, Bonnet, "Linux Block IO: Introducing Multi-queue SSD Access on Multi-core
 //! Systems", SYSTOR 2013 (cited as "blk-mq section n"), section 3.2 for the two levels, section 2 for one queue and one
@@ -6,7 +6,7 @@
 //!
 //! # Shape
 //! ```text
-//!   workers            0    1    2    3         a context each ([`crate::hctx`])
+//!   workers            0    1    2    3         a context each ([`mqfq_blk::hctx`])
 //!   software queues    a    a    b    b         per core (the context's own), per socket, or a single one   ── a lock each
 //!   hardware queues    A    A    B    B         per core (the worker's own), per socket, or a single one    ── a lock each
 //!   device                 one queue each
@@ -14,12 +14,14 @@
 //! For a policy that names class queues a hardware queue is a *set* of three of the device's ([`QueueMap::of_sets`]);
 //! the rest is as above.
 //!
-//! Where both levels are per core, which is how it ships, nothing of this is built: a context has its policy's queue
-//! and the device's, and no lock. Otherwise each worker gets a [`Port`], a [`DeviceQueue`] like any other, and the
-//! shared queues lie behind it:
+//! Where both levels are per core, as in the product, nothing of this is built: a context has its policy's queue and
+//! the device's, and no lock. Otherwise the engine serves a [`SharedQueues`] in place of the device. Each worker opens
+//! a [`Port`] of it, a [`DeviceQueue`] like any other, and the shared queues lie behind it:
 //!
 //! | file | noun |
 //! |---|---|
+//! | `device.rs` | the device over another one's shared queues, and the place where an engine gets it |
+//! | `multi_queue.rs` | the part of a device that only shared queues need |
 //! | `map.rs` | which worker uses which queue of each level |
 //! | `hardware.rs` | a hardware queue: the device's queue, its tags, and the commands that wait for them, under one lock |
 //! | `port.rs` | one worker's way into both, and the inbox by which its completions come back |
@@ -41,16 +43,23 @@
 //! per command. SQ: one lock, three times per command. A completion for another worker: the lock of its inbox and a
 //! kick.
 
+mod device;
 mod hardware;
 mod map;
+mod multi_queue;
+mod nearest;
 mod port;
 #[cfg(test)]
 mod tests;
 
+pub use device::SharedQueues;
+#[cfg(feature = "uring")]
+pub use device::{prepare, share};
 pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, Spread};
+pub use multi_queue::{MultiQueue, QueueLimits, multi_queue};
 
-use crate::device::{Device, DeviceQueue, QueueOptions};
 use hardware::{HardwareQueue, Shape};
+use mqfq_blk::device::{DeviceQueue, QueueOptions};
 use mqfq_sched::policy::QueueClass;
 use mqfq_sched::sync::Mutex;
 use mqfq_sched::topology::HctxId;
@@ -86,7 +95,12 @@ impl DeviceQueues {
     ///
     /// # Errors
     /// One sentence: the device has no queues that workers can share.
-    pub fn open(device: &dyn Device, map: QueueMap, depth: u16, interrupt: Interrupt) -> Result<DeviceQueues, String> {
+    pub fn open(
+        device: &dyn MultiQueue,
+        map: QueueMap,
+        depth: u16,
+        interrupt: Interrupt,
+    ) -> Result<DeviceQueues, String> {
         let workers = map.workers();
         let mut queues = DeviceQueues {
             software: Vec::new(),

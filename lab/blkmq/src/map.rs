@@ -11,8 +11,8 @@
 //! counts sets: a device of 32 queues has 10. With more workers than sets, neighbours share one (D2FQ section 5,
 //! "Realistic workload": "we group three queues of three adjacent cores").
 
-use crate::device::{Device, QueueLimits};
-use crate::tag::TagSet;
+use crate::multi_queue::{MultiQueue, QueueLimits};
+use mqfq_blk::tag::TagSet;
 use mqfq_sched::policy::{PolicyKind, QueueClass};
 use mqfq_sched::topology::{HctxId, Place, Topology};
 use std::str::FromStr;
@@ -184,7 +184,12 @@ impl QueueMap {
     ///
     /// # Errors
     /// One sentence: more queues, or deeper ones, than the device or the machine has.
-    pub fn new(layout: &QueueLayout, topology: &Topology, device: &dyn Device, depth: u16) -> Result<QueueMap, String> {
+    pub fn new(
+        layout: &QueueLayout,
+        topology: &Topology,
+        device: &dyn MultiQueue,
+        depth: u16,
+    ) -> Result<QueueMap, String> {
         QueueMap::of(layout, topology, device, depth, false)
     }
 
@@ -197,7 +202,7 @@ impl QueueMap {
     pub fn of_sets(
         layout: &QueueLayout,
         topology: &Topology,
-        device: &dyn Device,
+        device: &dyn MultiQueue,
         depth: u16,
     ) -> Result<QueueMap, String> {
         if layout.layer == BlockLayer::Sq || layout.software != Spread::PerCore {
@@ -219,7 +224,7 @@ impl QueueMap {
     fn of(
         layout: &QueueLayout,
         topology: &Topology,
-        device: &dyn Device,
+        device: &dyn MultiQueue,
         depth: u16,
         is_of_sets: bool,
     ) -> Result<QueueMap, String> {
