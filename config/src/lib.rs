@@ -7,7 +7,6 @@
 //! Nothing is clamped, and no unknown key is passed over.
 
 pub mod duration;
-pub mod form;
 pub mod groups;
 mod owned;
 mod reader;

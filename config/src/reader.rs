@@ -9,7 +9,7 @@ use crate::{duration, size};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -173,6 +173,16 @@ impl<'s, 'a> Section<'s, 'a> {
     pub fn require(&self, key: &'static str, allowed: &str) -> Result<Entry<'s, 'a>, ConfigError> {
         let missing = || self.place.inside(key).error(format!("this key is missing, allowed is {allowed}"));
         self.get(key).ok_or_else(missing)
+    }
+
+    /// The table of `key` with any keys; if it is not there, a table without keys.
+    ///
+    /// # Errors
+    /// `key` is no table.
+    pub fn inner(&self, key: &'static str) -> Result<Section<'s, 'a>, ConfigError> {
+        static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
+        let empty = || Section { source: self.source, table: &EMPTY, place: self.place.inside(key), allowed: &[] };
+        self.get(key).map_or_else(|| Ok(empty()), |entry| entry.table(&[]))
     }
 
     /// The sub-tables of `key`, whose names are the user's, in the file's order.
@@ -515,6 +525,19 @@ mod tests {
         let pairs = root.get("v").unwrap().pairs("numbers").unwrap();
         let pairs: Vec<_> = pairs.iter().map(|(name, entry)| (name.as_str(), entry.place().line)).collect();
         assert_eq!(pairs, [("yard", 4), ("box", 5), ("mile", 6)]);
+    }
+
+    #[test]
+    fn a_table_that_is_not_there_has_no_keys() {
+        let source = Source::new("c.toml", "[t]\nu = { v = 1 }\nw = 2\n");
+        let tree = source.parse().unwrap();
+        let root = Section::root(&source, tree.get_ref(), &["t"]).unwrap();
+        let table = root.inner("t").unwrap();
+        assert!(table.inner("u").unwrap().get("v").is_some());
+        let empty = table.inner("x").unwrap().with_allowed(&["v"]).unwrap();
+        assert_eq!((empty.place().key(), empty.get("v").is_none()), ("t.x", true));
+        let refused = table.inner("w").map(|_| ()).unwrap_err().to_string();
+        assert_eq!(refused, "c.toml:3: t.w: an integer does not fit here, allowed is a table");
     }
 
     /// Reads a value under the key `k` in line 2 with `of`: the result, or the error's sentence.

@@ -24,10 +24,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("ctl device list", &["mqfq ctl device list"]),
     ("ctl device show", &["mqfq ctl device show fast"]),
     ("ctl device add", &["mqfq ctl device add spare --kind file --path /dev/nvme1n1"]),
-    (
-        "ctl device set",
-        &["mqfq ctl device set fast --policy mqfq --depth 64", "mqfq ctl device set fast --unset depth"],
-    ),
+    ("ctl device set", &["mqfq ctl device set fast --expert {depth=64}", "mqfq ctl device set fast --unset expert"]),
     ("ctl device rm", &["mqfq ctl device rm spare"]),
     ("ctl device reopen", &["mqfq ctl device reopen fast"]),
     ("ctl group list", &["mqfq ctl group ls"]),

@@ -12,7 +12,7 @@ use mqfq_control::listen::Transport;
 use mqfq_control::model::{ConfigFile, Fault, State};
 use mqfq_control::{Applied, By, Control, Listen, Proposal, Refusal, Reload, Server, Status, Via, start};
 use mqfq_daemon::config::{Config, Files};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -131,8 +131,9 @@ fn say(said: &[Said]) -> Vec<u8> {
                     Body::Bytes(bytes) => (bytes.clone(), "application/json"),
                     Body::Toml(text) => (text.clone().into_bytes(), "application/toml"),
                     Body::Keys(keys) => {
-                        let pair = |(key, thing): &(u8, Thing)| {
-                            (KEYS[usize::from(*key) % KEYS.len()].to_owned(), value(thing))
+                        let pair = |(key, thing): &(u8, Thing)| match KEYS[usize::from(*key) % KEYS.len()] {
+                            "depth" => ("expert".to_owned(), json!({ "depth": value(thing) })),
+                            key => (key.to_owned(), value(thing)),
                         };
                         let all: Map<String, Value> = keys.iter().map(pair).collect();
                         (serde_json::to_vec(&all).unwrap_or_default(), "application/json")

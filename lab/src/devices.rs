@@ -1,6 +1,6 @@
 //! Policies, devices and keys that `cargo lab serve` has beside those of `mqfq serve`.
 
-use crate::queues;
+use crate::{forms, queues};
 use mqfq_blk::PriorityClass;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::model::presets::Preset;
@@ -19,19 +19,37 @@ pub const ADDITIONS: Additions = Additions {
     policies: mqfq_policies::REGISTRY,
     kinds: &[OtherKind {
         name: "nvme",
-        keys: &["kind", "preset", "size", "arbitration", "queue-pairs", "slowed"],
+        keys: &["kind", "preset", "size", "arbitration", "queue-pairs"],
+        expert: &["slowed"],
         read: nvme,
     }],
-    device: OtherKeys { keys: &["block-layer", "software-queues", "hardware-queues", "async-writes"], read: device },
+    device: OtherKeys { keys: &DEVICE_KEYS, read: device },
     tenant: OtherKeys { keys: &["class"], read: tenant },
 };
 
+/// Keys of `[device.NAME]`.
+const DEVICE_KEYS: [&str; 10] = [
+    "block-layer",
+    "software-queues",
+    "hardware-queues",
+    "async-writes",
+    "token-unit",
+    "form",
+    "quantum",
+    "lease",
+    "token-batch",
+    "token-share",
+];
+
 /// The layout of queues; `async-writes`: writes without FUA are a cache's write-back, and no program waits for them.
-/// Default false.
+/// Default false. The unit of D and the form of the policy.
 fn device(section: &Section<'_, '_>, device: &mut DeviceConfig) -> Result<(), ConfigError> {
+    if let Some(other) = forms::read(section, device)? {
+        device.policy.set_other(other);
+    }
     let policies = [Some(device.policy.options(1)), device.policy.fallback(1)].map(|of| of.map(|policy| policy.kind));
     let layout = queues::read(section, policies.into_iter().flatten())?;
-    let policy = device.policy;
+    let policy = device.policy.clone();
     device.preparation = Preparation {
         settings: format!("{layout:?}"),
         prepare: Some(Arc::new(move |options, topology, clock| {

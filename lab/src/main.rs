@@ -5,6 +5,7 @@
 
 mod cli;
 mod devices;
+mod forms;
 mod queues;
 mod sim;
 

@@ -93,11 +93,7 @@ const MUTATED: &[Mutated] = &[
         tests: &["vhost_user_blk"],
     },
     Mutated { folder: "observe", modules: &["history", "live", "metrics", "share", "watcher", "why"], tests: &[] },
-    Mutated {
-        folder: "config",
-        modules: &["duration", "form", "groups", "owned", "reader", "size", "text"],
-        tests: &[],
-    },
+    Mutated { folder: "config", modules: &["duration", "groups", "owned", "reader", "size", "text"], tests: &[] },
     Mutated {
         folder: "control",
         modules: &[

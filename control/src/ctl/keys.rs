@@ -58,8 +58,8 @@ mod tests {
     fn a_key_has_its_row_of_the_page() {
         let weight = "share relative to its siblings that compete [range: 1 to 10000] [default: 100]";
         assert_eq!(help(Kind::Group, "weight").unwrap(), weight);
-        let unit = "relaxed form: units of depth that a worker may take at once";
-        assert!(help(Kind::Device, "token-batch").unwrap().starts_with(unit));
+        let kind = "storage of the bytes [range: null, memory, file, model]";
+        assert!(help(Kind::Device, "kind").unwrap().starts_with(kind));
         assert!(help(Kind::Device, "cost").unwrap().ends_with("has its keys under [device.NAME.cost]"));
         assert!(help(Kind::Export, "nbd").unwrap().starts_with("where it is served: \"unix:PATH\""));
         // A row without a range.

@@ -369,8 +369,8 @@ nbd = \"unix:/b\"
                 "\"2MiB\"",
                 "c.toml:1: device.fast: this device cannot change while serving, allowed is another",
             ),
-            ("size = \"1MiB\"", "size = \"1MiB\"\nqueue-depth = 9", "c.toml:1: device.fast: this device"),
-            ("\"none\"", "\"none\"\nretries = 1", "c.toml:1: device.fast: this device"),
+            ("size = \"1MiB\"", "size = \"1MiB\"\nexpert.queue-depth = 9", "c.toml:1: device.fast: this device"),
+            ("\"none\"", "\"none\"\nexpert.retries = 1", "c.toml:1: device.fast: this device"),
             ("\"none\"", "\"none\"\ncost = { write = { per-byte = 2 } }", "c.toml:1: device.fast: this device"),
             ("\"null\"", "\"memory\"", "c.toml:1: device.fast: this device"),
         ] {

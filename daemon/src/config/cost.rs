@@ -3,9 +3,6 @@
 use mqfq_blk::{CostModel, CostTerm};
 use mqfq_config::{ConfigError, Section};
 
-/// The unit of D in a profile, bytes of cost.
-const PROFILE_UNIT_BYTES: u64 = 4096;
-
 /// Largest D that a profile may name.
 const KNEE_MAX: u32 = 65_535;
 
@@ -87,33 +84,5 @@ impl Profile {
             write_latency_ns: latency("write-latency")?,
             write_bandwidth_bytes_per_s: bandwidth("write-bandwidth")?,
         }))
-    }
-
-    /// D to start with where a unit is so many bytes of cost, or a request: 1..=65535.
-    ///
-    /// Example: a knee of 133 units of 4 KiB is 9 of 64 KiB and 1064 of 512 bytes.
-    pub fn depth_start(&self, token_unit_bytes: Option<u32>) -> u32 {
-        let Some(unit_bytes) = token_unit_bytes else { return self.knee_requests };
-        let units = (u64::from(self.knee_units) * PROFILE_UNIT_BYTES).div_ceil(u64::from(unit_bytes.max(1)));
-        units.clamp(1, KNEE_MAX.into()) as u32
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_depth_to_start_with_counts_in_the_units_of_the_device() {
-        let profile = Profile {
-            knee_units: 133,
-            knee_requests: 54,
-            latency_ns: None,
-            bandwidth_bytes_per_s: None,
-            write_latency_ns: None,
-            write_bandwidth_bytes_per_s: None,
-        };
-        let start = |unit| profile.depth_start(unit);
-        assert_eq!([None, Some(4096), Some(64 << 10), Some(512), Some(1 << 30)].map(start), [54, 133, 9, 1064, 1]);
     }
 }

@@ -1,9 +1,10 @@
 //! The keys that each section may have, and the policies that a config may name.
 
 use super::model::{DeviceConfig, TenantConfig};
-use super::other::{OtherKeys, OtherKind};
+use super::other::{LABORATORY_KEYS, OtherKeys, OtherKind};
 use super::{caps, policy, trust};
 use mqfq_blk::Registry;
+use mqfq_config::{ConfigError, Section};
 use mqfq_front::FRONT_ENDS;
 use std::sync::{LazyLock, OnceLock};
 
@@ -31,33 +32,65 @@ impl Additions {
     }
 }
 
-/// Kinds of device that ship, and the keys of `[device.NAME]` that not all kinds have.
-const KINDS: [(&str, &[&str]); 4] = [
-    ("null", &["kind", "size"]),
-    ("memory", &["kind", "size"]),
-    ("file", &["kind", "path", "size", "direct", "on-failure"]),
-    ("model", &["kind", "preset", "size", "slowed"]),
+/// A kind of device and its own keys.
+#[derive(Clone, Copy)]
+pub(super) struct KindKeys {
+    /// Value of `kind`.
+    pub(super) name: &'static str,
+    /// Keys of `[device.NAME]` that not all kinds have, `kind` among them.
+    pub(super) keys: &'static [&'static str],
+    /// Keys of `[device.NAME.expert]` that not all kinds have.
+    pub(super) expert: &'static [&'static str],
+}
+
+/// Kinds of device that ship.
+const KINDS: [KindKeys; 4] = [
+    KindKeys { name: "null", keys: &["kind", "size"], expert: &[] },
+    KindKeys { name: "memory", keys: &["kind", "size"], expert: &[] },
+    KindKeys { name: "file", keys: &["kind", "path", "size", "on-failure"], expert: &["direct"] },
+    KindKeys { name: "model", keys: &["kind", "preset", "size"], expert: &["slowed"] },
 ];
 
-/// Policies and kinds of device that a config may name, and with them the keys of `[device.NAME]` per kind: its own,
-/// then the common ones.
+/// Keys of `[device.NAME]` that all kinds have.
+const DEVICE_KEYS: [&str; 5] = ["policy", "timeout", "cost", "profile", "expert"];
+
+/// Keys of `[device.NAME.expert]` that all kinds have.
+const EXPERT_KEYS: [&str; 5] = ["depth", "window", "split", "queue-depth", "retries"];
+
+/// Policies and kinds of device that a config may name, and with them the keys of `[device.NAME]` and of its `expert`
+/// per kind: its own, then the common ones.
 pub(super) struct Known {
     pub(super) additions: Additions,
-    pub(super) kinds: Vec<(&'static str, &'static [&'static str])>,
+    pub(super) kinds: Vec<KindKeys>,
     pub(super) device_keys: Vec<Vec<&'static str>>,
+    pub(super) expert_keys: Vec<Vec<&'static str>>,
     pub(super) tenant_keys: Vec<&'static str>,
 }
 
 impl Known {
     pub(super) fn new(additions: Additions) -> Known {
-        let (registry, kinds, other) = (additions.policies, additions.kinds, additions.device.keys);
-        let kinds: Vec<_> = KINDS.into_iter().chain(kinds.iter().map(|kind| (kind.name, kind.keys))).collect();
-        let keys = |(_, own): &(_, &'static [&'static str])| {
-            [own, &policy::keys(registry)[..], &registry.all_keys()[..], &PATH_KEYS[..], other].concat()
+        let (registry, other) = (additions.policies, additions.device.keys);
+        let added = additions.kinds.iter().map(|&OtherKind { name, keys, expert, .. }| KindKeys { name, keys, expert });
+        let kinds: Vec<KindKeys> = KINDS.into_iter().chain(added).collect();
+        let keys = |kind: &KindKeys| {
+            [kind.keys, &DEVICE_KEYS[..], policy::keys(registry), &registry.all_keys()[..], other].concat()
         };
         let device_keys = kinds.iter().map(keys).collect();
+        let expert_keys = kinds.iter().map(|kind| [&EXPERT_KEYS[..], kind.expert].concat()).collect();
         let tenant_keys = [&TENANT_KEYS[..], additions.tenant.keys].concat();
-        Known { additions, kinds, device_keys, tenant_keys }
+        Known { additions, kinds, device_keys, expert_keys, tenant_keys }
+    }
+
+    /// Refuses keys of a device that stand elsewhere, and says where.
+    ///
+    /// # Errors
+    /// The first such key.
+    pub(super) fn refuse_moved(&self, device: &Section<'_, '_>, expert: &Section<'_, '_>) -> Result<(), ConfigError> {
+        let is_known = |key: &&str| self.device_keys.iter().flatten().any(|known| known == key);
+        let of_lab: Vec<&'static str> = LABORATORY_KEYS.into_iter().filter(|key| !is_known(key)).collect();
+        [device, expert].iter().try_for_each(|section| section.refuse(&of_lab, "is a key of cargo lab serve alone"))?;
+        let of_expert: Vec<&'static str> = self.expert_keys.concat();
+        device.refuse(&of_expert, &format!("now stands in [{}]", expert.place().key()))
     }
 }
 
@@ -103,9 +136,6 @@ pub fn keys(kind: mqfq_control::Kind) -> Vec<&'static str> {
         Kind::Export => EXPORT_KEYS.clone(),
     }
 }
-
-/// Keys of the path to a device, whatever its policy.
-const PATH_KEYS: [&str; 6] = ["queue-depth", "split", "timeout", "retries", "cost", "profile"];
 
 /// Keys of `[tenant.NAME]`.
 const TENANT_KEYS: [&str; 8] = [

@@ -42,7 +42,7 @@ fn no_value_breaks_the_line_of_its_refusal_or_fills_the_terminal() {
         ("kind = \"memory\"", "kind = @"),
         ("kind = \"memory\"", "kind = \"memory\"\npolicy = @"),
         ("kind = \"memory\"", "kind = \"memory\"\ntimeout = @"),
-        ("kind = \"memory\"", "kind = \"memory\"\nsplit = @"),
+        ("kind = \"memory\"", "kind = \"memory\"\nexpert.split = @"),
         ("kind = \"memory\"", "kind = \"memory\"\n@ = 1"),
         ("kind = \"memory\"\nsize = \"1MiB\"", "kind = \"file\"\npath = @"),
         ("size = \"1MiB\"", "size = @"),

@@ -217,7 +217,7 @@ fn name_fits(name: &str, bytes: RangeInclusive<usize>, place: &SourceLocation) -
 
 fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> Result<DeviceConfig, ConfigError> {
     name_fits(&name, 1..=SECTION_NAME_BYTES_MAX, section.place())?;
-    let kinds: Vec<&str> = known.kinds.iter().map(|(kind, _)| *kind).collect();
+    let kinds: Vec<&str> = known.kinds.iter().map(|kind| kind.name).collect();
     let kind = section.require("kind", &kinds.join(", "))?;
     if let Ok(name) = kind.text("")
         && other::LABORATORY.contains(&&*name)
@@ -230,11 +230,16 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
     }
     let kind = kind.choice(&kinds)?;
     let index = kinds.iter().position(|known| *known == kind).expect("a choice of all kinds");
-    for (other, own) in known.kinds.iter().filter(|(other, _)| *other != kind) {
-        let keys = own.iter().copied().filter(|key| !known.kinds[index].1.contains(key));
-        let keys: Vec<&'static str> = keys.collect();
-        section.refuse(&keys, &format!("is for kind {other} only, and this device is of kind {kind}"))?;
+    let (expert, own) = (section.inner("expert")?, known.kinds[index]);
+    known.refuse_moved(&section, &expert)?;
+    for other in known.kinds.iter().filter(|other| other.name != kind) {
+        let why = format!("is for kind {} only, and this device is of kind {kind}", other.name);
+        for (section, others, own) in [(&section, other.keys, own.keys), (&expert, other.expert, own.expert)] {
+            let keys: Vec<&'static str> = others.iter().copied().filter(|key| !own.contains(key)).collect();
+            section.refuse(&keys, &why)?;
+        }
     }
+    let expert = expert.with_allowed(&known.expert_keys[index])?;
     let section = section.with_allowed(&known.device_keys[index])?;
     let medium = match kinds[index] {
         "null" => Medium::Null { size_bytes: required_size(&section)? },
@@ -249,7 +254,7 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
             let size = section
                 .get("size")
                 .map(|size| Ok(Located { value: size.size(1..=SIZE_MAX_BYTES)?, place: size.place() }));
-            let direct = match section.get("direct").map(|direct| direct.choice(&["auto", "always", "never"])) {
+            let direct = match expert.get("direct").map(|direct| direct.choice(&["auto", "always", "never"])) {
                 None => Direct::Auto,
                 Some(choice) => match choice?.as_str() {
                     "always" => Direct::Always,
@@ -270,16 +275,16 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
             Medium::Other((other.read)(&section)?)
         }
     };
-    let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
+    let queue_depth = expert.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
     let profile = Profile::read(&section)?;
     let (cost, follow_writes) = cost::read(&section)?;
-    let policy = PolicyConfig::read(&section, queue_depth, profile.as_ref(), known.additions.policies)?;
+    let policy = PolicyConfig::read(&section, &expert, queue_depth, profile.as_ref(), known.additions.policies)?;
     let mut device = DeviceConfig {
         name,
         place: section.place().clone(),
         medium,
         preparation: other::Preparation::default(),
-        path: PathOptions { follow_writes, ..path::read(&section)? },
+        path: PathOptions { follow_writes, ..path::read(&section, &expert)? },
         policy,
         queue_depth,
         cost,
@@ -289,14 +294,14 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
     Ok(device)
 }
 
-/// `preset` and `slowed`: a drive by name, with each of its times multiplied.
+/// `preset`, and `slowed` of `expert`: a drive by name, with each of its times multiplied.
 ///
 /// # Errors
 /// As [`Config::parse`].
 pub fn preset(section: &Section<'_, '_>) -> Result<Preset, ConfigError> {
     let names = presets::ALL.map(|preset| preset.name);
     let name = section.require("preset", &names.join(", "))?.choice(&names)?;
-    let slowed = section.get("slowed").map_or(Ok(1), |times| times.number(1..=SLOWED_MAX))?;
+    let slowed = section.inner("expert")?.get("slowed").map_or(Ok(1), |times| times.number(1..=SLOWED_MAX))?;
     Ok(Preset::by_name(&name).expect("a choice of all names").slowed(slowed))
 }
 

@@ -101,7 +101,7 @@ impl Default for ServerConfig {
     }
 }
 
-/// `[device.NAME]`: `kind`, the kind's keys (`size`, `path`, `preset`), then the scheduler's settings.
+/// `[device.NAME]` with its `expert`: `kind`, the kind's keys (`size`, `path`, `preset`), the scheduler's settings.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DeviceConfig {
     /// NAME.
@@ -110,13 +110,13 @@ pub struct DeviceConfig {
     pub place: SourceLocation,
     /// The bytes' medium.
     pub medium: Medium,
-    /// `policy` and its settings.
+    /// `policy` and its settings, `depth` and `window` of `expert` among them.
     pub policy: PolicyConfig,
-    /// `queue-depth`: commands in one hardware queue, 1..=65535. Default 1024.
+    /// `queue-depth` of `expert`: commands in one hardware queue, 1..=65535. Default 1024.
     pub queue_depth: u16,
     /// The work on it before it is served; no key that ships asks for any.
     pub preparation: Preparation,
-    /// `split`, `timeout`, `retries`.
+    /// `timeout`; `split` and `retries` of `expert`.
     pub path: PathOptions,
     /// `cost`; whether that of writes is followed is in `path`. Default: bytes.
     pub cost: CostModel,
@@ -143,7 +143,7 @@ pub enum Medium {
         path: Located<PathBuf>,
         /// `size`: use only so many bytes of it. Default: all.
         size: Option<Located<u64>>,
-        /// `direct`: go past the page cache: `"auto"` (default: if the file can), `"always"`, `"never"`.
+        /// `direct` of `expert`: go past the page cache: `"auto"` (default: if the file can), `"always"`, `"never"`.
         direct: Direct,
         /// `on-failure`: operations allowed once it has lost writes or its drive: `"fail"` (default: none),
         /// `"read-only"`.
@@ -151,7 +151,7 @@ pub enum Medium {
     },
     /// A modelled drive.
     Model {
-        /// `preset`, with each of its times multiplied by `slowed`, 1..=1000, default 1.
+        /// `preset`, with each of its times multiplied by `slowed` of `expert`, 1..=1000, default 1.
         preset: Preset,
         /// `size`.
         size_bytes: u64,

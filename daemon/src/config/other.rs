@@ -1,5 +1,6 @@
 //! The seam for what does not ship: kinds of device and keys that a program adds to those of the product.
 
+use mqfq_blk::PolicyOptions;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::Prepare;
 use mqfq_config::{ConfigError, Section};
@@ -9,12 +10,31 @@ use std::sync::Arc;
 /// Kinds of the laboratory, which this program refuses with a hint.
 pub(super) const LABORATORY: [&str; 1] = ["nvme"];
 
+/// Keys of `[device.NAME]` that the laboratory alone has, which this program refuses with a hint.
+pub(super) const LABORATORY_KEYS: [&str; 13] = [
+    "token-unit",
+    "form",
+    "quantum",
+    "lease",
+    "token-share",
+    "token-batch",
+    "without-wrr",
+    "block-layer",
+    "software-queues",
+    "hardware-queues",
+    "async-writes",
+    "arbitration",
+    "queue-pairs",
+];
+
 /// A kind of device that does not ship.
 pub struct OtherKind {
     /// Value of `kind`.
     pub name: &'static str,
     /// Keys of `[device.NAME]` that not all kinds have, `kind` among them.
     pub keys: &'static [&'static str],
+    /// Keys of `[device.NAME.expert]` that not all kinds have.
+    pub expert: &'static [&'static str],
     /// Reads them.
     pub read: fn(&Section<'_, '_>) -> Result<OtherMedium, ConfigError>,
 }
@@ -25,6 +45,30 @@ pub struct OtherKeys<T> {
     pub keys: &'static [&'static str],
     /// Reads them.
     pub read: fn(&Section<'_, '_>, &mut T) -> Result<(), ConfigError>,
+}
+
+/// Options of a policy as keys of a program change them.
+#[derive(Clone)]
+pub struct OtherOptions {
+    /// All settings; options of the same settings are the same.
+    pub settings: String,
+    /// Makes the options for so many workers from those of the product's keys that do not depend on the workers.
+    pub make: MakeOptions,
+}
+
+/// Makes options for so many workers.
+pub type MakeOptions = Arc<dyn Fn(PolicyOptions, usize) -> PolicyOptions + Send + Sync>;
+
+impl PartialEq for OtherOptions {
+    fn eq(&self, other: &OtherOptions) -> bool {
+        self.settings == other.settings
+    }
+}
+
+impl fmt::Debug for OtherOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.settings)
+    }
 }
 
 /// A device of another kind, as its section describes it.

@@ -1,4 +1,4 @@
-//! `split`, `timeout` and `retries` of a device: treatment of its requests besides scheduling.
+//! `timeout` of a device, `split` and `retries` of its `expert`: treatment of its requests besides scheduling.
 
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::split::Split;
@@ -17,9 +17,9 @@ const TIMEOUT_ALLOWED: &str = "\"off\" or a duration like \"30s\"";
 ///
 /// # Errors
 /// An unknown name, or a number out of range.
-pub fn read(device: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
+pub fn read(device: &Section<'_, '_>, expert: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
     let mut path = PathOptions { split: Split::Auto, ..PathOptions::default() };
-    if let Some(entry) = device.get("split") {
+    if let Some(entry) = expert.get("split") {
         let (range, step) = Split::SIZES;
         path.split = entry.size_or_one_of(&Split::WORDS, range, step, Split::of_size)?;
     }
@@ -29,7 +29,7 @@ pub fn read(device: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
             _ => entry.duration_ns(TIMEOUT_NS)?,
         };
     }
-    if let Some(entry) = device.get("retries") {
+    if let Some(entry) = expert.get("retries") {
         path.retries = entry.number(0..=u8::MAX)?;
     }
     Ok(path)

@@ -75,10 +75,7 @@ kind = "model"
 preset = "flash-60k"
 size = "8MiB"
 policy = "sfqd"
-depth = 32
-window = 0
-token-unit = "4KiB"
-queue-depth = 65535
+expert = { depth = 32, window = 0, queue-depth = 65535 }
 cost = { write = { per-byte = 2.5, base = "1KiB" } }
 
 [tenant.bob]
@@ -162,7 +159,16 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     let other_kind = |key: &str| refusal(&good_with("size = \"1MiB\"", &format!("size = \"1MiB\"\n{key}")));
     let of = |kind: &str| format!("is for kind {kind} only, and this device is of kind memory");
     assert_eq!(other_kind("preset = \"optane\""), format!("c.toml:4: device.fast.preset: {}", of("model")));
-    assert_eq!(other_kind("direct = \"auto\""), format!("c.toml:4: device.fast.direct: {}", of("file")));
+    let direct = format!("c.toml:4: device.fast.expert.direct: {}", of("file"));
+    assert_eq!(other_kind("expert.direct = \"auto\""), direct);
+    assert_eq!(
+        other_kind("expert.deph = 3"),
+        "c.toml:4: device.fast.expert.deph: unknown key, allowed are depth, window, split, queue-depth, retries; did you mean depth?"
+    );
+    assert_eq!(
+        other_kind("expert = 3"),
+        "c.toml:4: device.fast.expert: an integer does not fit here, allowed is a table"
+    );
 }
 
 #[test]
@@ -175,14 +181,13 @@ fn d2fq_has_the_keys_of_its_fallback() {
     let memory = "kind = \"memory\"\npolicy = \"d2fq\"";
     let d2fq = config(memory);
     assert_eq!((d2fq.policy.options(4).kind, d2fq.policy.fallback(4)), (D2FQ, None));
-    assert_eq!(d2fq.policy.form(D2FQ), None);
-    let falls_back =
-        config(&format!("{memory}\nwithout-wrr = \"mqfq\"\ndepth = 13\nwindow = \"32KiB\"\ntoken-batch = 2"));
+    let expert = "expert = { depth = 13, window = \"32KiB\" }";
+    let falls_back = config(&format!("{memory}\nwithout-wrr = \"mqfq\"\n{expert}"));
     let fallback = falls_back.policy.fallback(4).unwrap();
     let (window, token_unit_bytes) = (VSpan::from_bytes(32 << 10), Some(4096));
     let mqfq = PolicyOptions { depth: 13, window, token_unit_bytes, ..PolicyOptions::new(PolicyKind::Mqfq) };
-    assert_eq!(fallback, PolicyOptions { token_batch: 2, ..mqfq.relaxed(4) });
-    assert_eq!(falls_back.policy.form(PolicyKind::Mqfq), Some("relaxed"));
+    assert_eq!(fallback, mqfq.relaxed(4));
+    assert_eq!(falls_back.policy.written().kind, PolicyKind::Mqfq);
     assert_eq!(falls_back.policy.options(4), d2fq.policy.options(4), "the keys are the fallback's");
     for (keys, expected) in [
         (
@@ -190,10 +195,6 @@ fn d2fq_has_the_keys_of_its_fallback() {
             "without-wrr: is no setting of policy mqfq, allowed with d2fq",
         ),
         (format!("{memory}\nwithout-wrr = \"none\""), "without-wrr: \"none\" is not known, allowed are refuse, mqfq"),
-        (
-            format!("{memory}\nform = \"exact\""),
-            "form: is no setting of policy d2fq, allowed with mqfq and mqfq-serial",
-        ),
     ] {
         let message = refusal(&device(&keys));
         assert!(message.ends_with(&format!("device.fast.{expected}")), "{message}");
@@ -208,10 +209,13 @@ fn a_modelled_drive_is_its_preset_as_often_slowed_as_the_key_says() {
     };
     let drive = |times| Ok(Medium::Model { preset: presets::FLASH_60K.slowed(times), size_bytes: 1 << 20 });
     assert_eq!(medium("preset = \"flash-60k\""), drive(1));
-    assert_eq!(medium("preset = \"flash-60k\"\nslowed = 20"), drive(20));
+    assert_eq!(medium("preset = \"flash-60k\"\nexpert.slowed = 20"), drive(20));
     for (keys, expected) in [
         ("", "1: device.fast.preset: this key is missing, allowed is flash-460k, flash-60k, optane, nvmf-dram, zssd"),
-        ("preset = \"optane\"\nslowed = 1001", "4: device.fast.slowed: 1001 is out of range, allowed is 1 to 1000"),
+        (
+            "preset = \"optane\"\nexpert.slowed = 1001",
+            "4: device.fast.expert.slowed: 1001 is out of range, allowed is 1 to 1000",
+        ),
         (
             "preset = \"floppy\"",
             "3: device.fast.preset: \"floppy\" is not known, allowed are flash-460k, flash-60k, optane, nvmf-dram, zssd",
@@ -233,21 +237,17 @@ fn a_number_out_of_range_is_refused_with_its_range_and_never_clamped() {
     }
     for depth in ["0", "65536"] {
         assert_eq!(
-            refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\ndepth = {depth}"))),
-            format!("c.toml:3: device.fast.depth: {depth} is out of range, allowed is 1 to 65535 or \"auto\"")
+            refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\nexpert.depth = {depth}"))),
+            format!("c.toml:3: device.fast.expert.depth: {depth} is out of range, allowed is 1 to 65535 or \"auto\"")
         );
     }
     assert_eq!(
-        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\nqueue-depth = 65536")),
-        "c.toml:3: device.fast.queue-depth: 65536 is out of range, allowed is 1 to 65535"
+        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\nexpert.queue-depth = 65536")),
+        "c.toml:3: device.fast.expert.queue-depth: 65536 is out of range, allowed is 1 to 65535"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[server]\nworkers = 0\n")),
         "c.toml:14: server.workers: 0 is out of range, allowed is 1 to 1024"
-    );
-    assert_eq!(
-        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\ntoken-unit = \"256B\"")),
-        "c.toml:3: device.fast.token-unit: \"256B\" is out of range, allowed is 512 to 1GiB"
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\ncost.write.per-byte = 1001")),
@@ -255,17 +255,17 @@ fn a_number_out_of_range_is_refused_with_its_range_and_never_clamped() {
     );
 }
 
-/// The scheduler's options for a device with these keys, and its form.
-fn scheduler(keys: &str, workers: usize) -> (PolicyOptions, Option<&'static str>) {
+/// The scheduler's options for a device with these keys.
+fn scheduler(keys: &str, workers: usize) -> PolicyOptions {
     let text = good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}"));
-    let policy = plan(&text).unwrap_or_else(|error| panic!("{keys}: {error}")).devices[Slot::first(0)].config.policy;
-    let options = policy.options(workers);
+    let plan = plan(&text).unwrap_or_else(|error| panic!("{keys}: {error}"));
+    let options = plan.devices[Slot::first(0)].config.policy.options(workers);
     assert_eq!(options.validate(), Ok(()), "{keys}, {workers} workers");
-    (options, policy.form(options.kind))
+    options
 }
 
 #[test]
-fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
+fn mqfq_is_relaxed_for_its_window_and_workers() {
     // The mqfq of the measurements is the one that ships.
     for policy in ["mqfq", "mqfq-serial"] {
         let exact = PolicyOptions {
@@ -275,96 +275,35 @@ fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
         for workers in [1, 2, 3, 8, 16, 1024] {
             for window_bytes in [0, 1, 127, 128, 1000, 64 << 10, 1 << 40] {
                 let window = VSpan::from_bytes(window_bytes);
-                let keys = format!("policy = \"{policy}\"\ndepth = 64\nwindow = {window_bytes}");
+                let keys = format!("policy = \"{policy}\"\nexpert = {{ depth = 64, window = {window_bytes} }}");
                 let shipped = mqfq_demo::harness::as_shipped(PolicyOptions { window, ..exact }, workers);
-                assert_eq!(scheduler(&keys, workers), (shipped, Some("relaxed")), "{keys}, {workers} workers");
+                assert_eq!(scheduler(&keys, workers), shipped, "{keys}, {workers} workers");
             }
         }
-        let keys = format!("policy = \"{policy}\"\ndepth = 64\nform = \"exact\"");
-        assert_eq!(scheduler(&keys, 2), (exact, Some("exact")));
     }
     // T = 64 KiB: a quantum and a lease of T/2 over 4 workers. D = 64: a quarter of 16.
-    let (options, _) = scheduler("form = \"relaxed\"", 4);
+    let options = scheduler("", 4);
     assert_eq!((options.quantum.bytes(), options.lease.bytes(), options.token_batch), (8 << 10, 8 << 10, 4));
     // Without a window there is nothing to round to or to lease.
-    let (options, _) = scheduler("window = 0", 4);
+    let options = scheduler("expert.window = 0", 4);
     assert_eq!((options.quantum, options.lease, options.token_batch), (VSpan(0), VSpan(0), 4));
     for (policy, token_unit_bytes) in [("none", None), ("sfqd", Some(4096))] {
         let exact =
             PolicyOptions { token_unit_bytes, ..PolicyOptions::new(mqfq_policies::REGISTRY.find(policy).unwrap()) };
-        assert_eq!(scheduler(&format!("policy = \"{policy}\"\ndepth = 64"), 2), (exact, None));
-    }
-}
-
-#[test]
-fn a_number_of_the_relaxed_form_that_does_not_fit_is_refused() {
-    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
-    let quantum = "is out of range, allowed is 0 or a power of two up to 32KiB, half the window";
-    assert_eq!(refused("quantum = \"64KiB\""), format!("c.toml:3: device.fast.quantum: 64KiB {quantum}"));
-    assert_eq!(refused("quantum = \"12KiB\""), format!("c.toml:3: device.fast.quantum: 12KiB {quantum}"));
-    assert_eq!(
-        refused("lease = 32769"),
-        "c.toml:3: device.fast.lease: 32769 is out of range, allowed is 0 to 32KiB, half the window"
-    );
-    // The window is the device's own, wherever it stands in the section.
-    assert_eq!(
-        refused("lease = \"8KiB\"\nwindow = \"15KiB\""),
-        "c.toml:3: device.fast.lease: 8KiB is out of range, allowed is 0 to 7680, half the window"
-    );
-    assert_eq!(
-        refused("window = 0\nlease = 1"),
-        "c.toml:4: device.fast.lease: 1 is out of range, allowed is 0 to 0, half the window"
-    );
-    assert_eq!(
-        refused("lease = \"half\""),
-        "c.toml:3: device.fast.lease: \"half\" is not a size, allowed is bytes (4096), or a whole number followed by \
-         KiB, MiB, GiB or TiB (\"64KiB\")"
-    );
-    for batch in ["0", "65536"] {
-        assert_eq!(
-            refused(&format!("token-batch = {batch}")),
-            format!("c.toml:3: device.fast.token-batch: {batch} is out of range, allowed is 1 to 65535")
-        );
-    }
-    assert_eq!(
-        refused("form = \"faithful\""),
-        "c.toml:3: device.fast.form: \"faithful\" is not known, allowed are relaxed, exact"
-    );
-}
-
-#[test]
-fn a_key_that_the_policy_or_the_form_does_not_have_is_refused() {
-    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
-    for policy in ["none", "sfqd"] {
-        for (key, value) in
-            [("form", "\"exact\""), ("quantum", "0"), ("lease", "0"), ("token-batch", "1"), ("token-share", "1")]
-        {
-            assert_eq!(
-                refused(&format!("policy = \"{policy}\"\n{key} = {value}")),
-                format!(
-                    "c.toml:4: device.fast.{key}: is no setting of policy {policy}, allowed with mqfq and mqfq-serial"
-                )
-            );
-        }
-    }
-    for (key, value) in [("quantum", "0"), ("lease", "\"4KiB\""), ("token-batch", "1"), ("token-share", "1")] {
-        assert_eq!(
-            refused(&format!("form = \"exact\"\n{key} = {value}")),
-            format!("c.toml:4: device.fast.{key}: is fixed by form = \"exact\", allowed with form = \"relaxed\"")
-        );
+        assert_eq!(scheduler(&format!("policy = \"{policy}\"\nexpert.depth = 64"), 2), exact);
     }
 }
 
 #[test]
 fn the_elevators_have_their_constants_and_the_depth_of_the_device_queue() {
-    let elevator = |keys: &str| scheduler(keys, 2).0;
+    let elevator = |keys: &str| scheduler(keys, 2);
     let default = PolicyOptions { depth: 1024, ..PolicyOptions::new(MQ_DEADLINE) };
     assert_eq!(elevator("policy = \"mq-deadline\""), default);
-    let keys = "policy = \"mq-deadline\"\nqueue-depth = 31\n";
+    let keys = "policy = \"mq-deadline\"\nexpert.queue-depth = 31\n";
     assert_eq!(elevator(keys), PolicyOptions { depth: 31, ..default });
-    assert_eq!(elevator(&format!("{keys}depth = 7")), PolicyOptions { depth: 7, ..default });
+    assert_eq!(elevator(&format!("{keys}expert.depth = 7")), PolicyOptions { depth: 7, ..default });
     assert_eq!(elevator("policy = \"kyber\""), PolicyOptions { depth: 1024, ..PolicyOptions::new(KYBER) });
-    assert_eq!(scheduler("queue-depth = 31", 2).0.depth, 64, "fair queueing has a D of its own");
+    assert_eq!(scheduler("expert.queue-depth = 31", 2).depth, 64, "fair queueing has a D of its own");
 }
 
 #[test]
@@ -378,11 +317,9 @@ fn each_tunable_of_an_elevator_can_be_set() {
         fifo_batch: 1,
         prio_aging_expire_ns: 3_600_000_000_000,
     };
-    assert_eq!(scheduler(keys, 2).0.own.get::<MqDeadlineOptions>(), expected);
-    let kyber = scheduler("policy = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ns\"", 2)
-        .0
-        .own
-        .get::<KyberOptions>();
+    assert_eq!(scheduler(keys, 2).own.get::<MqDeadlineOptions>(), expected);
+    let kyber =
+        scheduler("policy = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ns\"", 2).own.get::<KyberOptions>();
     assert_eq!(kyber, KyberOptions { read_latency_ns: 75_000, write_latency_ns: 1, ..KyberOptions::DEFAULT });
 }
 
@@ -425,16 +362,12 @@ fn a_tunable_out_of_range_or_of_another_policy_is_refused() {
             format!("c.toml:4: device.fast.{key}: \"0s\" is out of range, allowed is 1ns to 3600s")
         );
     }
-    assert_eq!(
-        deadline("quantum = 0"),
-        "c.toml:4: device.fast.quantum: is no setting of policy mq-deadline, allowed with mqfq and mqfq-serial"
-    );
 }
 
 #[test]
 fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
     let default = PolicyOptions { depth: 1024, ..PolicyOptions::new(BFQ) };
-    assert_eq!(scheduler("policy = \"bfq\"", 2).0, default);
+    assert_eq!(scheduler("policy = \"bfq\"", 2), default);
     let keys = [
         "slice-idle = \"0\"",
         "timeout-sync = \"1ms\"",
@@ -453,7 +386,7 @@ fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
         fifo_expire_sync_ns: 2_000_000,
         fifo_expire_async_ns: 100_000_000_000,
     };
-    assert_eq!(scheduler(&format!("policy = \"bfq\"\n{}", keys.join("\n")), 2).0.own.get::<BfqOptions>(), expected);
+    assert_eq!(scheduler(&format!("policy = \"bfq\"\n{}", keys.join("\n")), 2).own.get::<BfqOptions>(), expected);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for key in keys {
         let name = key.split(' ').next().unwrap();
@@ -480,7 +413,7 @@ fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
 fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
     let own = OwnOptions::of(&D2fqOptions::SHIPPED);
     let shipped = PolicyOptions { own, ..PolicyOptions::new(D2FQ) };
-    assert_eq!(scheduler("policy = \"d2fq\"", 2).0, shipped);
+    assert_eq!(scheduler("policy = \"d2fq\"", 2), shipped);
     let keys = [
         "low-threshold = \"1MiB\"",
         "class-ratio = 3",
@@ -495,7 +428,7 @@ fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
         grace_period_ns: 200_000_000,
         vtime_quantum_bytes: 0,
     };
-    assert_eq!(scheduler(&format!("policy = \"d2fq\"\n{}", keys.join("\n")), 2).0.own.get::<D2fqOptions>(), expected);
+    assert_eq!(scheduler(&format!("policy = \"d2fq\"\n{}", keys.join("\n")), 2).own.get::<D2fqOptions>(), expected);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for key in keys {
         let name = key.split(' ').next().unwrap();
@@ -604,44 +537,46 @@ fn a_socket_mode_is_octal() {
 #[test]
 fn split_timeout_and_retries_are_read_and_refused_out_of_range() {
     let path = |keys: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
-    let read = path("split = \"16KiB\"\ntimeout = \"50ms\"\nretries = 0").unwrap().devices[Slot::first(0)].config.path;
+    let read = path("timeout = \"50ms\"\nexpert = { split = \"16KiB\", retries = 0 }").unwrap();
+    let read = read.devices[Slot::first(0)].config.path;
     let expected =
         PathOptions { split: Split::Bytes(16 << 10), timeout_ns: 50_000_000, retries: 0, ..PathOptions::default() };
     assert_eq!(read, expected);
     let shipped = PathOptions { split: Split::Auto, ..PathOptions::default() };
     assert_eq!(path("").unwrap().devices[Slot::first(0)].config.path, shipped);
-    let split = |value: &str| path(&format!("split = \"{value}\"")).unwrap().devices[Slot::first(0)].config.path.split;
+    let split =
+        |value: &str| path(&format!("expert.split = \"{value}\"")).unwrap().devices[Slot::first(0)].config.path.split;
     assert_eq!([split("off"), split("auto"), split("1MiB")], [Split::Off, Split::Auto, Split::Bytes(1 << 20)]);
-    assert_eq!(path("split = 65536").unwrap().devices[Slot::first(0)].config.path.split, Split::Bytes(64 << 10));
+    assert_eq!(path("expert.split = 65536").unwrap().devices[Slot::first(0)].config.path.split, Split::Bytes(64 << 10));
     assert_eq!(path("timeout = \"off\"").unwrap().devices[Slot::first(0)].config.path.timeout_ns, 0);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for (keys, sentence) in [
         (
-            "split = \"5KiB\"",
-            "c.toml:3: device.fast.split: \"5KiB\" is no multiple of 4KiB, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+            "expert.split = \"5KiB\"",
+            "c.toml:3: device.fast.expert.split: \"5KiB\" is no multiple of 4KiB, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
         (
-            "split = \"2MiB\"",
-            "c.toml:3: device.fast.split: \"2MiB\" is out of range, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+            "expert.split = \"2MiB\"",
+            "c.toml:3: device.fast.expert.split: \"2MiB\" is out of range, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
         (
-            "split = 8",
-            "c.toml:3: device.fast.split: 8 is out of range, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+            "expert.split = 8",
+            "c.toml:3: device.fast.expert.split: 8 is out of range, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
         (
-            "split = 6000",
-            "c.toml:3: device.fast.split: 6000 is no multiple of 4KiB, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+            "expert.split = 6000",
+            "c.toml:3: device.fast.expert.split: 6000 is no multiple of 4KiB, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
         (
-            "split = \"foo\"",
-            "c.toml:3: device.fast.split: \"foo\" is not known, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+            "expert.split = \"foo\"",
+            "c.toml:3: device.fast.expert.split: \"foo\" is not known, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
         (
-            "split = true",
-            "c.toml:3: device.fast.split: a boolean does not fit here, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+            "expert.split = true",
+            "c.toml:3: device.fast.expert.split: a boolean does not fit here, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
         ("timeout = \"10us\"", "c.toml:3: device.fast.timeout: \"10us\" is out of range, allowed is 1ms to 86400s"),
-        ("retries = 256", "c.toml:3: device.fast.retries: 256 is out of range, allowed is 0 to 255"),
+        ("expert.retries = 256", "c.toml:3: device.fast.expert.retries: 256 is out of range, allowed is 0 to 255"),
     ] {
         assert_eq!(refused(keys), sentence);
     }

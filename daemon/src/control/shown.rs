@@ -43,7 +43,7 @@ pub(super) fn in_force(reconciler: &Reconciler, engine: &Engine) -> BTreeMap<(Ki
         let keys = all.entry((Kind::Device, device.config.name.clone())).or_default();
         keys.insert("policy".into(), policy.kind.name().into());
         keys.insert("size".into(), device.size_bytes.into());
-        keys.insert("queue-depth".into(), device.config.queue_depth.into());
+        keys.insert("expert".into(), json!({ "queue-depth": device.config.queue_depth }));
         groups_in_force(device, &mut all);
         for (slot, flow) in device.flows.iter() {
             flow_in_force(device, slot, all.entry((Kind::Tenant, flow.tenant.clone())).or_default());

@@ -6,6 +6,7 @@ use crate::in_force;
 use crate::log_format::{About, Level};
 use crate::output::Output;
 use crate::upgrade::ReplacedReport;
+use mqfq_blk::VSpan;
 use mqfq_blk::engine::{Finding, Settled};
 use mqfq_config::text::shown;
 use mqfq_front::FRONT_ENDS;
@@ -120,7 +121,8 @@ impl Prepared {
             let device = &self.plan.devices[export.device];
             let flow = &device.flows[export.flow];
             let policy = settled[export.device.place()].policy;
-            let form = device.config.policy.form(policy.kind);
+            let is_exact = (policy.quantum, policy.lease) == (VSpan(0), VSpan(0));
+            let form = policy.kind.has_window().then_some(if is_exact { "exact" } else { "relaxed" });
             ExportReport {
                 name: export.name.clone(),
                 device: device.config.name.clone(),

@@ -36,7 +36,7 @@ fn the_config_of_a_calibration_is_one_that_check_takes() {
     let folder = Folder::new();
     let found = found(&folder, &["--preset", "optane", "--quick", "--name", "d"]);
     let sections = found["config"].as_str().unwrap();
-    let device = "[device.d]\nkind = \"model\"\npreset = \"optane\"\nsize = \"1GiB\"\ntoken-unit = \"4KiB\"\n";
+    let device = "[device.d]\nkind = \"model\"\npreset = \"optane\"\nsize = \"1GiB\"\n";
     let config = folder.join("config.toml");
     let text = format!("{device}\n{sections}\n{}", REST.replace('@', arg(folder.path())));
     std::fs::write(&config, &text).unwrap();

@@ -146,7 +146,7 @@ fn sighup_changes_the_weights_of_groups_tenants_and_exports_and_the_report_tells
 #[test]
 fn sighup_lets_the_depth_and_the_window_be_found_and_sets_them_again() {
     let _machine = machine::shared();
-    const SET: &str = "policy = \"mqfq\"\ndepth = 48\nwindow = \"32KiB\"\ntoken-unit = \"4KiB\"";
+    const SET: &str = "policy = \"mqfq\"\nexpert = { depth = 48, window = \"32KiB\" }";
     let mut server = Server::start(&CONFIG.replace("policy = \"none\"", SET));
     let mut client = Client::connect(&server.socket("a"), "a");
     let mut in_force = |server: &mut Server| {

@@ -78,16 +78,16 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
             "@/config.toml:3: device.fast.path: cannot open @/nowhere: No such file or directory",
         ),
         (
-            good_with("kind = \"memory\"", "kind = \"memory\"\ndepth = 0"),
-            "@/config.toml:3: device.fast.depth: 0 is out of range, allowed is 1 to 65535 or \"auto\"",
+            good_with("kind = \"memory\"", "kind = \"memory\"\nexpert.depth = 0"),
+            "@/config.toml:3: device.fast.expert.depth: 0 is out of range, allowed is 1 to 65535 or \"auto\"",
         ),
         (
-            good_with("kind = \"memory\"", "kind = \"memory\"\nwindow = \"8KiB\"\nlease = \"5KiB\""),
-            "@/config.toml:4: device.fast.lease: 5KiB is out of range, allowed is 0 to 4KiB, half the window",
+            good_with("kind = \"memory\"", "kind = \"memory\"\nwindow = \"8KiB\""),
+            "@/config.toml:3: device.fast.window: now stands in [device.fast.expert]",
         ),
         (
             good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"none\"\nform = \"exact\""),
-            "@/config.toml:4: device.fast.form: is no setting of policy none, allowed with mqfq",
+            "@/config.toml:4: device.fast.form: is a key of cargo lab serve alone",
         ),
         (
             good_with("device = \"fast\"", "device = \"slow\""),
@@ -173,7 +173,10 @@ fn check_refuses_what_the_machine_would_refuse_to_serve() {
         refuses(&folder, &config, &expected);
     }
     // The sentence has the block of the file system.
-    let odd = good_with("kind = \"memory\"\nsize = \"1MiB\"", "kind = \"file\"\npath = \"@/odd\"\ndirect = \"always\"");
+    let odd = good_with(
+        "kind = \"memory\"\nsize = \"1MiB\"",
+        "kind = \"file\"\npath = \"@/odd\"\nexpert.direct = \"always\"",
+    );
     std::fs::write(folder.join("config.toml"), odd.replace("256KiB", "1000").replace('@', arg(folder.path()))).unwrap();
     let [serve, check] = ["serve", "check"].map(|command| mqfq(&[command, arg(&folder.join("config.toml"))]));
     assert!(

@@ -58,7 +58,7 @@ fn sigterm_answers_every_admitted_request_and_executes_no_other() {
     let _machine = machine::shared();
     let folder = Folder::new();
     let disk = folder.file("disk", CONNECTIONS * BLOCKS * BLOCK_BYTES);
-    let config = "[server]\nworkers = 2\n[device.d]\nkind = \"file\"\npath = \"@/disk\"\ndepth = 8\n[tenant.t]\n\
+    let config = "[server]\nworkers = 2\n[device.d]\nkind = \"file\"\npath = \"@/disk\"\nexpert.depth = 8\n[tenant.t]\n\
                   [export.e]\ndevice = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/s.sock\"\n";
     let mut server = Server::start_in(folder, config);
     let answers = AtomicU64::new(0);
@@ -109,7 +109,7 @@ fn sigterm_answers_every_admitted_request_and_executes_no_other() {
 fn a_removed_export_answers_no_request_with_an_error_and_other_exports_clients_stay() {
     let _machine = machine::shared();
     let mut config = "[server]\nworkers = 2\n[control]\nlisten = \"unix:@/c.sock\"\n[device.d]\nkind = \"model\"\n\
-                      preset = \"flash-60k\"\nslowed = 10\nsize = \"16MiB\"\n[tenant.t]\n"
+                      preset = \"flash-60k\"\nexpert.slowed = 10\nsize = \"16MiB\"\n[tenant.t]\n"
         .to_owned();
     for (name, offset) in [("goes", 0), ("stays", 8)] {
         config += &format!(

@@ -44,8 +44,7 @@ workers = 2
 kind = "model"
 preset = "flash-60k"
 size = "128MiB"
-depth = 64
-window = "64KiB"
+expert = { depth = 64, window = "64KiB" }
 
 [tenant.one]
 weight = 100

@@ -228,7 +228,7 @@ fn five_hundred_connections_at_once_are_all_served() {
 #[test]
 fn a_deep_connection_does_not_starve_another_of_its_own_tenant() {
     let _machine = machine::shared();
-    let config = "[server]\nworkers = 1\n[device.d]\nkind = \"model\"\npreset = \"flash-60k\"\nsize = \"4MiB\"\ndepth = 4\n\
+    let config = "[server]\nworkers = 1\n[device.d]\nkind = \"model\"\npreset = \"flash-60k\"\nsize = \"4MiB\"\nexpert.depth = 4\n\
                   [tenant.t]\nstaged-requests = 8\n[export.t]\ndevice = \"d\"\ntenant = \"t\"\n\
                   nbd = \"unix:@/t.sock\"\n";
     let server = Server::start(config);

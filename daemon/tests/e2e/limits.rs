@@ -221,7 +221,7 @@ fn what_a_server_that_has_ended_served_can_be_unmounted_at_once() {
         };
         folder.file("mnt/disk", MIB);
         let config = format!(
-            "[server]\nworkers = 2\n[device.d]\nkind = \"file\"\npath = \"@/mnt/disk\"\ndirect = \"{direct}\"\n[tenant.t]\n\
+            "[server]\nworkers = 2\n[device.d]\nkind = \"file\"\npath = \"@/mnt/disk\"\nexpert.direct = \"{direct}\"\n[tenant.t]\n\
              [export.e]\ndevice = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/mnt/e.sock\"\n"
         );
         let mut server = Server::start_in(folder, &config);

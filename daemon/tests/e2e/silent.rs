@@ -43,7 +43,7 @@ impl Drop for Fuse {
 /// The device of a file, its tenant, and its export on a socket of the same name.
 fn device(name: &str, path: &str) -> String {
     format!(
-        "[device.{name}]\nkind = \"file\"\npath = \"{path}\"\ndirect = \"never\"\n[tenant.{name}]\n\
+        "[device.{name}]\nkind = \"file\"\npath = \"{path}\"\nexpert.direct = \"never\"\n[tenant.{name}]\n\
          [export.{name}]\ndevice = \"{name}\"\ntenant = \"{name}\"\nnbd = \"unix:@/{name}.sock\"\n"
     )
 }

@@ -115,7 +115,8 @@ fn drives() -> String {
         [("a", &["deep", "shallow"][..]), ("b", &["calm", "single", "pausing"]), ("c", &["first", "second"])]
     {
         config += &format!(
-            "[device.{device}]\nkind = \"model\"\npreset = \"flash-60k\"\nslowed = 20\nsize = \"16MiB\"\ndepth = 64\n"
+            "[device.{device}]\nkind = \"model\"\npreset = \"flash-60k\"\nsize = \"16MiB\"\n\
+             expert = {{ depth = 64, slowed = 20 }}\n"
         );
         for (number, tenant) in tenants.iter().enumerate() {
             config += &format!(

@@ -7,11 +7,11 @@
 //! left to do, and one that polls while nothing completes looks in vain only so often.
 
 use mqfq_blk::random::Random;
-use mqfq_config::form::ByHand;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Handle, OwnOptions, Pick, PolicyKind};
 use mqfq_sched_watched::topology::{HctxId, Topology};
+use mqfq_sim::form::ByHand;
 use mqfq_sim::rivals::{Inspect, PolicyVisitor, with_policy};
 use mqfq_sim::scenario::{GvtKind, Policy, TokensKind, Unthrottle, VirtualTimeKind};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};

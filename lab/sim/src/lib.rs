@@ -23,6 +23,7 @@ pub mod cpu;
 pub mod drive;
 pub mod embedded;
 pub mod figure;
+pub mod form;
 pub mod host;
 pub mod machine;
 pub mod outcome;

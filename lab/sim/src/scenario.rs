@@ -8,12 +8,12 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 
+use crate::form::ByHand;
 use mqfq_blk_watched::cap::CapLimits;
 use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_blkmq_watched::QueueLayout;
-use mqfq_config::form::ByHand;
 use mqfq_nvme_watched::Arbitration;
 use mqfq_nvme_watched::spells::Spells;
 use serde::{Deserialize, Serialize};

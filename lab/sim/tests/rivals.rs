@@ -13,7 +13,6 @@ extern crate mqfq_sched_watched as mqfq_sched;
 mod oracle;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use mqfq_config::form::ByHand;
 use mqfq_policies_watched::MQFQ_SERIAL;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
@@ -23,6 +22,7 @@ use mqfq_sched_watched::policy::{
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sched_watched::vtime::VTime;
 use mqfq_sched_watched::watched;
+use mqfq_sim::form::ByHand;
 use mqfq_sim::rivals::{self, Inspect, PolicyVisitor, with_policy};
 use mqfq_sim::scenario::{GvtKind, Policy, TokensKind, Unthrottle, VirtualTimeKind};
 use oracle::{Oracle, narrow};

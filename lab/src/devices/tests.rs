@@ -28,7 +28,7 @@ fn a_drive_has_its_presets_arbitration_unless_another_is_named() {
         Ok(format!("nvme flash-60k, {read_ns} ns a read, {arbitration}, {queue_pairs} queue pairs"))
     };
     assert_eq!(settings(""), with(770_000, "rr", 1024));
-    assert_eq!(settings("slowed = 20"), with(15_400_000, "rr", 1024));
+    assert_eq!(settings("expert.slowed = 20"), with(15_400_000, "rr", 1024));
     assert_eq!(settings("arbitration = \"wrr\"\nqueue-pairs = 32"), with(770_000, "wrr", 32));
     assert_eq!(settings("arbitration = \"wrr-ignored\""), with(770_000, "wrr-ignored", 1024));
     for (key, expected) in [

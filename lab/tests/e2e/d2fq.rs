@@ -47,7 +47,7 @@ fn fio_finds_every_checksum_with_class_queues_of_each_worker_and_with_shared_one
     let _machine = machine::shared();
     // Two workers: 6 queue pairs are a set for each, 3 are one for both. A depth of 4 is less than the 64 requests
     // want.
-    for queues in ["queue-pairs = 6", "queue-pairs = 3", "queue-pairs = 3\nqueue-depth = 4"] {
+    for queues in ["queue-pairs = 6", "queue-pairs = 3", "queue-pairs = 3\nexpert.queue-depth = 4"] {
         verifies(&format!("kind = \"nvme\"\nsize = \"32MiB\"\n{D2FQ}\n{queues}"), |_| {});
     }
     verifies(&format!("kind = \"nvme\"\nsize = \"32MiB\"\n{D2FQ}\nblock-layer = \"low-latency\""), |_| {});
@@ -82,7 +82,7 @@ fn a_device_that_has_not_what_d2fq_needs_is_refused_in_one_sentence() {
         "device fast: a queue set is 3 queues, one of each class, and the device has 2",
     );
     refuses(
-        &config(&format!("{D2FQ}\nqueue-depth = 21846")),
+        &config(&format!("{D2FQ}\nexpert.queue-depth = 21846")),
         "device fast: a queue depth of 21846 is too deep for each queue of a set, allowed is 1 to 21845",
     );
 }
@@ -128,7 +128,7 @@ fn what_a_drive_makes_of_weights_is_measured_and_said() {
 fn a_device_without_weighted_round_robin_falls_back_says_so_and_serves() {
     let _machine = machine::shared();
     let why = "policy d2fq needs weighted round robin among the device's queues, and this one has none";
-    let keys = "preset = \"flash-460k\"\npolicy = \"d2fq\"\nwithout-wrr = \"mqfq\"\ndepth = 32";
+    let keys = "preset = \"flash-460k\"\npolicy = \"d2fq\"\nwithout-wrr = \"mqfq\"\nexpert.depth = 32";
     let mut server = Server::start(&config(keys));
     let device = &server.ready["devices"][0];
     assert_eq!(
@@ -220,7 +220,7 @@ fn a_client_that_is_killed_with_class_queues_full_disturbs_nobody() {
     need!("fio");
     let _machine = machine::shared();
     // One set for both workers, and a class of it takes 32 of the 256 requests of the client that is killed.
-    let mut server = Server::start(&config(&format!("{D2FQ}\nqueue-pairs = 3\nqueue-depth = 32")));
+    let mut server = Server::start(&config(&format!("{D2FQ}\nqueue-pairs = 3\nexpert.queue-depth = 32")));
     let stop = AtomicBool::new(false);
     let socket = server.socket("three");
     std::thread::scope(|scope| {

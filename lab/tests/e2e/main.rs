@@ -9,6 +9,8 @@ mod checksums;
 mod client;
 mod cost;
 mod d2fq;
+#[path = "../../../daemon/tests/e2e/forms.rs"]
+mod forms;
 mod schedulers;
 mod served;
 #[allow(dead_code, reason = "the daemon's tests use the rest")]

@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::server::{Server, pattern, reload, with_policy};
 use mqfq_testing::machine;
 use mqfq_testing::tools::need;
+use serde_json::json;
 
 #[test]
 fn fio_finds_every_checksum_under_each_elevator() {
@@ -12,7 +13,7 @@ fn fio_finds_every_checksum_under_each_elevator() {
     let _machine = machine::shared();
     for policy in ["mq-deadline", "kyber", "bfq"] {
         // A depth of 8 for 64 requests in flight, so that the policy has something to order.
-        let keys = format!("policy = \"{policy}\"\ndepth = 8");
+        let keys = format!("policy = \"{policy}\"\nexpert.depth = 8");
         verifies(&format!("kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"32MiB\"\n{keys}"), |_| {});
     }
 }
@@ -47,4 +48,15 @@ fn a_device_that_cannot_be_had_leaves_no_socket_behind() {
     let error = said["error"].as_str().unwrap_or_else(|| panic!("{said}"));
     assert!(error.contains("device e: policy d2fq needs weighted round robin") && !socket.exists(), "{error}");
     server.terminate();
+}
+
+#[test]
+fn the_form_of_mqfq_and_its_numbers_can_be_set() {
+    crate::forms::serve_and_tell(&[
+        ("form = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1), json!(0)]),
+        (
+            "quantum = \"4KiB\"\nlease = 0\ntoken-batch = 2\ntoken-share = 0",
+            [json!("relaxed"), json!(4096), json!(0), json!(2), json!(0)],
+        ),
+    ]);
 }

@@ -318,7 +318,11 @@ fn config(order: &Order, address: &str) -> String {
         match &export.path {
             Some(path) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                let _ = writeln!(text, "kind = \"file\"\npath = {:?}\ndirect = \"never\"", path.display().to_string());
+                let _ = writeln!(
+                    text,
+                    "kind = \"file\"\npath = {:?}\nexpert.direct = \"never\"",
+                    path.display().to_string()
+                );
             }
             None => {
                 let _ = writeln!(text, "kind = \"memory\"\nsize = {}", export.size_bytes);

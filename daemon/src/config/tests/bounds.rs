@@ -133,14 +133,6 @@ fn what_is_exactly_as_long_as_it_may_be_is_taken() {
     let address = format!("unix:/{}", "s".repeat(106));
     let listeners = plan(&good_with("unix:/run/a.sock", &address)).unwrap().listeners;
     assert_eq!(listeners[0].0.to_string(), address, "a path of 107 bytes");
-    let unit =
-        |size: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\ntoken-unit = \"{size}\"")));
-    let options = |size: &str| unit(size).unwrap().devices[Slot::first(0)].config.policy.options(1).token_unit_bytes;
-    assert_eq!((options("512B"), options("1GiB")), (Some(512), Some(1 << 30)));
-    assert_eq!(
-        unit("1073741825B").unwrap_err(),
-        "c.toml:3: device.fast.token-unit: \"1073741825B\" is out of range, allowed is 512 to 1GiB"
-    );
 }
 
 #[test]

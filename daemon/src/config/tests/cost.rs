@@ -55,9 +55,8 @@ fn a_profile_is_where_d_starts_unless_d_is_set() {
     assert_eq!((known.latency_ns, known.bandwidth_bytes_per_s), (Some(102_000), Some(2_758_232_122)));
     assert_eq!((known.write_latency_ns, known.write_bandwidth_bytes_per_s, depth), (None, None, 133));
     let depth = |keys: &str| device(&format!("{profile}\n{keys}")).3;
-    assert_eq!(depth("token-unit = \"request\""), 54);
-    assert_eq!(depth("token-unit = \"16KiB\""), 34, "133 / 4, rounded up");
-    assert_eq!(depth("depth = 7"), 7);
+    assert_eq!(depth("expert.depth = \"auto\""), 133);
+    assert_eq!(depth("expert.depth = 7"), 7);
     assert_eq!(depth("policy = \"kyber\""), 1024, "an elevator has its queue depth");
 }
 

@@ -32,17 +32,43 @@ fn the_product_names_its_own_policies_and_says_where_the_others_are() {
     }
     let sentence = "c.toml:4: device.fast.policy: \"cfq\" is not known, allowed are none, mqfq";
     assert_eq!(refused("policy = \"cfq\"").as_deref(), Some(sentence));
-    for key in mqfq_policies::REGISTRY.all_keys().into_iter().chain([
-        "without-wrr",
-        "block-layer",
-        "software-queues",
-        "async-writes",
-        "arbitration",
-    ]) {
+    for key in mqfq_policies::REGISTRY.all_keys() {
         let why = refused(&format!("{key} = 1")).unwrap_or_default();
         assert!(
             why.starts_with(&format!("c.toml:4: device.fast.{key}: unknown key, allowed are kind, size, ")),
             "{why}"
         );
     }
+}
+
+#[test]
+fn a_key_that_stands_elsewhere_is_refused_with_its_place() {
+    let known: &'static Known = Box::leak(Box::new(Known::new(Additions::policies(mqfq_blk::Registry::PRODUCT))));
+    let refused = |name: &str, keys: &str| {
+        let text = format!("[device.{name}]\nkind = \"null\"\nsize = \"1MiB\"\n{keys} = 1");
+        Config::parse_with(known, "c.toml", &text).unwrap_err().to_string()
+    };
+    for key in other::LABORATORY_KEYS {
+        for key in [key.to_owned(), format!("expert.{key}")] {
+            let sentence = format!("c.toml:4: device.fast.{key}: is a key of cargo lab serve alone");
+            assert_eq!(refused("fast", &key), sentence);
+        }
+    }
+    for key in ["depth", "window", "split", "queue-depth", "retries", "direct", "slowed"] {
+        let sentence = format!("c.toml:4: device.fast.{key}: now stands in [device.fast.expert]");
+        assert_eq!(refused("fast", key), sentence);
+    }
+    let quoted = "c.toml:4: device.\"a b\".depth: now stands in [device.\"a b\".expert]";
+    assert_eq!(refused("\"a b\"", "depth"), quoted);
+}
+
+/// Few keys: the server finds the rest by itself.
+#[test]
+fn a_device_has_nine_keys_and_seven_for_experts() {
+    let known = Known::new(Additions::policies(mqfq_blk::Registry::PRODUCT));
+    let count = |keys: &[Vec<&'static str>]| {
+        let keys: std::collections::BTreeSet<_> = keys.concat().into_iter().filter(|key| *key != "expert").collect();
+        keys.len()
+    };
+    assert_eq!((count(&known.device_keys), count(&known.expert_keys)), (9, 7));
 }

@@ -95,7 +95,7 @@ impl Server {
         match self.program {
             "mqfq" => {
                 let key = if self.front == Front::Nbd { "nbd" } else { "vhost-user" };
-                let depth = if self.policy == "none" { "" } else { "depth = 64\nwindow = \"64KiB\"\n" };
+                let depth = if self.policy == "none" { "" } else { "expert = { depth = 64, window = \"64KiB\" }\n" };
                 let config = format!(
                     "[device.d]\nkind = \"{}\"\nsize = \"{EXPORT_BYTES}\"\npolicy = \"{}\"\n{depth}\n[tenant.t]\nweight = 100\n\n\
                      [export.e]\ndevice = \"d\"\ntenant = \"t\"\noffset = \"0\"\nsize = \"{EXPORT_BYTES}\"\n{key} = \"unix:{at}\"\n",

@@ -101,7 +101,7 @@ pub fn verdict(report: &Study, device: &str, depth: Option<u32>) -> Verdict {
             fairest,
             100.0 * added_ns / read_ns("none"),
             depth.map_or(String::new(), |depth| format!(
-                "; for this drive set policy = \"{fairest}\", depth = {depth}, token-unit = \"4KiB\""
+                "; for this drive set policy = \"{fairest}\", expert.depth = {depth}"
             )),
         ));
     }

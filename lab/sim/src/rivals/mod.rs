@@ -29,11 +29,11 @@ pub mod word;
 
 pub use any::{Any, AnyTokens, AnyVirtualTime, AnyWheel};
 
+use crate::form::ByHand;
 use crate::scenario::{self, GvtKind, TokensKind, Unthrottle, VirtualTimeKind};
 use array_scan::ArrayScan;
 use atomic_counter::AtomicCounter;
 use gvt::AnyGvt;
-use mqfq_config::form::ByHand;
 use mqfq_policies_watched::{D2FQ, D2fq};
 use mqfq_sched_watched::flow::{TAG_GRAIN, Weight};
 use mqfq_sched_watched::hierarchy::Tree;

@@ -7,12 +7,12 @@ use super::{
     Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind,
     tenant::tenant,
 };
+use crate::form::{ByHand, FORM_KEYS, FormBounds};
 use crate::machine;
 use mqfq_blk_watched::hierarchy::{GroupId, Tree};
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Tunable, Weight};
 use mqfq_blkmq_watched::{BlockLayer, HardwareQueues, QueueLayout, Spread};
-use mqfq_config::form::{ByHand, FORM_KEYS, FormBounds};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::did_you_mean;
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};

@@ -74,7 +74,7 @@ fn what_is_left_out_has_its_default() {
         (scenario.policy.kind, scenario.policy.depth, scenario.policy.window_bytes),
         (PolicyKind::Mqfq, 64, 65_536)
     );
-    assert_eq!(scenario.policy.relaxed, Some(mqfq_config::form::ByHand::default()));
+    assert_eq!(scenario.policy.relaxed, Some(crate::form::ByHand::default()));
     let [fio] = &scenario.tenants[..] else { panic!("one tenant") };
     assert_eq!((fio.name.as_str(), fio.count, fio.threads, fio.weight), ("fio", 1, 1, Weight::DEFAULT));
     assert_eq!(fio.load.arrival, Arrival::Closed { depth: 128, think_ns: 0, bursts: None });

@@ -52,7 +52,7 @@ use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::{ExportAddress, ListenOptions};
 use places::Place;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -485,10 +485,7 @@ impl Run {
             (Some((kind, name, keys)), None, None, _) if !is_whole && is_rest_same => {
                 let old = before.iter().find(|(other, own, _)| (other, own) == (kind, name)).map(|(.., keys)| keys);
                 let Some(old) = old.filter(|_| patches) else { return Edit::Put(*kind, name.clone(), keys.clone()) };
-                let gone = old.keys().filter(|key| !keys.contains_key(*key)).map(|key| (key.clone(), Value::Null));
-                let new = keys.iter().filter(|(key, value)| old.get(*key) != Some(value));
-                let new = new.map(|(key, value)| (key.clone(), value.clone()));
-                Edit::Patch(*kind, name.clone(), new.chain(gone).collect())
+                Edit::Patch(*kind, name.clone(), merge_patch(old, keys))
             }
             (None, _, Some((kind, name, _)), None) if !is_whole && is_rest_same => Edit::Delete(*kind, name.clone()),
             _ => Edit::Whole(document.clone()),
@@ -710,6 +707,17 @@ impl Run {
         drop(self.managed.take());
         Outcome { counts, turns: self.world.steps(), now_ns: world::now_ns(), ..self.outcome }
     }
+}
+
+/// The merge patch (RFC 7396) that makes `new` of `old`.
+fn merge_patch(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
+    let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value));
+    let changed = changed.map(|(key, value)| match (old.get(key), value) {
+        (Some(Value::Object(old)), Value::Object(new)) => (key.clone(), merge_patch(old, new).into()),
+        _ => (key.clone(), value.clone()),
+    });
+    changed.chain(gone).collect()
 }
 
 #[cfg(test)]

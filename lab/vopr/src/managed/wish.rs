@@ -335,9 +335,9 @@ impl Wish {
                 kind.name()
             );
             if kind.has_depth() {
-                let _ = writeln!(text, "depth = {depth}");
+                let _ = writeln!(text, "expert.depth = {depth}");
             }
-            text.push_str("queue-depth = 32\n\n");
+            text.push_str("expert.queue-depth = 32\n\n");
         }
         for (number, Tenant { weight, max_iops, names, memory_mib }) in self.tenants.iter().enumerate() {
             let names = names_text(*names);

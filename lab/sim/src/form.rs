@@ -1,10 +1,10 @@
-//! The keys of a policy that has an exact and a relaxed form, for the daemon's config and the simulator's scenarios.
+//! The keys of a policy that has an exact and a relaxed form, for scenarios and the laboratory's server.
 //!
 //! Answers: is the policy relaxed, and what is set by hand of that form? What a key does says the policy's own page;
 //! which policies have forms, how many tokens there can be, and what is left unset are the caller's. Sizes are in bytes
 //! at the default weight.
 
-use crate::{ConfigError, Entry, Section, size};
+use mqfq_config::{ConfigError, Entry, Section, size};
 
 /// Names of the forms, the default first.
 pub const FORMS: [&str; 2] = ["relaxed", "exact"];
@@ -102,7 +102,7 @@ fn within_window(entry: &Entry<'_, '_>, fits: impl Fn(u64) -> bool, allowed: &st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Source;
+    use mqfq_config::Source;
 
     const ALLOWED: [&str; 6] = ["window", "form", "quantum", "lease", "token-batch", "token-share"];
 
