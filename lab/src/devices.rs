@@ -7,7 +7,7 @@ use mqfq_blk::device::model::presets::Preset;
 use mqfq_blkmq::{MultiQueue, multi_queue};
 use mqfq_config::{ConfigError, Section};
 use mqfq_daemon::config::other::{OtherKeys, OtherKind, OtherMedium, Preparation};
-use mqfq_daemon::config::{Additions, DeviceConfig, TenantConfig, preset, required_size};
+use mqfq_daemon::config::{Additions, DeviceConfig, ServerConfig, TenantConfig, preset, required_size};
 use mqfq_nvme::Arbitration;
 use mqfq_nvme::choice::prepare;
 use mqfq_nvme::device::NvmeDevice;
@@ -23,9 +23,16 @@ pub const ADDITIONS: Additions = Additions {
         expert: &["slowed"],
         read: nvme,
     }],
+    server: OtherKeys { keys: &["spin-us"], read: server },
     device: OtherKeys { keys: &DEVICE_KEYS, read: device },
     tenant: OtherKeys { keys: &["class"], read: tenant },
 };
+
+/// `spin-us`: a worker whose modelled drive moves again within this time spins instead of sleeping.
+fn server(section: &Section<'_, '_>, server: &mut ServerConfig) -> Result<(), ConfigError> {
+    server.spin_us = section.get("spin-us").map_or(Ok(server.spin_us), |spin| spin.number(0..=1_000_000))?;
+    Ok(())
+}
 
 /// Keys of `[device.NAME]`.
 const DEVICE_KEYS: [&str; 10] = [

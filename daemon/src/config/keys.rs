@@ -1,7 +1,7 @@
 //! The keys that each section may have, and the policies that a config may name.
 
-use super::model::{DeviceConfig, TenantConfig};
-use super::other::{LABORATORY_KEYS, OtherKeys, OtherKind};
+use super::model::{DeviceConfig, ServerConfig, TenantConfig};
+use super::other::{LABORATORY_KEYS, LABORATORY_SERVER_KEYS, OtherKeys, OtherKind};
 use super::{caps, policy, trust};
 use mqfq_blk::Registry;
 use mqfq_config::{ConfigError, Section};
@@ -14,6 +14,8 @@ pub struct Additions {
     pub policies: Registry,
     /// Kinds of device beside those that ship.
     pub kinds: &'static [OtherKind],
+    /// Keys of `[server]` beside those that ship.
+    pub server: OtherKeys<ServerConfig>,
     /// Keys of `[device.NAME]` beside those that ship.
     pub device: OtherKeys<DeviceConfig>,
     /// Keys of `[tenant.NAME]` beside those that ship.
@@ -26,8 +28,9 @@ impl Additions {
         Additions {
             policies,
             kinds: &[],
-            device: OtherKeys { keys: &[], read: |_, _| Ok(()) },
-            tenant: OtherKeys { keys: &[], read: |_, _| Ok(()) },
+            server: OtherKeys::NONE,
+            device: OtherKeys::NONE,
+            tenant: OtherKeys::NONE,
         }
     }
 }
@@ -64,8 +67,12 @@ pub(super) struct Known {
     pub(super) kinds: Vec<KindKeys>,
     pub(super) device_keys: Vec<Vec<&'static str>>,
     pub(super) expert_keys: Vec<Vec<&'static str>>,
+    pub(super) server_keys: Vec<&'static str>,
     pub(super) tenant_keys: Vec<&'static str>,
 }
+
+/// Sentence about a key that this program has not.
+const OF_LABORATORY: &str = "is a key of cargo lab serve alone";
 
 impl Known {
     pub(super) fn new(additions: Additions) -> Known {
@@ -77,8 +84,19 @@ impl Known {
         };
         let device_keys = kinds.iter().map(keys).collect();
         let expert_keys = kinds.iter().map(|kind| [&EXPERT_KEYS[..], kind.expert].concat()).collect();
+        let server_keys = [&SERVER_KEYS[..], additions.server.keys].concat();
         let tenant_keys = [&TENANT_KEYS[..], additions.tenant.keys].concat();
-        Known { additions, kinds, device_keys, expert_keys, tenant_keys }
+        Known { additions, kinds, device_keys, expert_keys, server_keys, tenant_keys }
+    }
+
+    /// Refuses keys of `[server]` that the laboratory alone has.
+    ///
+    /// # Errors
+    /// The first such key.
+    pub(super) fn refuse_of_laboratory(&self, server: &Section<'_, '_>) -> Result<(), ConfigError> {
+        let is_known = |key: &&str| self.server_keys.contains(key);
+        let of_lab: Vec<&'static str> = LABORATORY_SERVER_KEYS.into_iter().filter(|key| !is_known(key)).collect();
+        server.refuse(&of_lab, OF_LABORATORY)
     }
 
     /// Refuses keys of a device that stand elsewhere, and says where.
@@ -88,7 +106,7 @@ impl Known {
     pub(super) fn refuse_moved(&self, device: &Section<'_, '_>, expert: &Section<'_, '_>) -> Result<(), ConfigError> {
         let is_known = |key: &&str| self.device_keys.iter().flatten().any(|known| known == key);
         let of_lab: Vec<&'static str> = LABORATORY_KEYS.into_iter().filter(|key| !is_known(key)).collect();
-        [device, expert].iter().try_for_each(|section| section.refuse(&of_lab, "is a key of cargo lab serve alone"))?;
+        [device, expert].iter().try_for_each(|section| section.refuse(&of_lab, OF_LABORATORY))?;
         let of_expert: Vec<&'static str> = self.expert_keys.concat();
         device.refuse(&of_expert, &format!("now stands in [{}]", expert.place().key()))
     }
@@ -136,6 +154,24 @@ pub fn keys(kind: mqfq_control::Kind) -> Vec<&'static str> {
         Kind::Export => EXPORT_KEYS.clone(),
     }
 }
+
+/// Keys of `[server]`.
+const SERVER_KEYS: [&str; 14] = [
+    "workers",
+    "pin",
+    "connections",
+    "socket-mode",
+    "handshake-s",
+    "stall-s",
+    "drain-s",
+    "memory",
+    "connection-memory",
+    "upgrade",
+    "sandbox",
+    "paths",
+    "user",
+    "group",
+];
 
 /// Keys of `[tenant.NAME]`.
 const TENANT_KEYS: [&str; 8] = [

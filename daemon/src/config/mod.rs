@@ -123,7 +123,7 @@ impl Config {
         groups.all().iter().try_for_each(|group| name_fits(&group.name, 1..=SECTION_NAME_BYTES_MAX, &group.place))?;
         let tenant = |named| tenant(named, &groups, known);
         Ok(Config {
-            server: server(&root)?,
+            server: server(&root, known)?,
             trust: trust::read(&root)?,
             control: control::read(&root)?,
             devices: root.named_tables("device")?.into_iter().map(device).collect::<Result<_, _>>()?,
@@ -135,31 +135,17 @@ impl Config {
     }
 }
 
-fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
+fn server(root: &Section<'_, '_>, known: &'static Known) -> Result<ServerConfig, ConfigError> {
     let default = ServerConfig::default();
     let Some(server) = root.get("server") else { return Ok(default) };
-    let server = server.table(&[
-        "workers",
-        "pin",
-        "spin-us",
-        "connections",
-        "socket-mode",
-        "handshake-s",
-        "stall-s",
-        "drain-s",
-        "memory",
-        "connection-memory",
-        "upgrade",
-        "sandbox",
-        "paths",
-        "user",
-        "group",
-    ])?;
+    let server = server.table(&[])?;
+    known.refuse_of_laboratory(&server)?;
+    let server = server.with_allowed(&known.server_keys)?;
     let socket_mode = server.get("socket-mode").map(|entry| socket_mode(&entry));
-    Ok(ServerConfig {
+    let mut config = ServerConfig {
         workers: server.get("workers").map(|workers| workers.number(1..=1024)).transpose()?,
         pin: server.get("pin").map_or(Ok(default.pin), |pin| pin.flag())?,
-        spin_us: server.get("spin-us").map_or(Ok(default.spin_us), |spin| spin.number(0..=1_000_000))?,
+        spin_us: default.spin_us,
         connections_max: server
             .get("connections")
             .map_or(Ok(default.connections_max), |most| most.number(1..=1_000_000))?,
@@ -173,7 +159,9 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
             .map_or(Ok(default.connection_memory_bytes), |memory| memory.size(MEMORY_BYTES))?,
         privilege: privilege(&server)?,
         upgrade: server.get("upgrade").map(|entry| upgrade(&entry)).transpose()?,
-    })
+    };
+    (known.additions.server.read)(&server, &mut config)?;
+    Ok(config)
 }
 
 fn privilege(server: &Section<'_, '_>) -> Result<PrivilegeConfig, ConfigError> {

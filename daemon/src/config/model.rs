@@ -57,8 +57,8 @@ pub struct ServerConfig {
     pub workers: Option<usize>,
     /// Pin each worker to a CPU. Default: true.
     pub pin: bool,
-    /// `spin-us`: a worker whose software controller moves again within this time spins instead of sleeping, 0 to one
-    /// second. Default 50.
+    /// A worker whose modelled drive moves again within this time spins instead of sleeping, 0 to one second; no key
+    /// that ships sets it. Default 50.
     pub spin_us: u64,
     /// `connections`: per address, 1..=1000000; half of them are guaranteed to the tenants in equal parts.
     /// Default 1024.

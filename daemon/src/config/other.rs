@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Kinds of the laboratory, which this program refuses with a hint.
 pub(super) const LABORATORY: [&str; 1] = ["nvme"];
 
+/// Keys of `[server]` that the laboratory alone has, which this program refuses with a hint.
+pub(super) const LABORATORY_SERVER_KEYS: [&str; 1] = ["spin-us"];
+
 /// Keys of `[device.NAME]` that the laboratory alone has, which this program refuses with a hint.
 pub(super) const LABORATORY_KEYS: [&str; 13] = [
     "token-unit",
@@ -69,6 +72,11 @@ impl fmt::Debug for OtherOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.settings)
     }
+}
+
+impl<T> OtherKeys<T> {
+    /// No keys.
+    pub const NONE: OtherKeys<T> = OtherKeys { keys: &[], read: |_, _| Ok(()) };
 }
 
 /// A device of another kind, as its section describes it.

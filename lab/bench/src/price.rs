@@ -95,7 +95,7 @@ impl Server {
         let config = |folder: &Path| {
             let at = folder.display();
             let mut config = format!(
-                "[server]\nworkers = 2\nspin-us = 0\n[control]\nlisten = \"unix:{at}/control.sock\"\n[device.fast]\n\
+                "[server]\nworkers = 2\n[control]\nlisten = \"unix:{at}/control.sock\"\n[device.fast]\n\
              kind = \"null\"\nsize = \"{}MiB\"\npolicy = \"mqfq\"\n",
                 2 * tenants + 1024
             );

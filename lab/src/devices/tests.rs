@@ -51,6 +51,18 @@ fn a_tenant_has_a_class_and_a_device_may_hold_back_writes() {
 }
 
 #[test]
+fn a_worker_spins_for_as_long_as_the_server_says() {
+    extend(ADDITIONS);
+    let spin_us = |keys: &str| {
+        let config = Config::parse("c.toml", &format!("[server]\n{keys}\n"));
+        config.map(|config| config.server.spin_us).map_err(|error| error.to_string())
+    };
+    assert_eq!([spin_us(""), spin_us("spin-us = 0"), spin_us("spin-us = 1000000")], [Ok(50), Ok(0), Ok(1_000_000)]);
+    let sentence = "c.toml:2: server.spin-us: 1000001 is out of range, allowed is 0 to 1000000";
+    assert_eq!(spin_us("spin-us = 1000001"), Err(sentence.to_owned()));
+}
+
+#[test]
 fn the_queues_of_both_levels_are_read_and_what_cannot_be_is_refused() {
     let with = |keys: &str| device(&format!("kind = \"memory\"\n{keys}"));
     let low_latency = QueueLayout { layer: BlockLayer::LowLatency, ..QueueLayout::default() };

@@ -107,7 +107,6 @@ fn each_key_of_the_server_can_be_set_and_has_its_own_default() {
     assert_eq!(server(""), default);
     assert_eq!(server("workers = 3"), ServerConfig { workers: Some(3), ..default.clone() });
     assert_eq!(server("pin = false"), ServerConfig { pin: false, ..default.clone() });
-    assert_eq!(server("spin-us = 0"), ServerConfig { spin_us: 0, ..default.clone() });
     assert_eq!(server("connections = 7"), ServerConfig { connections_max: 7, ..default.clone() });
     assert_eq!(server("socket-mode = \"666\""), ServerConfig { socket_mode: 0o666, ..default.clone() });
     assert_eq!(server("handshake-s = 3600"), ServerConfig { handshake_s: 3600, ..default.clone() });

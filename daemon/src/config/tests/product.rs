@@ -62,6 +62,14 @@ fn a_key_that_stands_elsewhere_is_refused_with_its_place() {
     assert_eq!(refused("\"a b\"", "depth"), quoted);
 }
 
+#[test]
+fn a_key_of_the_server_that_the_laboratory_has_is_refused_with_its_place() {
+    for key in other::LABORATORY_SERVER_KEYS {
+        let refused = Config::parse("c.toml", &format!("[server]\n{key} = 1\n")).unwrap_err().to_string();
+        assert_eq!(refused, format!("c.toml:2: server.{key}: is a key of cargo lab serve alone"));
+    }
+}
+
 /// Few keys: the server finds the rest by itself.
 #[test]
 fn a_device_has_nine_keys_and_seven_for_experts() {
