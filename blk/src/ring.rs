@@ -272,6 +272,8 @@ impl Ring {
         (self.operations.len() - 1) as u32
     }
 
+    /// Starts an operation. Inlined: copies of its arguments would cost more than the rest.
+    #[inline(always)]
     fn begin(&mut self, operation: Operation, entry: squeue::Entry) {
         let index = self.start(operation);
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
@@ -282,11 +284,11 @@ impl Ring {
     /// # Panics
     /// At operations that are not the ring's.
     pub(crate) fn ask(&mut self, client: u32, ask: Ask) {
-        let (operation, entry) = match ask {
+        match ask {
             Ask::Receive { socket, mut buffer, start, end, with_descriptors: false, user } => {
                 let (memory, length_bytes) = room_in(&mut buffer, start..end);
                 let entry = opcode::Recv::new(types::Fd(socket), memory, length_bytes as u32).build();
-                (Operation::Receive { client, user, socket, buffer }, entry)
+                self.begin(Operation::Receive { client, user, socket, buffer }, entry);
             }
             Ask::Receive { socket, mut buffer, start, end, with_descriptors: true, user } => {
                 let mut message = self.spare_messages.pop().unwrap_or_else(ReceiveMessage::new);
@@ -295,40 +297,44 @@ impl Ring {
                 let header = message.begin(buffer, memory, length_bytes);
                 let flags = libc::MSG_CMSG_CLOEXEC as u32;
                 let entry = opcode::RecvMsg::new(types::Fd(socket), header).flags(flags).build();
-                (Operation::ReceiveMessage(message), entry)
+                self.begin(Operation::ReceiveMessage(message), entry);
             }
-            Ask::Send { socket, parts, descriptors, user } => {
-                return self.send(client, socket, parts, descriptors, user);
-            }
+            Ask::Send { socket, parts, descriptors, user } => self.send(client, socket, parts, descriptors, user),
             Ask::Accept { listener, user } => {
                 let entry = opcode::Accept::new(types::Fd(listener), std::ptr::null_mut(), std::ptr::null_mut())
                     .flags(libc::SOCK_CLOEXEC)
                     .build();
-                (Operation::Accept { client, user, socket: listener }, entry)
+                self.begin(Operation::Accept { client, user, socket: listener }, entry);
             }
             Ask::Signal { event, user } => {
+                // A signal owns nothing. Without this, the compiler calls the drop of all kinds; so for the next two.
+                std::mem::forget(ask);
                 // Never waits: another process shares the counter, and may keep it full.
                 let entry = opcode::Write::new(types::Fd(event), (&raw const ONE).cast(), COUNT_BYTES);
-                (Operation::Signal { client, user }, entry.rw_flags(libc::RWF_NOWAIT).build())
+                self.begin(Operation::Signal { client, user }, entry.rw_flags(libc::RWF_NOWAIT).build());
             }
             Ask::Poll { descriptor, user } => {
+                std::mem::forget(ask);
                 let wait = Wait { client, user, is_cancelled: false, what: WaitFor::Ready };
-                (Operation::Wait(wait), poll_in(descriptor))
+                self.begin(Operation::Wait(wait), poll_in(descriptor));
             }
             Ask::Count { event, user } => {
+                std::mem::forget(ask);
                 // A read, which takes the file when it is submitted; see `read_again`.
                 let mut value = self.spare_counts.pop().unwrap_or_default();
                 *value = 0;
                 let entry = opcode::Read::new(types::Fd(event), (&raw mut *value).cast(), COUNT_BYTES).build();
                 let what = WaitFor::Count { value, event, is_polling: false };
-                (Operation::Wait(Wait { client, user, is_cancelled: false, what }), entry)
+                self.begin(Operation::Wait(Wait { client, user, is_cancelled: false, what }), entry);
             }
-            Ask::Command { command, user } => command::begun(client, command, user),
-            Ask::Shutdown { socket } => return shutdown(socket),
-            Ask::Interrupt => return self.interrupt(client),
+            Ask::Command { command, user } => {
+                let (operation, entry) = command::begun(client, command, user);
+                self.begin(operation, entry);
+            }
+            Ask::Shutdown { socket } => shutdown(socket),
+            Ask::Interrupt => self.interrupt(client),
             Ask::Attach { .. } | Ask::Timer { .. } => unreachable!("a ring has no other workers and no clock"),
-        };
-        self.begin(operation, entry);
+        }
     }
 
     /// An [`Ask::Timer`]; `wait` begins when the entry is submitted. None at all costs no operation of the kernel, and

@@ -582,6 +582,8 @@ impl Host for ThreadHost {
         match ask {
             Ask::Attach { make } => self.desk.attach(make),
             Ask::Timer { at_ns, user } => {
+                // A timer owns nothing: see `Ring::ask`.
+                std::mem::forget(ask);
                 // Counted from when the ring is entered, which is later: the timer is never early.
                 let wait_ns = at_ns.saturating_sub(self.desk.now_ns());
                 self.ring.timer(client, Duration::from_nanos(wait_ns), user);
