@@ -122,8 +122,12 @@ pub const AFTER_OTHERS: &str = "5";
 pub fn at_niceness(niceness: &str, of: Command) -> Command {
     let mut low = command("nice", ["-n", niceness]);
     low.arg(of.get_program()).args(of.get_args());
-    let sets = of.get_envs().filter_map(|(name, value)| Some((name, value?)));
-    low.envs(sets);
+    for (name, value) in of.get_envs() {
+        match value {
+            Some(value) => low.env(name, value),
+            None => low.env_remove(name),
+        };
+    }
     low
 }
 
@@ -175,6 +179,9 @@ mod tests {
         let mut loom = command("cargo", ["test", "a b"]);
         loom.env("RUSTFLAGS", "--cfg loom");
         assert_eq!(shown(&at_niceness(ONLY_IDLE, loom)), "RUSTFLAGS='--cfg loom' nice -n 19 cargo test 'a b'");
+        // A variable that only one of two cargos has makes each build ring, and all that is built on it, again.
+        let nice = at_niceness(ONLY_IDLE, cargo("build"));
+        assert!(nice.get_envs().any(|removed| removed == (OsStr::new("CARGO_PKG_NAME"), None)));
         let counts = run_counted(&mut at_niceness(ONLY_IDLE, command("nice", [""; 0])), &mut Vec::new());
         assert_eq!(counts, Ok(Counts::default()));
     }
