@@ -11,12 +11,23 @@ use std::time::SystemTime;
 pub(crate) struct OnPaper {
     ledger: Mutex<Ledger>,
     events: crate::events::Events,
+    /// What was asked of it and by whom, in words.
+    heard: Mutex<Vec<(String, By)>>,
 }
 
 impl OnPaper {
     pub(crate) fn new(text: &str) -> Arc<OnPaper> {
         let ledger = Ledger::new(Document::parse(text).unwrap(), By::via(Via::File), SystemTime::UNIX_EPOCH);
-        Arc::new(OnPaper { ledger: Mutex::new(ledger), events: Default::default() })
+        Arc::new(OnPaper { ledger: Mutex::new(ledger), events: Default::default(), heard: Mutex::default() })
+    }
+
+    fn hear(&self, what: String, by: &By) {
+        self.heard.lock().unwrap().push((what, by.clone()));
+    }
+
+    /// What was asked of it since the last call.
+    pub(crate) fn heard(&self) -> Vec<(String, By)> {
+        std::mem::take(&mut self.heard.lock().unwrap())
     }
 }
 
@@ -39,6 +50,8 @@ impl Server for OnPaper {
     }
 
     fn propose(&self, proposal: &Proposal) -> Result<Applied, Refusal> {
+        let (by, only_if, dry_run) = (&proposal.by, &proposal.only_if, proposal.dry_run);
+        self.hear(format!("propose {only_if:?}, dry run: {dry_run}"), by);
         let mut ledger = self.ledger.lock().unwrap();
         let candidate = ledger.candidate(proposal)?;
         let (changes, created) = (candidate.changes.clone(), candidate.created);
@@ -50,7 +63,8 @@ impl Server for OnPaper {
         None
     }
 
-    fn reload(&self, _: &By, _: Reload) -> Result<Applied, Refusal> {
+    fn reload(&self, by: &By, how: Reload) -> Result<Applied, Refusal> {
+        self.hear(format!("reload, discard: {}, dry run: {}", how.discard_unsaved, how.dry_run), by);
         Err(Refusal::new(Fault::Broken, "it has no file"))
     }
 
@@ -58,7 +72,9 @@ impl Server for OnPaper {
         Err(Refusal::new(Fault::Missing, "it has no device"))
     }
 
-    fn saved(&self, _: String) {}
+    fn saved(&self, text: String) {
+        self.hear(format!("saved {text}"), &By::via(Via::Http));
+    }
 
     fn counters(&self) -> Value {
         Value::Null

@@ -333,4 +333,35 @@ mod tests {
         assert_eq!(read.changes_to(&edited), []);
         assert_eq!(read.things(Kind::Export).map(|(name, _)| name.to_owned()).collect::<Vec<_>>(), ["a \"b\".c", "x"]);
     }
+
+    #[test]
+    fn every_value_of_every_list_and_table_is_there_in_both_forms() {
+        let text = "drain = 1\nwait = \"2\"\n[server]\nworkers = 2\nlist = [1, [2, 3]]\n[tenant.a]\nweight = 1\nmemory = \"1\"\n";
+        let read = document(text);
+        assert_eq!(read.text(), (text.to_owned(), true), "a user's text stays as it is");
+        let values = json!({
+            "drain": 1, "wait": "2", "server": { "workers": 2, "list": [1, [2, 3]] },
+            "tenant": { "a": { "weight": 1, "memory": "1" } }
+        });
+        let values = values.as_object().unwrap();
+        assert_eq!(read.to_json(), *values);
+        let made = Document::from_json(values).unwrap();
+        assert_eq!((made.to_json(), made.text().1), (values.clone(), false));
+        assert_eq!(made.thing(Kind::Tenant, "a").as_ref(), values["tenant"]["a"].as_object());
+        let rest: Vec<String> = made.without_things().to_json().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(rest, ["drain", "server", "wait"]);
+        let patch = json!({ "weight": 2, "memory": null, "max-iops": 3 });
+        let patched = made.edited(&Edit::Patch(Kind::Tenant, "a".into(), patch.as_object().unwrap().clone())).unwrap();
+        assert_eq!(Value::Object(patched.thing(Kind::Tenant, "a").unwrap()), json!({ "weight": 2, "max-iops": 3 }));
+    }
+
+    #[test]
+    fn what_is_not_toml_is_named_by_its_line_or_its_key() {
+        let fault = Document::parse("[tenant.a]\nweight = 1\nweight = 2\n").unwrap_err();
+        assert_eq!(fault.line, 3);
+        assert!(fault.to_string().contains("duplicate key"), "{fault}");
+        let values = json!({ "tenant": { "a": { "weight": null } } });
+        let refusal = Document::from_json(values.as_object().unwrap()).unwrap_err();
+        assert_eq!(refusal.key.as_deref(), Some("tenant.a.weight"));
+    }
 }

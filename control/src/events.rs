@@ -87,10 +87,12 @@ mod tests {
         let events = Events::default();
         assert_eq!((events.last(), events.next(0)), (0, None));
         for number in 1..=EVENTS_MAX as u64 + 7 {
-            events.push("note", number.to_string(), Value::Null);
+            events.push("note", number.to_string(), Value::from(number));
         }
         let (event, missed) = events.next(3).unwrap();
         assert_eq!((event.id, missed, event.sentence.as_str()), (8, 4, "8"));
+        assert_eq!((event.kind.as_str(), &event.data), ("note", &Value::from(8)));
+        assert!(event.at.starts_with("20") && event.at.ends_with('Z'), "{}", event.at);
         assert_eq!(events.next(8).unwrap().0.id, 9);
         assert_eq!(events.next(events.last()), None);
     }

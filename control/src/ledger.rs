@@ -275,6 +275,8 @@ mod tests {
         let all = [(Kind::Tenant, "db"), (Kind::Tenant, "new"), (Kind::Group, "g")];
         assert_eq!(all.map(|(kind, name)| revision(&ledger, kind, name)), [Some(2); 3]);
         assert_eq!(ledger.things.len(), 3, "web and d are gone: {:?}", ledger.things);
+        let weight = &thing(&ledger, Kind::Tenant, "db").set_by["weight"];
+        assert_eq!((weight.at.as_str(), weight.revision), ("1970-01-01T00:00:00.000Z", 2));
         // Both may come anew, and then are there; a thing that is gone once more may come once more.
         for (kind, name, at) in [(Kind::Tenant, "web", 3), (Kind::Device, "d", 4), (Kind::Tenant, "web", 6)] {
             let put = || Edit::Put(kind, name.into(), keys(json!({ "x": at })));
@@ -288,6 +290,12 @@ mod tests {
         let wanted = Some(Match::Revision(Some(vec![1, 5])));
         let refused = change(&mut ledger, tenant("web", json!({ "x": 1 })), wanted).unwrap_err().sentence;
         assert!(refused.ends_with("it is at revision 6, the change is about revision 1 or 5"), "{refused}");
+        let in_force = |_: Kind, name: &str| keys(json!({ "served": name }));
+        let state = ledger.state(in_force);
+        assert!(state.things["tenants"].iter().all(|thing| thing.in_force == in_force(Kind::Tenant, &thing.name)));
+        let little = Document::parse("[group.g]\n").unwrap();
+        assert_eq!(change(&mut ledger, Edit::Whole(little), None), Ok(7));
+        assert_eq!(ledger.things.len(), 1, "three tenants and d are gone: {:?}", ledger.things);
     }
 
     #[test]

@@ -244,3 +244,7 @@ where
 #[cfg(test)]
 #[path = "listen_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "socket_tests.rs"]
+mod socket_tests;

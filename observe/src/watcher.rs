@@ -295,4 +295,64 @@ mod tests {
                 && metrics.contains("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"web\",window=\"1s\"} 1.0")
         );
     }
+
+    /// The source of [`Counted`] with a second device that has the same tenants.
+    #[derive(Default)]
+    struct Twice(Counted);
+
+    impl Twice {
+        fn twice(mut stats: EngineStats) -> EngineStats {
+            let mut other = stats.devices[0].clone();
+            other.name = "slow".into();
+            stats.devices.push(other);
+            stats
+        }
+    }
+
+    impl Source for Twice {
+        fn limited(&self) -> Vec<Limited> {
+            self.0.limited()
+        }
+
+        fn export(&self, name: &str) -> Option<(String, String)> {
+            self.0.export(name)
+        }
+
+        fn stats(&self) -> EngineStats {
+            Twice::twice(self.0.stats())
+        }
+
+        fn sums(&self) -> EngineStats {
+            Twice::twice(self.0.sums())
+        }
+    }
+
+    #[test]
+    fn each_device_is_shown_with_its_tenants_and_their_verdicts() {
+        let watcher = Watcher::new(Arc::new(Twice::default()));
+        let watch = watcher.watch();
+        (0..3).for_each(|_| watcher.tick());
+        for (device, name) in watch.borrow().devices.iter().zip(["fast", "slow"]) {
+            assert_eq!((device.name.as_str(), device.tenants.len()), (name, 3));
+            assert!(device.tenants[0].why.starts_with("web waits 3.1 of 3.4 ms"), "{name}: {}", device.tenants[0].why);
+        }
+    }
+
+    #[test]
+    fn a_watcher_that_is_started_reads_its_source_on_a_thread_that_gives_way() {
+        let source = Arc::new(Counted::default());
+        let _watcher = Watcher::start(source.clone()).unwrap();
+        // Relaxed: only that it changes matters.
+        while source.second.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        let niceness = || rustix::process::getpriority_process(None).unwrap();
+        let niceness_of_thread = thread::spawn(move || {
+            let before = niceness();
+            give_way();
+            (before, niceness())
+        });
+        let (before, after) = niceness_of_thread.join().unwrap();
+        assert_eq!(after, before.max(NICE).min(if rustix::process::geteuid().is_root() { NICE } else { i32::MAX }));
+    }
 }
