@@ -6,6 +6,7 @@ pub mod guest;
 pub mod licences;
 pub mod mutants;
 pub mod package;
+pub mod planted;
 pub mod release;
 pub mod run;
 pub mod size;

@@ -29,6 +29,7 @@ cargo xtask COMMAND
                              operators (what a change gets wrong), effects (what it forgets) or all (default); of N
                              mutants one is drawn (default 1); after M minutes of a crate it ends, and goes on there
                              the next time
+  mutants --planted [NAME]   mutants by hand, in a copy: does the test that is named with each fail?
   kill-test [--rounds N] [--front F]
                              kills the daemon under load over nbd (or F: vhost-user; or ublk, in a guest) N times (default
                              50), looks for lost bytes and requests
@@ -108,6 +109,8 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["vopr", options @ ..] => vopr::vopr(options),
         ["miri"] => chores::miri(),
         ["tools"] => tools::tools(),
+        ["mutants", "--planted"] => mutants::planted(None),
+        ["mutants", "--planted", name] => mutants::planted(Some(name)),
         ["mutants", words @ ..] => {
             let mut options = mutants::Options::default();
             let mut words = words.iter();

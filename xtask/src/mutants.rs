@@ -3,6 +3,10 @@
 //! The tool (`lab/mutants`, a workspace of its own) puts all changes of a crate's files into one copy behind a switch,
 //! builds it once, and runs for each change the tests that pass it. Here stands which files, and which tests.
 
+mod planted;
+
+pub use planted::planted;
+
 use crate::copy::copy;
 use crate::run::{ONLY_IDLE, at_niceness, cargo, command, root, run, target};
 use std::collections::BTreeMap;

@@ -282,8 +282,8 @@ mod tests {
         let mut behind = [0];
         assert!(memory.copy_to(16 + 16 * 8, &mut behind));
         assert_eq!(behind, [0xaa], "what lies behind the entries is not touched");
-        second.took(0);
-        assert_eq!(queue().take_over(5), Some(vec![1, 2, 0]), "in the order in which they were taken");
+        [0, 7, 3].into_iter().for_each(|head| second.took(head));
+        assert_eq!(queue().take_over(5), Some(vec![1, 2, 0, 7, 3]), "in the order in which they were taken");
         // Nothing more has ended by then; the used index that was stored is 5, so nothing is struck out again.
         let mut used = [0; 2];
         assert!(memory.copy_to(14, &mut used));

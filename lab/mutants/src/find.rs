@@ -104,7 +104,8 @@ pub struct Found<'s> {
 
 /// Values that are a type's default, as they are written: a field of these, or of what is made of one of them alone
 /// (`AtomicU64::new(0)`, `VSpan(0)`, `[None; N]`), is not changed.
-const DEFAULTS: [&str; 8] = ["0", "0.0", "false", "None", "Vec::new()", "String::new()", "&[]", "\"\""];
+const DEFAULTS: [&str; 10] =
+    ["0", "0.0", "false", "None", "Vec::new()", "vec![]", "String::new()", "BTreeMap::new()", "&[]", "\"\""];
 
 /// Methods that go through what they are called on.
 const GOES_THROUGH: [&str; 5] = ["all", "any", "for_each", "try_for_each", "collect"];
