@@ -24,6 +24,9 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+/// For all messages of a crowd of front-ends to be read, beside requests of others, ns.
+const CROWD_NS: u64 = 20_000_000;
+
 /// Longest that a drive here takes for a request whatever is wrong with it, and that a cap delays one, ns; and then the
 /// time after which a connection looks whether its client got on (`stall-s`), of which the last reply can be the start.
 const SETTLE_NS: u64 = 60_000_000_000 + 60_000_000_000;
@@ -312,7 +315,7 @@ impl Run {
             let guest = HostileGuest::new(pipe, &files, seed ^ number << 32, harm);
             self.clients.borrow_mut().hostile_guests.push(guest);
         }
-        world::run(2_000_000);
+        world::run(CROWD_NS);
         // The kernel tells the clients of sockets that were shut down.
         self.world.net.borrow().hang_up();
         world::run(100_000);

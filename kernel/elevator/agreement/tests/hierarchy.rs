@@ -147,8 +147,8 @@ fn a_step_looks_at_those_who_ask_and_their_groups_however_many_there_are() {
     assert!(forest.active() <= 5, "{} with three others", forest.active());
 }
 
-/// Two of equal weight: the first's requests are charged for a quarter of what they have grown to when they go. With the
-/// larger weight a request and its growth are each no whole number of grains.
+/// Two of equal weight: the first's requests are charged for a quarter of what they have grown to when they go. With
+/// the larger weight neither a request nor its growth is a whole number of grains.
 #[test]
 fn a_request_that_grows_after_its_charge_is_paid_for_in_full() {
     for weight in [100, 10_000] {
