@@ -40,7 +40,9 @@ pub fn planted(only: Option<&str>) -> Result<(), String> {
     let tree = target().join("planted/tree");
     let build = target().join("planted/build");
     planted::plant_all(&tree, bugs.iter().map(|bug| &bug.change))?;
-    run(cargo("build --quiet --release -p mqfq-vopr --target-dir").arg(&build).current_dir(&tree))?;
+    // As in the suite the reconciler compares, after each change, all that runs with the plan.
+    let words = "build --quiet --release --config profile.release.package.mqfq.debug-assertions=true -p mqfq-vopr";
+    run(cargo(words).arg("--target-dir").arg(&build).current_dir(&tree))?;
     let meant: Vec<&Bug> = bugs.iter().filter(|bug| only.is_none_or(|only| only == bug.change.name)).collect();
     if meant.is_empty() {
         return Err(format!("there is no such planted bug: {}", only.unwrap_or("")));
