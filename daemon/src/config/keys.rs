@@ -25,13 +25,7 @@ pub struct Additions {
 impl Additions {
     /// These policies and nothing else.
     pub const fn policies(policies: Registry) -> Additions {
-        Additions {
-            policies,
-            kinds: &[],
-            server: OtherKeys::NONE,
-            device: OtherKeys::NONE,
-            tenant: OtherKeys::NONE,
-        }
+        Additions { policies, kinds: &[], server: OtherKeys::NONE, device: OtherKeys::NONE, tenant: OtherKeys::NONE }
     }
 }
 
