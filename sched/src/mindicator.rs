@@ -203,6 +203,14 @@ impl Mindicator {
         VTime::from_raw(self.global_vtime.load(Ordering::Acquire))
     }
 
+    /// Lead that `hctx` shows, near global virtual time `now`; None if it is not present, or alone. Any thread may ask;
+    /// the answer may be old.
+    pub fn lead_of(&self, hctx: HctxId, now: VTime) -> Option<VTime> {
+        // Relaxed: a number that decides which queue gets a token, and carries nothing.
+        let leaf = Word(self.nodes[self.shape.leaf(hctx)].load(Ordering::Relaxed));
+        leaf.is_occupied().then(|| leaf.lead_near(now))
+    }
+
     /// Brings `lead`, which `leaf` shows now, to the root or to a covered node. See "Lowering".
     fn lower(&self, leaf: usize, lead: Word) {
         let mut node = leaf;

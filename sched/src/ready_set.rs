@@ -14,6 +14,13 @@
 //! A search from hctx 2 looks at its own bit, at bits 2..4 (its core), at the rest of the line (its socket), then at
 //! the other sockets' lines in ring order.
 //!
+//! On a line of their own lie two more bits of each hctx:
+//!
+//! * *shallow*: it is marked, and its first request is the only one of its flow there. Where all flows have many
+//!   requests waiting this line does not change, so that each completion may look at it.
+//! * *called*: [`ReadySet::call_first`] has claimed it, and its worker has not picked since. Another queue, which gave
+//!   it a token, waits meanwhile and does not take that token back.
+//!
 //! # Invariants
 //! R1. A mark is claimed at most once: of all `take_nearest` and `unmark` calls exactly one clears a set bit.
 //! R2. A mark stays until it is claimed.
@@ -35,9 +42,20 @@
 //! for ever (I4). `mark` ends with its fence and `TokenTree::release_root` and `percolate` with theirs, so no caller
 //! can leave one out.
 //!
+//! # Called beside a search
+//! A gives a token to B, which it has called, and is about to sleep itself until B has picked:
+//!
+//! | step | A: gave B a token, has a request          | B: picks, and is about to sleep |
+//! |------|-------------------------------------------|---------------------------------|
+//! |  1   | marks itself, **fence**                   | answers, **fence**              |
+//! |  2   | looks: B still called? then sleeps        | searches: A marked? then kicks  |
+//!
+//! As above, one of the two sees the other.
+//!
 //! # Cost
 //! `mark`, `unmark`: one read-modify-write on the own socket's line. `take_nearest` with no queue ready: one read per
-//! socket (per line). A claim: one read-modify-write on the line of the claimed hctx.
+//! socket (per line). A claim: one read-modify-write on the line of the claimed hctx. A shallow mark costs one more on
+//! the second line, and its end another; `call_first` two, and without a shallow mark one read per socket.
 
 use std::ops::Range;
 
@@ -58,7 +76,20 @@ pub struct ReadySet {
 /// One socket's bits and the hctx of each.
 struct Socket {
     words: CachePadded<[AtomicU64; WORDS]>,
+    due: CachePadded<[Due; WORDS]>,
     hctxs: Box<[HctxId]>,
+}
+
+/// Bits of 64 hctxs.
+struct Due {
+    shallow: AtomicU64,
+    called: AtomicU64,
+}
+
+impl Due {
+    fn new() -> Due {
+        Due { shallow: AtomicU64::new(0), called: AtomicU64::new(0) }
+    }
 }
 
 /// Place of an hctx's bit.
@@ -86,7 +117,8 @@ impl ReadySet {
                 }
             }
             let words = CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
-            sockets.push(Socket { words, hctxs: hctxs.into() });
+            let due = CachePadded::new(std::array::from_fn(|_| Due::new()));
+            sockets.push(Socket { words, due, hctxs: hctxs.into() });
         }
         let seats = seats.into_iter().map(|seat| seat.expect("every hctx has a place")).collect();
         ReadySet { sockets: sockets.into(), seats }
@@ -100,9 +132,9 @@ impl ReadySet {
         let (word, bit) = self.word(hctx);
         // Relaxed: the bit carries nothing but itself, and the fence orders it before the reads that follow.
         word.fetch_or(bit, Ordering::Relaxed);
-        // Pairs with the fences at the end of `TokenTree::release_root` and `TokenTree::percolate`. If this one is
-        // first in their total order, the releaser's next search sees the mark; if theirs is, our next acquire sees
-        // the token.
+        // Pairs with the fences at the end of `TokenTree::release_root` and `TokenTree::percolate`, and in `answer`. If
+        // this one is first in their total order, the releaser's next search sees the mark; if theirs is, our next
+        // acquire sees the token.
         fence(Ordering::SeqCst);
     }
 
@@ -113,6 +145,79 @@ impl ReadySet {
         // (A mark made by another worker in the meantime may stay and cost one kick for nothing.)
         // Relaxed read-modify-write: it is atomic, so one claimant wins; it carries nothing.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
+    }
+
+    /// Says that `hctx`, which marks itself next, has a first request that is the only one of its flow, or that it is
+    /// no longer marked so. Only the worker of `hctx` may call this.
+    pub fn set_shallow(&self, hctx: HctxId, is_shallow: bool) {
+        let (due, bit) = self.due(hctx);
+        // Relaxed: a hint, which others clear only with a claim.
+        if (due.shallow.load(Ordering::Relaxed) & bit != 0) != is_shallow {
+            // Relaxed: as above.
+            let _ = match is_shallow {
+                true => due.shallow.fetch_or(bit, Ordering::Relaxed),
+                false => due.shallow.fetch_and(!bit, Ordering::Relaxed),
+            };
+        }
+    }
+
+    /// Claims the shallow hctx, other than `from`, for which `rank` is smallest, of those that have a rank; of equal
+    /// ones the first found. It is called until its worker calls [`ReadySet::answer`]; the caller must see to it that
+    /// the worker picks again. `None` also if another claimed it meanwhile.
+    #[inline]
+    pub fn call_first<R: PartialOrd>(&self, from: HctxId, rank: impl Fn(HctxId) -> Option<R>) -> Option<HctxId> {
+        let mut first: Option<(R, HctxId)> = None;
+        for socket in &self.sockets {
+            for (number, due) in socket.due[..socket.hctxs.len().div_ceil(64)].iter().enumerate() {
+                // Relaxed: a stale bit is found out by the claim below; a missed one is seen at the next completion.
+                let mut shallow = due.shallow.load(Ordering::Relaxed);
+                while shallow != 0 {
+                    let hctx = socket.hctxs[number * 64 + shallow.trailing_zeros() as usize];
+                    shallow &= shallow - 1;
+                    if hctx != from
+                        && let Some(rank) = rank(hctx)
+                        && first.as_ref().is_none_or(|(smallest, _)| rank < *smallest)
+                    {
+                        first = Some((rank, hctx));
+                    }
+                }
+            }
+        }
+        first.and_then(|(_, hctx)| self.call(hctx))
+    }
+
+    #[inline(never)]
+    fn call(&self, hctx: HctxId) -> Option<HctxId> {
+        let ((word, bit), (due, _)) = (self.word(hctx), self.due(hctx));
+        // Relaxed: as in `claim`.
+        let is_claimed = word.fetch_and(!bit, Ordering::Relaxed) & bit != 0;
+        // Relaxed: a hint.
+        due.shallow.fetch_and(!bit, Ordering::Relaxed);
+        if !is_claimed {
+            return None;
+        }
+        // Relaxed: the kick that follows makes its worker pick, and answer, after this.
+        due.called.fetch_or(bit, Ordering::Relaxed);
+        Some(hctx)
+    }
+
+    /// The worker of `hctx` picks: `hctx` is no longer called. Ends with a sequentially consistent fence if it was.
+    pub fn answer(&self, hctx: HctxId) {
+        let (due, bit) = self.due(hctx);
+        // Relaxed: who called has kicked us since, or will.
+        if due.called.load(Ordering::Relaxed) & bit != 0 {
+            // Relaxed: the fence orders it before the search that follows.
+            due.called.fetch_and(!bit, Ordering::Relaxed);
+            // Pairs with the fence in `mark` (the second table).
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// True while `hctx` is called. A hint, unless [`ReadySet::mark`] stands before it.
+    pub fn is_called(&self, hctx: HctxId) -> bool {
+        let (due, bit) = self.due(hctx);
+        // Relaxed: the fence in `mark` orders it.
+        due.called.load(Ordering::Relaxed) & bit != 0
     }
 
     /// Claims the ready hctx nearest to `from` (itself first): clears its mark. The caller must see to it that the
@@ -137,6 +242,11 @@ impl ReadySet {
     /// True if a queue is marked. A hint, unless a sequentially consistent fence of the caller's stands before it.
     pub fn any(&self) -> bool {
         self.sockets.iter().any(|socket| !socket.is_empty())
+    }
+
+    fn due(&self, hctx: HctxId) -> (&Due, u64) {
+        let seat = &self.seats[hctx.index()];
+        (&self.sockets[seat.socket].due[seat.bit / 64], 1 << (seat.bit % 64))
     }
 
     fn word(&self, hctx: HctxId) -> (&AtomicU64, u64) {

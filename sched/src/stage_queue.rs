@@ -162,6 +162,12 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         Some(Staged { flow: lane.flow, start_tag: key.start_tag, span: key.span, payload })
     }
 
+    /// True if the flow of the first request has no other here.
+    pub fn first_is_alone(&self) -> bool {
+        let lane = self.lanes.get(self.order.first_key().lane as usize);
+        lane.is_some_and(|lane| lane.head == lane.tail)
+    }
+
     /// Takes in a request. True if it became the first.
     ///
     /// # Panics
@@ -497,8 +503,9 @@ mod tests {
             queue.push(request);
         }
         assert_eq!((queue.is_empty(), queue.flows(), queue.len()), (false, 2, 3));
-        let flows: Vec<_> = std::iter::from_fn(|| queue.pop().map(|_| queue.flows())).collect();
-        assert_eq!(flows, [2, 1, 0]);
+        let left = std::iter::from_fn(|| queue.pop().map(|_| (queue.flows(), queue.first_is_alone())));
+        // Flow 0 has one more behind 3's only one.
+        assert_eq!(left.collect::<Vec<_>>(), [(2, true), (1, true), (0, false)]);
         assert!(queue.is_empty());
     }
 

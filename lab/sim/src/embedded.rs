@@ -34,6 +34,7 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("depth/loads", include_str!("../figures/depth/loads.toml")),
     ("depth/changes", include_str!("../figures/depth/changes.toml")),
     ("ours/hierarchy", include_str!("../figures/ours/hierarchy.toml")),
+    ("ours/due", include_str!("../figures/ours/due.toml")),
     ("ours/split", include_str!("../figures/ours/split.toml")),
     ("p-mqfq/1", include_str!("../figures/p-mqfq/1.toml")),
     ("p-mqfq/3", include_str!("../figures/p-mqfq/3.toml")),

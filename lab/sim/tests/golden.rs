@@ -165,6 +165,7 @@ golden! {
     depth_under_five_loads "depth/loads",
     depth_while_things_change "depth/changes",
     companies_and_teams "ours/hierarchy",
+    tokens_go_to_who_is_due "ours/due",
     large_requests_in_parts "ours/split",
     pmqfq_figure_1_unfairness "p-mqfq/1",
     pmqfq_figure_3_allocation_on_linux "p-mqfq/3",

@@ -39,11 +39,12 @@ pub struct PolicyOptions {
     /// lets a worker keep the tokens of completed requests until the pick that follows. 1: neither, as in the paper.
     /// The bound has no term for it.
     pub token_batch: u32,
-    /// Once a queue has this many requests on the device, it passes each freed token to the nearest queue that waits
-    /// for one, and not to its own next request. (The token lies where both look: if the own worker is back first, it
-    /// may take it again.) 0: never, as in the paper. Otherwise a worker with much to do keeps more tokens than it can
-    /// use until T stops it, while others sleep. The bound has no term for it: it decides which queue dispatches, not
-    /// how much.
+    /// Once a queue has this many units on the device, it passes each freed token to the nearest queue that waits for
+    /// one, and not to its own next request. (The token lies where both look: if the own worker is back first, it
+    /// may take it again.) With as many before the completion it passes it to a shallow queue that is due before it
+    /// (`policy/mqfq/due.rs`). 0: neither, as in the paper. Otherwise a worker with much to
+    /// do keeps more tokens than it can use until T stops it, while others sleep. The bound has no term for it: it
+    /// decides which queue dispatches, not how much.
     pub token_share: u32,
     /// The two numbers above are a queue's part of D, and follow it where it changes.
     pub tokens_follow_depth: bool,

@@ -231,6 +231,34 @@ fn loom_token_given_back_meets_the_queue_that_waits_for_it() {
     });
 }
 
+/// Race: A has given its only token to B and called it, and is about to wait until B has picked; B picks, and has no
+/// use for the token any more.
+/// Shown to fail without the fence in `ReadySet::answer`, and if `yields` does not look again after its mark.
+#[test]
+fn loom_a_queue_that_waits_for_the_one_it_called_meets_its_search() {
+    model(|form| {
+        let mut rig = Rig::new(form, 2, 1, WIDE);
+        rig.alone(0, |mqfq, worker| {
+            worker.submit(mqfq);
+            worker.submit(mqfq);
+            worker.run(mqfq);
+        });
+        // A mark that a turner left behind.
+        rig.alone(1, |mqfq, worker| {
+            mqfq.ready.set_shallow(worker.queue.hctx, true);
+            mqfq.ready.mark(worker.queue.hctx);
+            worker.queue.is_listed = true;
+        });
+        rig.alone(0, |mqfq, worker| worker.complete(mqfq));
+        let is_called = rig.mqfq.ready.is_called(HctxId(1));
+        assert_eq!(is_called, matches!(form, Form::Relaxed), "the paper's form gives its own queue the token");
+        // The kick has come.
+        rig.workers[0].kicks.clear();
+        rig.race(|mqfq, worker| worker.run(mqfq), |mqfq, worker| worker.run(mqfq));
+        rig.finish();
+    });
+}
+
 /// Race: A takes a place in the wheel while B dispatches the last request that held virtual time back. Shown to fail
 /// without the fence in `throttle`; without `advance` after a dispatch; and, with 4 preemptions, if a search drops the
 /// searcher's own mark.

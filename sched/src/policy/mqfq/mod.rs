@@ -40,8 +40,8 @@
 //!  └───────────────────┘        throttle wheel ─ may not go before gvt gets there  throttle_wheel.rs
 //! ```
 //! `submit`: start tag = later(gvt, the flow's finish tag); stage; if it is the first, publish it. `pick`: lead within
-//! T of gvt? a token? then pop, publish the next lead, move gvt, turn the wheel. `complete`: the token goes to the own
-//! queue if that may go, else to the nearest ready one.
+//! T of gvt? a token? then pop, publish the next lead, move gvt, turn the wheel. `complete`: the token goes to a ready
+//! queue that is due before the own one, else to the own queue if that may go, else to the nearest ready one.
 //!
 //! A queue whose worker sleeps is in one of three states, each ended by one event:
 //!
@@ -187,6 +187,8 @@
 //! and a flow on one queue adds nothing. I9 holds in each queue: a request that was submitted later elsewhere may have
 //! the earlier start tag, by what is leased in between.
 //!
+//! *Who is due.* `due.rs`: a token that comes back may go to another queue, whose tenant has no second request there.
+//!
 //! *Token batch.* A queue that must go to the tree takes tokens for what it has staged, and the tokens of completed
 //! requests stay at the leaf until the pick that follows. P2 covers both: the worker is awake and owes a pick, which
 //! uses them or, before the worker sleeps, moves them to the root and searches the ready set. The bound has no term for
@@ -207,6 +209,7 @@
 //! token leaf. In the relaxed form the add happens once per L of the flow's service, the mindicator's part once per q
 //! of virtual time. No lock, no loop over queues.
 
+mod due;
 mod in_group;
 mod queue;
 pub mod structures;
@@ -434,6 +437,7 @@ impl<S: Structures> Mqfq<S> {
     /// Before this worker may sleep in Idle or Throttled: tokens on its path go to others (P2, P3). True if one of
     /// these is the worker itself: a turner has marked it, so pick again.
     fn rest(&self, hctx: HctxId, kick: &mut impl Kick) -> bool {
+        self.ready.answer(hctx);
         self.tokens.percolate(hctx);
         self.wake_ready(hctx, kick)
     }
@@ -459,6 +463,8 @@ impl<S: Structures> Mqfq<S> {
     fn unlist(&self, queue: &mut Queue<S>) {
         queue.is_listed = false;
         self.ready.unmark(queue.hctx);
+        self.ready.set_shallow(queue.hctx, false);
+        self.ready.answer(queue.hctx);
         if let Some(place) = queue.place.take() {
             // If a turner has it, its mark may come yet: the next pick looks once more.
             queue.is_listed = !self.wheel.withdraw(queue.hctx, place);
@@ -506,15 +512,21 @@ impl<S: Structures> Mqfq<S> {
     fn acquire(&self, queue: &mut Queue<S>, units: u32) -> Option<DispatchToken> {
         self.follow_depth(queue);
         let hctx = queue.hctx;
+        if self.yields(queue) {
+            return None;
+        }
         let spare = queue.batch.min(queue.stage.len() as u32) - 1;
         if let Some(token) = self.tokens.acquire_batch(hctx, units, spare) {
             return Some(token);
         }
+        self.ready.answer(hctx);
+        self.ready.set_shallow(hctx, queue.stage.first_is_alone());
         // Ends with the fence of the first table.
         self.ready.mark(hctx);
         let token = self.tokens.acquire_batch(hctx, units, spare);
         if token.is_some() {
             self.ready.unmark(hctx);
+            self.ready.set_shallow(hctx, false);
         } else {
             queue.is_listed = true;
         }
@@ -538,20 +550,6 @@ impl<S: Structures> Mqfq<S> {
             kick.kick(nearest);
         }
         None
-    }
-
-    /// After a completion with the own share or more still out: its token, unless another queue waits for one and has
-    /// got it.
-    #[inline(never)]
-    fn share_out(&self, queue: &mut Queue<S>, token: DispatchToken, kick: &mut impl Kick) -> Option<DispatchToken> {
-        self.follow_depth(queue);
-        let hctx = queue.hctx;
-        if !self.is_for_one(&token) {
-            return Some(token);
-        }
-        // Ours would be the nearest. We pick after this and need no mark.
-        self.ready.unmark(hctx);
-        self.give_away(hctx, token, kick)
     }
 
     /// Gives a token that the own queue cannot use to the nearest that can.
@@ -586,6 +584,7 @@ impl<S: Structures> Policy for Mqfq<S> {
             shown: self.global_vtime(),
             is_shown: false,
             place: None,
+            yields_to: None,
             is_listed: false,
             room: share_of(self.options.token_share),
             share: share_of(self.options.token_share),
@@ -646,15 +645,16 @@ impl<S: Structures> Policy for Mqfq<S> {
             if next.is_none_or(|lead| queue.shown != self.quantised(lead)) {
                 self.announce(queue, kick);
             }
-            queue.room -= 1;
+            queue.room -= units as i32;
             return Pick::Dispatch(Grant { handle: Handle(handle), flow: lead.flow, token });
         }
     }
 
     #[inline(always)]
     fn complete(&self, queue: &mut Queue<S>, _done: Done, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
-        queue.room += 1;
-        let token = if queue.room > 0 {
+        let units = token.units() as i32;
+        queue.room += units;
+        let token = if queue.room > units {
             token
         } else {
             match self.share_out(queue, token, kick) {

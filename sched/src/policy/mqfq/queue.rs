@@ -17,18 +17,20 @@ pub struct MqfqQueue<P = WheelSlot> {
     pub(super) is_shown: bool,
     /// Place in the throttle wheel, if the last pick took one.
     pub(super) place: Option<P>,
+    /// Queue that got our last token because it was due before us; our next look for a token leaves it that.
+    pub(super) yields_to: Option<HctxId>,
     /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
     pub(super) is_listed: bool,
-    /// How many more requests it may have on the device before it gives tokens away: `share` less those there.
+    /// How many more units it may have on the device before it gives tokens away: `share` less those there.
     pub(super) room: i32,
-    /// A queue with this many requests out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
+    /// A queue with this many units out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
     /// more than there can be.
     pub(super) share: i32,
     /// `PolicyOptions::token_batch`.
     pub(super) batch: u32,
 }
 
-/// Requests out from which on a queue gives tokens away; 0 is never.
+/// Units out from which on a queue gives tokens away; 0 is never.
 pub(super) const fn share_of(token_share: u32) -> i32 {
     if token_share == 0 { i32::MAX / 2 } else { token_share as i32 }
 }

@@ -63,6 +63,12 @@ pub trait VirtualTime: Send + Sync {
     fn query(&self) -> VTime;
     /// gvt, as the last `query` left it.
     fn global_vtime(&self) -> VTime;
+    /// Lead that the queue of `hctx` showed lately, near `now`; None if it is not present, or not kept apart from the
+    /// others.
+    fn lead_of(&self, hctx: HctxId, now: VTime) -> Option<VTime> {
+        let _ = (hctx, now);
+        None
+    }
 }
 
 /// The free units of depth. What is free lies in one pool, the *root*, or on the *paths* of queues, where only some can
@@ -155,6 +161,10 @@ impl VirtualTime for Mindicator {
     #[inline(always)]
     fn global_vtime(&self) -> VTime {
         self.global_vtime()
+    }
+
+    fn lead_of(&self, hctx: HctxId, now: VTime) -> Option<VTime> {
+        self.lead_of(hctx, now)
     }
 }
 

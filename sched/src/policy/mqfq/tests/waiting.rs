@@ -162,3 +162,88 @@ fn a_store_of_tokens_that_knows_no_other_depth_keeps_its_own() {
     assert_eq!((policy.set_depth(HctxId(0), 8, &mut |_| ()), policy.depth()), (false, None));
     assert_eq!(policy.free_units(), 4);
 }
+
+/// Three queues on D = 8 units of 4 KiB. The first has its share out, 2 requests, and more to come; the second has the
+/// rest of D, and waits for nothing; the third has a request.
+fn one_with_its_share_and_one_that_waits() -> (Mqfq, [MqfqQueue; 3], Grant) {
+    let options =
+        PolicyOptions { depth: 8, token_unit_bytes: Some(4096), ..PolicyOptions::new(PolicyKind::Mqfq) }.relaxed(3);
+    let policy = policy(options, &Topology::flat(3), 3);
+    let mut queues = [0, 1, 2].map(|hctx| policy.open_queue(HctxId(hctx), 8));
+    submit(&policy, &mut queues[1], 1, 6 * 4096, 0);
+    dispatched(&policy, &mut queues[1], &mut Vec::new()).token.into_units();
+    (1..5).for_each(|handle| submit(&policy, &mut queues[0], 0, 4096, handle));
+    let [first, second] = [0, 1].map(|_| dispatched(&policy, &mut queues[0], &mut Vec::new()));
+    second.token.into_units();
+    submit(&policy, &mut queues[2], 2, 4096, 5);
+    assert_eq!((pick(&policy, &mut queues[2]).0, queues[0].room), (Pick::NoToken, 0));
+    (policy, queues, first)
+}
+
+#[test]
+fn a_token_goes_to_the_queue_that_is_due_and_comes_back_when_that_has_picked() {
+    let (policy, [mut own, _, mut due], out) = one_with_its_share_and_one_that_waits();
+    let mut kicked = Vec::new();
+    policy.complete(&mut own, Done::read(FLOW, out.handle), out.token, 0, &mut |hctx| kicked.push(hctx));
+    assert_eq!((kicked.as_slice(), due.hctx), (&[HctxId(2)][..], HctxId(2)));
+    // The token lies where both look, and is not taken back.
+    assert_eq!((pick(&policy, &mut own).0, policy.free_units()), (Pick::NoToken, 1));
+    let grant = dispatched(&policy, &mut due, &mut kicked);
+    assert_eq!((grant.flow, policy.free_units()), (FlowId(2), 0));
+    // The end of that request finds the queue that waits.
+    policy.complete(&mut due, Done::read(grant.flow, grant.handle), grant.token, 0, &mut |hctx| kicked.push(hctx));
+    assert_eq!((pick(&policy, &mut due).0, kicked.last()), (Pick::Idle, Some(&HctxId(0))));
+    dispatched(&policy, &mut own, &mut kicked).token.into_units();
+}
+
+#[test]
+fn a_queue_that_was_called_and_is_away_holds_the_giver_up_once() {
+    let (policy, [mut own, ..], out) = one_with_its_share_and_one_that_waits();
+    policy.complete(&mut own, Done::read(FLOW, out.handle), out.token, 0, &mut |_| ());
+    assert_eq!(pick(&policy, &mut own).0, Pick::NoToken);
+    dispatched(&policy, &mut own, &mut Vec::new()).token.into_units();
+}
+
+#[test]
+fn large_tokens_go_to_who_is_due_as_well() {
+    // A request of 32 KiB holds all 8 units.
+    let options =
+        PolicyOptions { depth: 8, token_unit_bytes: Some(4096), ..PolicyOptions::new(PolicyKind::Mqfq) }.relaxed(2);
+    let policy = policy(options, &Topology::flat(2), 2);
+    let [mut own, mut due] = [0, 1].map(|hctx| policy.open_queue(HctxId(hctx), 8));
+    (0..3).for_each(|handle| submit(&policy, &mut own, 0, 8 * 4096, handle));
+    let out = dispatched(&policy, &mut own, &mut Vec::new());
+    submit(&policy, &mut due, 1, 4096, 3);
+    assert_eq!(pick(&policy, &mut due).0, Pick::NoToken);
+    let mut kicked = Vec::new();
+    policy.complete(&mut own, Done::read(FLOW, out.handle), out.token, 0, &mut |hctx| kicked.push(hctx));
+    assert_eq!((kicked.as_slice(), pick(&policy, &mut own).0), (&[HctxId(1)][..], Pick::NoToken));
+    let one = dispatched(&policy, &mut due, &mut kicked);
+    // Seven units are left, and the large request goes into debt for its eighth.
+    assert_eq!(policy.free_units(), 7);
+    assert_eq!(pick(&policy, &mut due).0, Pick::Idle);
+    let two = dispatched(&policy, &mut own, &mut kicked);
+    assert_eq!(policy.free_units(), -1);
+    _ = [one, two].map(|grant| grant.token.into_units());
+}
+
+#[test]
+fn a_queue_whose_flow_has_more_requests_waiting_is_not_called() {
+    let (policy, [mut own, _, mut deep], out) = one_with_its_share_and_one_that_waits();
+    submit(&policy, &mut deep, 2, 4096, 6);
+    assert_eq!(pick(&policy, &mut deep).0, Pick::NoToken);
+    let mut kicked = Vec::new();
+    policy.complete(&mut own, Done::read(FLOW, out.handle), out.token, 0, &mut |hctx| kicked.push(hctx));
+    assert_eq!(kicked, [], "its lead is as early as ours");
+    dispatched(&policy, &mut own, &mut kicked).token.into_units();
+}
+
+#[test]
+fn a_queue_that_had_less_than_its_share_on_the_device_keeps_its_token() {
+    let (policy, [mut own, ..], out) = one_with_its_share_and_one_that_waits();
+    own.room += 1;
+    let mut kicked = Vec::new();
+    policy.complete(&mut own, Done::read(FLOW, out.handle), out.token, 0, &mut |hctx| kicked.push(hctx));
+    assert_eq!(kicked, []);
+    dispatched(&policy, &mut own, &mut kicked).token.into_units();
+}
