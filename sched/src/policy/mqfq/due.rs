@@ -27,7 +27,8 @@
 //! |  3   | Q still called? then sleeps                         | before it sleeps: searches, kicks B |
 //!
 //! Either Q's search finds B's mark, or B sees that Q has picked, and goes on (`ready_set.rs`, second table). B waits
-//! once for a token that it gave, and its own next completion wakes it in any case: a worker that is away stops no other.
+//! once for a token that it gave, and its own next completion wakes it in any case: a worker that is away stops no
+//! other.
 //!
 //! # Cost
 //! A completion of a queue with its part of D on the device reads one line per socket, which changes only while shallow
