@@ -4,8 +4,8 @@
 //! machine's tree, so that a worker that completes and dispatches its own requests works on a line of its own, and
 //! only tokens that change hands travel, no farther up than their takers' common ancestor.
 //!
-//! Source: MQFQ section 3.2 and figure 3. Difference from the paper: a request may take several tokens (DESIGN: depth
-//! in requests is not depth in work), by going into debt at the root.
+//! Source: MQFQ section 3.2 and figure 3. Difference from the paper: a request may take several tokens (depth in
+//! requests is not depth in work), by going into debt at the root.
 //!
 //! # Shape
 //! ```text

@@ -44,7 +44,7 @@ fn outcome_of(scenario: &Scenario, policy: PolicyOptions, measured_ms: u64) -> O
 
 #[test]
 fn a_moderate_reader_keeps_its_speed_and_the_drive_stays_full() {
-    // Issue 2: slowed at least 3.5 times under none, at most 1.5 under mqfq, total at least 0.97 of none's.
+    // Promised: slowed at least 3.5 times under none, at most 1.5 under mqfq, total at least 0.97 of none's.
     let [moderate, _] = demo::scenarios();
     let none = outcome(&moderate, PolicyKind::None, 600);
     let mqfq = outcome(&moderate, PolicyKind::Mqfq, 600);
@@ -56,7 +56,7 @@ fn a_moderate_reader_keeps_its_speed_and_the_drive_stays_full() {
 
 #[test]
 fn a_shallow_reader_is_not_behind_everything_that_is_big() {
-    // Issue 2: slowed at least 15 times under none, at most 2.5 under mqfq, total at least 0.95 of none's.
+    // Promised: slowed at least 15 times under none, at most 2.5 under mqfq, total at least 0.95 of none's.
     let [_, shallow] = demo::scenarios();
     let none = outcome(&shallow, PolicyKind::None, 2_000);
     let mqfq = outcome(&shallow, PolicyKind::Mqfq, 2_000);
