@@ -48,13 +48,13 @@ fn packed(peer: &Peer<Connection>) -> Vec<u8> {
     packed_state(&peer.client)
 }
 
-fn packed_state(client: &Connection) -> Vec<u8> {
+pub(super) fn packed_state(client: &Connection) -> Vec<u8> {
     let PackedClient { listener, is_listener, packed } = client.pack(VERSION).unwrap().expect("it is open");
     assert_eq!((listener, is_listener, packed.descriptors.len()), (client.place.listener(), false, 1));
     packed.state
 }
 
-fn unpack(state: &[u8], exports: Arc<ExportTable>, options: NbdOptions) -> Result<Connection, String> {
+pub(super) fn unpack(state: &[u8], exports: Arc<ExportTable>, options: NbdOptions) -> Result<Connection, String> {
     let (socket, _) = UnixStream::pair().unwrap();
     let place = ConnectionSlots::new(&exports, &options.listen, Stats::new(&NAMES)).enter_handed_over(socket.into());
     Connection::unpack(place, exports, Arc::new(options), &mut StateReader::new(VERSION, state))

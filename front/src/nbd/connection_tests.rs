@@ -21,6 +21,8 @@ mod handover;
 mod handshake;
 #[path = "connection_large_tests.rs"]
 mod large;
+#[path = "connection_state_tests.rs"]
+mod state;
 #[path = "connection_tls_tests.rs"]
 pub(super) mod tls;
 
