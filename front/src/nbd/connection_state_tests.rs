@@ -256,7 +256,16 @@ fn of_a_short_write() -> State {
     state
 }
 
-fn with(of: fn() -> State, change: fn(&mut State)) -> State {
+/// Makes a state another one.
+type Change = fn(&mut State);
+
+/// A state that others are made of.
+type Base = fn() -> State;
+
+/// A sentence, and changes of a state after each of which it is the refusal.
+type Refused = (&'static str, Base, &'static [Change]);
+
+fn with(of: Base, change: Change) -> State {
     let mut state = of();
     change(&mut state);
     state
@@ -264,7 +273,7 @@ fn with(of: fn() -> State, change: fn(&mut State)) -> State {
 
 #[test]
 fn each_field_of_a_state_arrives_as_it_was_sent() {
-    let accepted: [(fn() -> State, fn(&mut State)); 14] = [
+    let accepted: [(Base, Change); 14] = [
         (of_structured_replies, |_| {}),
         (of_simple_replies, |_| {}),
         (of_simple_replies, |state| state.larges.reverse()),
@@ -290,7 +299,7 @@ fn each_field_of_a_state_arrives_as_it_was_sent() {
 
 #[test]
 fn requests_and_memory_that_arrive_are_counted() {
-    let counted = |of: fn() -> State| {
+    let counted = |of: Base| {
         let client = taken(&of().bytes()).unwrap();
         let ProtocolPhase::Transmitting(transmission) = &client.phase else { panic!("the handshake is over") };
         transmission.under_way()
@@ -315,7 +324,7 @@ fn a_large_write_that_was_cut_is_packed_as_such() {
 
 #[test]
 fn a_state_that_no_server_writes_is_refused_with_a_sentence() {
-    let refused: [(&str, fn() -> State, &[fn(&mut State)]); 24] = [
+    let refused: [Refused; 24] = [
         ("writes nothing", of_structured_replies, &[|state| state.larges.clear()]),
         (
             "writes twice",
@@ -407,25 +416,24 @@ fn a_state_that_no_server_writes_is_refused_with_a_sentence() {
             |state| (state.payload().length_bytes, state.payload().after_bytes) = (256 * KIB, None),
         ]),
     ];
-    let payloads: [(&str, &[fn(&mut State)]); 4] = [
-        ("has a write that is no blocks of any device", &[
+    let of_payloads: [Refused; 4] = [
+        ("has a write that is no blocks of any device", of_a_short_write, &[
             |state| state.payload().offset_bytes += 1,
             |state| (state.payload().length_bytes, state.payload().after_bytes) = (0, Some(512)),
             |state| (state.payload().length_bytes, state.payload().after_bytes) = (512, Some(u32::MAX)),
         ]),
-        ("has a write longer than its export takes", &[|state| {
+        ("has a write longer than its export takes", of_a_short_write, &[|state| {
             state.payload().length_bytes = PAYLOAD_BYTES_MAX + 512
         }]),
-        ("has more of a payload than there is", &[
+        ("has more of a payload than there is", of_a_short_write, &[
             |state| state.payload().filled = vec![9; 1025],
             |state| state.payload().has_memory = false,
         ]),
-        ("has a write without memory", &[|state| {
+        ("has a write without memory", of_a_short_write, &[|state| {
             (state.payload().has_memory, state.payload().filled) = (false, vec![])
         }]),
     ];
-    let payloads = payloads.into_iter().map(|(why, changes)| (why, of_a_short_write as fn() -> State, changes));
-    for (why, of, changes) in refused.into_iter().chain(payloads) {
+    for (why, of, changes) in refused.into_iter().chain(of_payloads) {
         for (number, change) in changes.iter().enumerate() {
             assert_eq!(refusal(&with(of, *change).bytes()), format!("its state {why}"), "change {number}");
         }
