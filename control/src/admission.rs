@@ -207,6 +207,15 @@ mod tests {
     use crate::model::Via;
     use axum::http::{HeaderName, HeaderValue};
 
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_that_leaves_makes_room_for_another() {
+        let strangers = Strangers::new(Arc::new(Semaphore::new(1)));
+        let first = strangers.admit();
+        (0..STRANGERS_MAX).for_each(|_| drop(strangers.admit()));
+        assert!(tokio::time::timeout(STRANGER_WAIT / 2, first.must_leave()).await.is_err(), "no other is there");
+        assert!(tokio::time::timeout(STRANGER_WAIT, first.must_leave()).await.is_ok(), "its time is over");
+    }
+
     #[test]
     fn requests_that_another_site_forges_are_refused() {
         let tcp = |names: Option<IsOwnName>| Peer { by: By::via(Via::Http), token: None, names, stranger: None };

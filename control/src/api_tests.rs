@@ -11,6 +11,7 @@ use std::time::SystemTime;
 pub(crate) struct OnPaper {
     ledger: Mutex<Ledger>,
     events: crate::events::Events,
+    file: Mutex<Option<ConfigFile>>,
     /// What was asked of it and by whom, in words.
     heard: Mutex<Vec<(String, By)>>,
 }
@@ -18,7 +19,13 @@ pub(crate) struct OnPaper {
 impl OnPaper {
     pub(crate) fn new(text: &str) -> Arc<OnPaper> {
         let ledger = Ledger::new(Document::parse(text).unwrap(), By::via(Via::File), SystemTime::UNIX_EPOCH);
-        Arc::new(OnPaper { ledger: Mutex::new(ledger), events: Default::default(), heard: Mutex::default() })
+        let (ledger, events) = (Mutex::new(ledger), Default::default());
+        Arc::new(OnPaper { ledger, events, file: Mutex::default(), heard: Mutex::default() })
+    }
+
+    /// It was started with this file.
+    pub(crate) fn set_file(&self, file: ConfigFile) {
+        *self.file.lock().unwrap() = Some(file);
     }
 
     fn hear(&self, what: String, by: &By) {
@@ -60,7 +67,7 @@ impl Server for OnPaper {
     }
 
     fn file(&self) -> Option<ConfigFile> {
-        None
+        self.file.lock().unwrap().clone()
     }
 
     fn reload(&self, by: &By, how: Reload) -> Result<Applied, Refusal> {

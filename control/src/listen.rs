@@ -247,4 +247,4 @@ mod tests;
 
 #[cfg(test)]
 #[path = "socket_tests.rs"]
-mod socket_tests;
+pub(crate) mod socket_tests;

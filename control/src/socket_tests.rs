@@ -16,10 +16,10 @@ const TOML: &str = "application/toml";
 const TOKEN: &str = "secret-secret-secret";
 
 /// A folder of one test, which goes with it.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub(crate) fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("mqfq-socket-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
@@ -30,6 +30,14 @@ impl Folder {
     fn listen(&self, name: &str) -> (Socket, Client) {
         let path = self.0.join(name);
         (Socket::bind(&path).unwrap(), client(Address::Unix(path), None))
+    }
+
+    /// Serves at a socket of the folder until the first is dropped.
+    pub(crate) fn serve(&self, server: Arc<OnPaper>) -> (Control, Client) {
+        let (socket, client) = self.listen("s");
+        let listen =
+            Listen { socket: socket.into(), address: String::new(), transport: Transport::Unix, keep: Box::new(()) };
+        (start(vec![listen], server, Vec::new()).unwrap(), client)
     }
 }
 
@@ -78,8 +86,9 @@ fn each_socket_hands_on_what_its_clients_ask_and_who_they_are() {
     let by_tcp = client(Address::Tcp(at.to_string()), Some(TOKEN));
     let own = (std::fs::metadata(&folder.0).unwrap().uid(), std::process::id() as i32);
     for (client, is_tcp) in [(&first.1, false), (&second.1, false), (&by_tcp, true)] {
-        let put = Ask::new(Method::PUT, "/v1/tenants/db?dry-run").body(JSON, "{\"weight\": 7}");
-        let reply = client.ask(put.header(header::IF_NONE_MATCH, "*")).unwrap();
+        let put = Ask::new(Method::PUT, "/v1/tenants/db?dry-run").header(header::CONTENT_TYPE, JSON);
+        let put = put.bytes("{\"weight\": 7}").header(header::IF_NONE_MATCH, "*");
+        let reply = client.ask(put).unwrap();
         assert!(reply.status.is_success() && reply.headers.contains_key(header::ETAG), "{reply:?}");
         assert_eq!(serde_json::from_slice::<Value>(&reply.body).unwrap()["changes"][0]["key"], "tenant.db.weight");
         let [(what, by)] = &server.heard()[..] else { panic!("one proposal") };
@@ -117,11 +126,8 @@ fn each_socket_hands_on_what_its_clients_ask_and_who_they_are() {
 #[test]
 fn what_a_request_says_reaches_the_server_and_what_does_not_fit_is_refused() {
     let folder = Folder::new("requests");
-    let (socket, client) = folder.listen("s");
-    let listen =
-        Listen { socket: socket.into(), address: String::new(), transport: Transport::Unix, keep: Box::new(()) };
     let server = OnPaper::new("[tenant.web]\nweight = 3\n");
-    let _control = start(vec![listen], server.clone(), Vec::new()).unwrap();
+    let (_control, client) = folder.serve(server.clone());
     let ask = |method: Method, path: &str, kind: &str, body: &str| {
         client.ask(Ask::new(method, path).body(kind, body)).unwrap().good()
     };
@@ -180,4 +186,24 @@ fn events_come_one_by_one_and_a_refusal_is_its_sentence() {
     let refused = client.events(Ask::new(Method::GET, "/v1/events"), |_: Value| Ok(true));
     assert_eq!(refused, Err("it is elsewhere".to_owned()));
     serve.join().unwrap();
+}
+
+#[test]
+fn guests_beyond_the_places_of_a_tcp_address_are_told_to_try_again() {
+    let tcp = net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = tcp.local_addr().unwrap();
+    let transport = Transport::Tcp { token: Some(TOKEN.into()), tls: None, names: Arc::new(|_| false) };
+    let listen = Listen { socket: tcp.into(), address: String::new(), transport, keep: Box::new(()) };
+    let _control = start(vec![listen], OnPaper::new(""), Vec::new()).unwrap();
+    let mut guests = Vec::new();
+    for number in 0..=CONNECTIONS_MAX {
+        let mut stream = net::TcpStream::connect(at).unwrap();
+        let ask = format!("GET /v1/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+        stream.write_all(ask.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        let expected = if number < CONNECTIONS_MAX { "HTTP/1.1 200" } else { "HTTP/1.1 503" };
+        assert_eq!(String::from_utf8_lossy(&status), expected, "guest {number}");
+        guests.push(stream);
+    }
 }

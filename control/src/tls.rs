@@ -115,4 +115,31 @@ mod tests {
         assert_eq!(files(Some("/dev/null"), None, None), Err(nothing.to_owned()));
         assert!(files(Some("/no/such"), None, None).unwrap_err().starts_with("cannot read /no/such: "));
     }
+    /// Certificate of an authority.
+    const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----
+MIIBcTCCARegAwIBAgIUaTqby76ZOXbbKxsgLYLD5H5UlO0wCgYIKoZIzj0EAwIw
+DTELMAkGA1UEAwwCY2EwIBcNMjYxMTI4MTg0MTAwWhgPMjEyNjExMDQxODQxMDBa
+MA0xCzAJBgNVBAMMAmNhMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE/L4jGafA
+4xQ6cjczyuugxk2DpMDXQtTRyn9G4oK8ZaSoGZ9dfwpGJ2ZyBXReJgyvchFJSxgd
+ul0Qbh2aQdPRP6NTMFEwHQYDVR0OBBYEFOMa36bTBKY5UIyIzmki6k86WU5QMB8G
+A1UdIwQYMBaAFOMa36bTBKY5UIyIzmki6k86WU5QMA8GA1UdEwEB/wQFMAMBAf8w
+CgYIKoZIzj0EAwIDSAAwRQIgRjrbSVfzoPI7mZ64OBETA2U/B8Bjn95Yf/uWblhW
+WhcCIQC34Apc3ADDxz6CoLNJsiGX7PWtxVS5hQKAhL2qwL+XgQ==
+-----END CERTIFICATE-----
+";
+
+    #[test]
+    fn each_certificate_of_an_authorities_file_is_an_authoritys() {
+        let other = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let path = std::env::temp_dir().join(format!("mqfq-control-ca-{}.pem", std::process::id()));
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Trust::read(&Files { ca: Some(path.clone()), ..Files::default() }).map(|trust| trust.is_some())
+        };
+        let (good, bad) = (read(AUTHORITY), read(&[AUTHORITY, other].concat()));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(good, Ok(true));
+        let why = bad.unwrap_err();
+        assert!(why.starts_with(&format!("{} holds a certificate that is no authority's: ", path.display())), "{why}");
+    }
 }

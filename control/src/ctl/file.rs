@@ -71,20 +71,26 @@ pub(super) fn apply(client: &Client, path: &Path, options: &Options, form: Form)
 /// # Errors
 /// One sentence.
 pub(super) fn diff(client: &Client, form: Form) -> Result<bool, String> {
-    let (file, running) = (file(client)?, running(client)?);
-    // A file of another machine is known as the server has read it.
-    let text = read(Path::new(&file.path)).unwrap_or(file.text);
-    let of_file = Document::parse(&text).map_err(|fault| format!("{}:{fault}", shown(&file.path)))?;
-    let of_server = Document::from_json(&running.config).map_err(|refusal| refusal.sentence)?;
-    let state = state(client)?;
-    let difference = |change: KeyChange| Difference { set_by: set_by(&state, &change.key).cloned(), change };
-    let differences: Vec<Difference> = of_file.changes_to(&of_server).into_iter().map(difference).collect();
+    let (name, differences) = differences(client)?;
     let is_same = differences.is_empty();
     form.print(&differences, |differences| match is_same {
-        true => format!("{} says what runs", shown(&file.path)),
+        true => format!("{name} says what runs"),
         false => table(differences),
     })?;
     Ok(is_same)
+}
+
+/// Name of the file, and in what it and the server differ.
+fn differences(client: &Client) -> Result<(String, Vec<Difference>), String> {
+    let (file, running) = (file(client)?, running(client)?);
+    let name = shown(&file.path);
+    // A file of another machine is known as the server has read it.
+    let text = read(Path::new(&file.path)).unwrap_or(file.text);
+    let of_file = Document::parse(&text).map_err(|fault| format!("{name}:{fault}"))?;
+    let of_server = Document::from_json(&running.config).map_err(|refusal| refusal.sentence)?;
+    let state = state(client)?;
+    let difference = |change: KeyChange| Difference { set_by: set_by(&state, &change.key).cloned(), change };
+    Ok((name, of_file.changes_to(&of_server).into_iter().map(difference).collect()))
 }
 
 fn table(differences: &[Difference]) -> String {
@@ -118,18 +124,21 @@ fn set_by<'s>(state: &'s State, key: &str) -> Option<&'s SetBy> {
 /// # Errors
 /// One sentence: the file has changed since the server read it, or cannot be written.
 pub(super) fn save(client: &Client, force: bool, form: Form) -> Result<(), String> {
+    form.print(&written(client, force)?, |Saved { file, revision, changes }| match changes.len() {
+        0 => format!("{} says what runs already, revision {revision}", shown(file)),
+        number => format!("{}: {} written, revision {revision}", shown(file), counted(number, "key")),
+    })
+}
+
+/// Writes what is configured to the file, and tells the server.
+fn written(client: &Client, force: bool) -> Result<Saved, String> {
     let (file, running) = (file(client)?, running(client)?);
     let of_server = Document::from_json(&running.config).map_err(|refusal| refusal.sentence)?;
     let how = How { force, may_chown: true };
     let config_file::Saved { text, changes } = config_file::save(Path::new(&file.path), &file.text, &of_server, how)?;
     let told = client.ask(Ask::new(Method::POST, "/v1/config/saved").body(TOML, text))?;
     told.good().map_err(|problem| problem.detail)?;
-    let name = shown(&file.path);
-    let saved = Saved { file: file.path, revision: running.revision, changes };
-    form.print(&saved, |Saved { revision, changes, .. }| match changes.len() {
-        0 => format!("{name} says what runs already, revision {revision}"),
-        number => format!("{name}: {} written, revision {revision}", counted(number, "key")),
-    })
+    Ok(Saved { file: file.path, revision: running.revision, changes })
 }
 
 fn file(client: &Client) -> Result<ConfigFile, String> {
@@ -138,7 +147,7 @@ fn file(client: &Client) -> Result<ConfigFile, String> {
 
 /// All that is configured.
 ///
-/// Reads the configured document.
+/// # Errors
 /// One sentence.
 pub(super) fn configured(client: &Client) -> Result<Document, String> {
     Document::from_json(&running(client)?.config).map_err(|refusal| refusal.sentence)
@@ -162,4 +171,76 @@ pub(super) fn save_if_asked(client: &Client, options: &Options, form: Form) -> R
         return Ok(());
     }
     save(client, false, form).map_err(|why| format!("the change is in force and not saved: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::CONFIG_BYTES_MAX;
+    use crate::api::tests::OnPaper;
+    use crate::listen::socket_tests::Folder;
+    use serde_json::json;
+    use std::os::unix::fs::{MetadataExt, chown};
+    use std::sync::Arc;
+
+    const RUNNING: &str = "[tenant.db]\nweight = 3\n[tenant.web]\nweight = 5\n";
+    const READ: &str = "[tenant.db]\nweight = 1\n[tenant.web]\nweight = 2\n";
+
+    /// A server that runs `RUNNING`, of a file that says `READ`.
+    fn server(folder: &Folder) -> Arc<OnPaper> {
+        let path = folder.0.join("c.toml");
+        std::fs::write(&path, READ).unwrap();
+        let server = OnPaper::new(RUNNING);
+        server.set_file(ConfigFile { path: path.to_str().unwrap().to_owned(), text: READ.to_owned() });
+        server
+    }
+
+    #[test]
+    fn each_difference_of_the_file_is_told_with_its_author() {
+        let folder = Folder::new("diff");
+        let (_control, client) = folder.serve(server(&folder));
+        let (name, differences) = differences(&client).unwrap();
+        assert_eq!(name, folder.0.join("c.toml").to_str().unwrap());
+        let all = serde_json::to_value(&differences).unwrap();
+        for (at, (key, from, to)) in [("tenant.db.weight", 1, 3), ("tenant.web.weight", 2, 5)].into_iter().enumerate() {
+            assert_eq!((&all[at]["key"], &all[at]["from"], &all[at]["to"]), (&json!(key), &json!(from), &json!(to)));
+            assert_eq!(all[at]["set_by"]["via"], "file");
+            assert!(table(&differences).contains(key), "{key}");
+        }
+        assert_eq!(differences.len(), 2);
+    }
+
+    #[test]
+    fn a_file_that_was_changed_is_saved_by_force_alone_and_stays_its_owners() {
+        let folder = Folder::new("save");
+        let server = server(&folder);
+        let (_control, client) = folder.serve(server.clone());
+        let path = folder.0.join("c.toml");
+        std::fs::write(&path, READ.replace('1', "9")).unwrap();
+        // Only root can give a file away.
+        let _ = chown(&path, Some(4242), Some(4242));
+        let owner = path.metadata().unwrap().uid();
+        let refusal = written(&client, false).map(drop).unwrap_err();
+        assert!(refusal.contains("has changed since the server read it"), "{refusal}");
+        let saved = serde_json::to_value(written(&client, true).unwrap()).unwrap();
+        let change = |key: &str, from: u32, to: u32| json!({"key": key, "from": from, "to": to});
+        let changes = [change("tenant.db.weight", 9, 3), change("tenant.web.weight", 2, 5)];
+        assert_eq!(saved, json!({"file": path.to_str().unwrap(), "revision": 1, "changes": changes}));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), RUNNING);
+        assert_eq!(path.metadata().unwrap().uid(), owner);
+        assert_eq!(server.heard()[0].0, format!("saved {RUNNING}"));
+    }
+
+    #[test]
+    fn a_refusal_of_the_server_is_no_success() {
+        let folder = Folder::new("refused");
+        let (_control, client) = folder.serve(server(&folder));
+        let path = folder.0.join("c.toml");
+        let options = Options { dry_run: false, revision: Some(9), save: false, yes: false };
+        assert!(apply(&client, &path, &options, Form::Text).is_err(), "it has another revision");
+        // More than the server takes.
+        std::fs::write(&path, format!("#{}\n{READ}", "x".repeat(CONFIG_BYTES_MAX))).unwrap();
+        let refusal = written(&client, false).map(drop).unwrap_err();
+        assert!(refusal.contains("the most that is allowed"), "{refusal}");
+    }
 }

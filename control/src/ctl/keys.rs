@@ -62,6 +62,8 @@ mod tests {
         assert!(help(Kind::Device, "kind").unwrap().starts_with(kind));
         assert!(help(Kind::Device, "cost").unwrap().ends_with("has its keys under [device.NAME.cost]"));
         assert!(help(Kind::Export, "nbd").unwrap().starts_with("where it is served: \"unix:PATH\""));
+        // The last key of a row of three.
+        assert!(help(Kind::Export, "allow-gids").unwrap().starts_with("which clients may have it [range: names; "));
         // A row without a range.
         assert_eq!(help(Kind::Tenant, "group").unwrap(), "name of a [group.NAME] section [default: none]");
         assert_eq!(help(Kind::Export, "port"), None);
