@@ -456,6 +456,9 @@ impl Queue {
                 self.broke(&mut run, Rule::MemoryLost, context);
                 self.run = Some(run);
             }
+            if let Some(run) = self.run.as_mut().filter(|run| run.broken.is_some()) {
+                self.account.release(run.forget_never_shown());
+            }
         }
         let looks = has_shown && self.life == Life::Running && self.poll.has_shown(context.now_ns());
         if looks || goes_on {
@@ -464,11 +467,7 @@ impl Queue {
         if !matches!(self.life, Life::Stopping | Life::Leaving) || self.run.as_ref().is_some_and(|run| !run.is_over()) {
             return;
         }
-        let base = self.run.take().map_or(0, |run| {
-            // Memory of a broken ring, whose heads are never shown.
-            self.account.release(run.spans_bytes);
-            run.start.ring.base()
-        });
+        let base = self.run.take().map_or(0, |run| run.start.ring.base());
         if self.life == Life::Leaving {
             self.life = Life::Gone;
         } else {

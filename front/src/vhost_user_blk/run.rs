@@ -164,6 +164,16 @@ impl Run {
         }
     }
 
+    /// Drops the lists of a broken ring's requests, which are never shown, once no piece is under way: a copy that ends
+    /// still needs its list. Returns the memory that was counted, bytes.
+    pub fn forget_never_shown(&mut self) -> u64 {
+        if self.spans_bytes == 0 || !self.is_over() {
+            return 0;
+        }
+        self.requests.iter_mut().for_each(|request| _ = request.forget_spans());
+        std::mem::take(&mut self.spans_bytes)
+    }
+
     /// A request waits for memory, or for room.
     pub fn waits(&self) -> bool {
         self.handing.is_some() || self.waiting.is_some()

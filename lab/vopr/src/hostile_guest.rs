@@ -269,8 +269,8 @@ impl HostileGuest {
         self.has_offered.then_some(self.mapped_bytes)
     }
 
-    /// A queue of it may have stopped for good with what was under way.
-    pub fn may_hold(&self) -> bool {
+    /// It has broken the rules of one of its queues.
+    pub fn has_spoilt(&self) -> bool {
         self.has_spoilt
     }
 
