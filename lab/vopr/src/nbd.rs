@@ -149,6 +149,7 @@ pub struct NbdClient {
     under_way: BTreeMap<u64, UnderWay>,
     next: u64,
     export: String,
+    is_held: bool,
     /// Errors are answers that may come.
     pub may_fail: bool,
     /// Counts of its requests.
@@ -180,6 +181,7 @@ impl NbdClient {
             under_way: BTreeMap::new(),
             next: 0,
             export,
+            is_held: false,
             may_fail: false,
             counts: Counts::default(),
         }
@@ -199,6 +201,11 @@ impl NbdClient {
     /// Whether it has an export.
     pub fn is_served(&self) -> bool {
         self.phase == Phase::Ready
+    }
+
+    /// Whether it holds its requests back, once it has an export.
+    pub fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
     }
 
     /// How it speaks.
@@ -310,7 +317,7 @@ impl NbdClient {
             self.lose();
             return true;
         }
-        if self.phase == Phase::Ready {
+        if self.phase == Phase::Ready && !self.is_held {
             has_moved |= self.ask();
         }
         has_moved

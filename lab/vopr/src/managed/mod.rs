@@ -49,7 +49,7 @@ use mqfq_daemon::reconcile::{Reconciler, Runtime, withhold};
 use mqfq_daemon::upgrade::{self, HandoverResult, HandoverState, Serving};
 use mqfq_daemon::watch::Watch;
 use mqfq_front::FRONT_ENDS;
-use mqfq_front::export::ExportTable;
+use mqfq_front::export::{Export, ExportTable};
 use mqfq_front::front_end::{ExportAddress, ListenOptions};
 use places::Place;
 use serde_json::{Map, Value};
@@ -58,7 +58,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use wish::{DEVICES, EXPORTS, Picture, SOCKETS, Spoilt, Wish};
 
 /// `drain-s` of every config here, ns.
@@ -390,6 +390,11 @@ impl Run {
         let proposal = Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false };
         self.oracles_allow(&self.wish, &wanted);
         let served: Vec<bool> = self.clients.borrow().iter().map(NbdClient::is_served).collect();
+        let gone = Run::gone(&self.wish, &wanted);
+        // In its handshake, a client may choose the export that goes or the one that comes under the same name. It asks
+        // for nothing until it is known which, because its answers are judged by the one.
+        gone.iter().for_each(|client| self.clients.borrow_mut()[*client].hold(!served[*client]));
+        let removed = self.offered(&gone);
         let start_ns = world::now_ns();
         let (is_stalled, was_behind) = (self.stalled_until_ns > start_ns, self.is_behind);
         let was_withheld = self.withholds();
@@ -401,7 +406,7 @@ impl Run {
         match done {
             Ok(applied) => {
                 let before = std::mem::replace(&mut self.wish, wanted.clone());
-                let (gone, next) = (Run::gone(&before, &wanted), self.revision + u64::from(applied.changed));
+                let next = self.revision + u64::from(applied.changed);
                 assert_eq!(revision, next, "atomic change (I12): {} changes, revision", applied.changes.len());
                 assert!(configured.table() == document.table(), "atomic change (I12): another document is in force");
                 assert!(!Run::must_fail(spoilt, &before, &wanted), "{spoilt:?} was taken: {:?}", applied.done);
@@ -418,9 +423,13 @@ impl Run {
                     let mut clients = self.clients.borrow_mut();
                     // It notices that its connection was shut down.
                     clients[client].turn();
+                    // A client that had not chosen may have the export that came under the name, and no other: what
+                    // was removed has no session, unless requests of an earlier one are on a drive that holds still.
+                    let is_new = !served[client] && wanted.exports[client].is_some();
+                    let is_rid = removed[&client].iter().all(|export| export.strong_count() == 0);
                     assert!(
-                        !clients[client].is_served(),
-                        "owner export e{client} is gone is disconnected (I10), {took_ns} ns"
+                        !clients[client].is_served() || (is_new && (is_rid || is_stalled || was_behind)),
+                        "the client of e{client}, which was removed, is still served (I10) after {took_ns} ns"
                     );
                     if let Some(export) = &wanted.exports[client] {
                         clients[client].judge_by(&self.places[export.place].oracle);
@@ -461,6 +470,7 @@ impl Run {
                 self.outcome.refused += 1;
             }
         }
+        self.clients.borrow_mut().iter_mut().for_each(|client| client.hold(false));
         self.oracles_follow(&self.wish.clone());
         // Each step of a change has its patience: what goes, what shrinks, each device's flows and policy, each export.
         let steps = (EXPORTS * 3 + wish::DEVICES * 6 + SOCKETS) as u64;
@@ -495,6 +505,19 @@ impl Run {
     /// Clients of exports that go, or that are others from now on.
     fn gone(before: &Wish, wanted: &Wish) -> Vec<usize> {
         (0..EXPORTS).filter(|number| wanted.is_another(before, *number)).collect()
+    }
+
+    /// The exports of these numbers that are offered, at each address.
+    fn offered(&self, numbers: &[usize]) -> BTreeMap<usize, Vec<Weak<Export>>> {
+        self.managed().running.with_runtime(|runtime| {
+            let listeners = (0..SOCKETS).filter_map(|socket| runtime.listeners.of(&self.address(socket)));
+            let all: Vec<Arc<Export>> = listeners.flat_map(|listener| listener.table.all()).collect();
+            let of = |number: &usize| {
+                let name = format!("e{number}");
+                (*number, all.iter().filter(|export| export.name == name).map(Arc::downgrade).collect())
+            };
+            numbers.iter().map(of).collect()
+        })
     }
 
     fn must_fail(spoilt: Spoilt, before: &Wish, wanted: &Wish) -> bool {
