@@ -1,5 +1,5 @@
-//! States that are written by hand, field by field: each field arrives as it was sent, and a state that no server writes
-//! is refused with a sentence.
+//! States that are written by hand, field by field: each field arrives as it was sent, and a state that no server
+//! writes is refused with a sentence.
 
 use super::handover::{packed_state, unpack};
 use super::*;

@@ -30,8 +30,9 @@ fn what_is_proposed_is_there_as_a_whole_or_not_at_all_in_every_run_of_fixed_seed
     assert!(upgrades > 40, "{upgrades} upgrades");
 }
 
-/// Found by `cargo xtask vopr --managed --seed 7769975502100777829`: e2 becomes another tenant's while its client is in
-/// its handshake. The client chooses afterwards, and rightly has the new one; the judge took it for a client of the old.
+/// Found by `cargo xtask vopr --managed --seed 7769975502100777829`: e2 becomes another tenant's while its client is
+/// in its handshake. The client chooses afterwards, and rightly has the new one; the judge took it for a client of the
+/// old.
 const OWNER_CHANGES_IN_A_HANDSHAKE: &str = "\
 config seed 7769975502100777829 workers 3 policy 4 depth 8 tenants 4 guests 0 split 0 sq 0 cache 1 reorder 7 \
 error 27 torn 368 stall 0 lose 0 slow 1462 abort 2 staged 1 memory 67108864 turn-ns 5000 managed 1

@@ -71,8 +71,8 @@ fn an_upgrade_does_not_send_what_it_recalled_round_in_a_circle() {
     assert!(outcome.upgrades == 1 && outcome.turns < 10_000, "{outcome:?}");
 }
 
-/// Found by `cargo xtask vopr --seed 4425349205131651599`: a guest whose area in flight lies over its descriptors breaks
-/// its ring with its own requests.
+/// Found by `cargo xtask vopr --seed 4425349205131651599`: a guest whose area in flight lies over its descriptors
+/// breaks its ring with its own requests.
 const BROKEN_RING: &str = "\
 config seed 4425349205131651599 workers 3 policy 1 depth 32 tenants 2 guests 2 split 0 sq 1 cache 1 \
 reorder 2 error 0 torn 11 stall 0 lose 0 slow 6370 abort 3 staged 32 memory 131072 turn-ns 1000

@@ -19,6 +19,7 @@
 //! | I14 | nothing is left under way or held once no client asks; a drive that does not answer holds up its own tenants alone |
 
 mod drives;
+mod offered;
 mod places;
 mod silence;
 mod wish;
@@ -49,7 +50,7 @@ use mqfq_daemon::reconcile::{Reconciler, Runtime, withhold};
 use mqfq_daemon::upgrade::{self, HandoverResult, HandoverState, Serving};
 use mqfq_daemon::watch::Watch;
 use mqfq_front::FRONT_ENDS;
-use mqfq_front::export::{Export, ExportTable};
+use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::{ExportAddress, ListenOptions};
 use places::Place;
 use serde_json::{Map, Value};
@@ -58,7 +59,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use wish::{DEVICES, EXPORTS, Picture, SOCKETS, Spoilt, Wish};
 
 /// `drain-s` of every config here, ns.
@@ -505,19 +506,6 @@ impl Run {
     /// Clients of exports that go, or that are others from now on.
     fn gone(before: &Wish, wanted: &Wish) -> Vec<usize> {
         (0..EXPORTS).filter(|number| wanted.is_another(before, *number)).collect()
-    }
-
-    /// The exports of these numbers that are offered, at each address.
-    fn offered(&self, numbers: &[usize]) -> BTreeMap<usize, Vec<Weak<Export>>> {
-        self.managed().running.with_runtime(|runtime| {
-            let listeners = (0..SOCKETS).filter_map(|socket| runtime.listeners.of(&self.address(socket)));
-            let all: Vec<Arc<Export>> = listeners.flat_map(|listener| listener.table.all()).collect();
-            let of = |number: &usize| {
-                let name = format!("e{number}");
-                (*number, all.iter().filter(|export| export.name == name).map(Arc::downgrade).collect())
-            };
-            numbers.iter().map(of).collect()
-        })
     }
 
     fn must_fail(spoilt: Spoilt, before: &Wish, wanted: &Wish) -> bool {
