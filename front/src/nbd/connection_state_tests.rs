@@ -213,11 +213,7 @@ fn of_structured_replies() -> State {
         behind: vec![],
         structured: true,
         block_status: true,
-        larges: vec![
-            large(1, 2, [8 * MIB, 4 * MIB, 4 * MIB, 0]),
-            large(2, 4, [9 * MIB, 2 * MIB, 3 * MIB, 0]),
-            write,
-        ],
+        larges: vec![large(1, 2, [8 * MIB, 4 * MIB, 4 * MIB, 0]), large(2, 4, [9 * MIB, 2 * MIB, 3 * MIB, 0]), write],
         writes: true,
         recalled: vec![
             recalled(11, 5, true, 0, None),
@@ -331,107 +327,156 @@ fn a_state_that_no_server_writes_is_refused_with_a_sentence() {
             of_structured_replies,
             &[|state| state.writes = false, |state| state.larges.truncate(2), |state| state.larges.reverse()],
         ),
-        ("has a stream of structured replies", of_a_short_write, &[
-            |state| state.larges[1] = long_read(0),
-            |state| (state.larges[1], state.streaming) = (long_read(128 * KIB), true),
-        ]),
+        (
+            "has a stream of structured replies",
+            of_a_short_write,
+            &[
+                |state| state.larges[1] = long_read(0),
+                |state| (state.larges[1], state.streaming) = (long_read(128 * KIB), true),
+            ],
+        ),
         (
             "has a stream that has not begun",
             of_simple_replies,
             &[|state| (state.streaming, state.behind) = (false, vec![])],
         ),
-        ("has a stream of no request", of_simple_replies, &[
-            |state| state.larges.truncate(1),
-            |state| state.larges[0] = long_read(0),
-        ]),
-        ("has a flush of some bytes", of_simple_replies, &[
-            |state| state.recalled[0].offset_bytes = 512,
-            |state| state.recalled[0].length_bytes = 512,
-        ]),
+        (
+            "has a stream of no request",
+            of_simple_replies,
+            &[|state| state.larges.truncate(1), |state| state.larges[0] = long_read(0)],
+        ),
+        (
+            "has a flush of some bytes",
+            of_simple_replies,
+            &[|state| state.recalled[0].offset_bytes = 512, |state| state.recalled[0].length_bytes = 512],
+        ),
         ("has a request of no kind", of_simple_replies, &[|state| state.recalled[1].op = 6]),
-        ("has a request that is no blocks of any device", of_simple_replies, &[
-            |state| state.recalled[1].offset_bytes = 1,
-            |state| state.recalled[1].length_bytes = 0,
-            |state| state.recalled[5].length_bytes = 1000,
-        ]),
-        ("has a request that is too large", of_simple_replies, &[
-            |state| state.recalled[1].length_bytes = 128 * KIB + 512,
-            |state| state.recalled[5].length_bytes = 4 * MIB + 512,
-        ]),
+        (
+            "has a request that is no blocks of any device",
+            of_simple_replies,
+            &[
+                |state| state.recalled[1].offset_bytes = 1,
+                |state| state.recalled[1].length_bytes = 0,
+                |state| state.recalled[5].length_bytes = 1000,
+            ],
+        ),
+        (
+            "has a request that is too large",
+            of_simple_replies,
+            &[
+                |state| state.recalled[1].length_bytes = 128 * KIB + 512,
+                |state| state.recalled[5].length_bytes = 4 * MIB + 512,
+            ],
+        ),
         (
             "has a write without its payload",
             of_simple_replies,
             &[|state| state.recalled[2].payload = Some(vec![7; 1023])],
         ),
-        ("has a large request of no kind", of_structured_replies, &[
-            |state| state.larges[0].op = 5,
-            |state| state.larges[0].op = 6,
-        ]),
+        (
+            "has a large request of no kind",
+            of_structured_replies,
+            &[|state| state.larges[0].op = 5, |state| state.larges[0].op = 6],
+        ),
         ("has a failure of no kind", of_structured_replies, &[|state| state.larges[2].failed = 7]),
-        ("has a large request that is no blocks of any device", of_structured_replies, &[
-            |state| state.larges[0].offset_bytes = 100,
-            |state| state.larges[0].lengths_bytes[0] = 8 * MIB + 1,
-        ]),
-        ("has a large request in pieces that are no power of two", of_structured_replies, &[
-            |state| state.larges[0].lengths_bytes[1] = 3 * MIB,
-            |state| state.larges[0].lengths_bytes[1] = 256,
-        ]),
-        ("has a large request in pieces that are too large", of_structured_replies, &[
-            |state| state.larges[0].lengths_bytes[1] = 8 * MIB,
-            |state| state.larges[2].lengths_bytes[1] = 256 * KIB,
-        ]),
-        ("has a large request that is beyond its end", of_structured_replies, &[
-            |state| state.larges[0].lengths_bytes[2] = 9 * MIB,
-            |state| state.larges[0].lengths_bytes[3] = 5 * MIB,
-        ]),
-        ("has a large request that was cut and has not failed", of_structured_replies, &[|state| {
-            state.larges[2].cut = true
-        }]),
-        ("has a large request that is over and was not answered", of_structured_replies, &[
-            |state| state.larges[0].lengths_bytes[2] = 8 * MIB,
-            |state| state.larges[0].failed = 1,
-            |state| (state.larges[2].cut, state.larges[2].failed) = (true, 1),
-        ]),
-        ("has pieces that nobody has read", of_simple_replies, &[
-            |state| state.larges[0].ready = vec![(state.larges[0].offset_bytes, vec![1])],
-            |state| state.larges[1].ready = vec![(state.larges[1].offset_bytes, vec![1]); 5],
-        ]),
-        ("has pieces that are not of their request", of_simple_replies, &[
-            |state| state.larges[1].ready[0].0 -= 1,
-            |state| state.larges[1].ready[1].0 = state.larges[1].ready[0].0 + 511,
-            |state| state.larges[1].ready[1].0 += u64::from(192 * KIB) - 1023,
-            |state| state.larges[1].ready[1].1.clear(),
-        ]),
-        ("skips more than is skipped of any payload", of_simple_replies, &[|state| {
-            state.stage = StageState::Skip(SKIPPED_BYTES_MAX + 1)
-        }]),
+        (
+            "has a large request that is no blocks of any device",
+            of_structured_replies,
+            &[|state| state.larges[0].offset_bytes = 100, |state| state.larges[0].lengths_bytes[0] = 8 * MIB + 1],
+        ),
+        (
+            "has a large request in pieces that are no power of two",
+            of_structured_replies,
+            &[|state| state.larges[0].lengths_bytes[1] = 3 * MIB, |state| state.larges[0].lengths_bytes[1] = 256],
+        ),
+        (
+            "has a large request in pieces that are too large",
+            of_structured_replies,
+            &[|state| state.larges[0].lengths_bytes[1] = 8 * MIB, |state| state.larges[2].lengths_bytes[1] = 256 * KIB],
+        ),
+        (
+            "has a large request that is beyond its end",
+            of_structured_replies,
+            &[|state| state.larges[0].lengths_bytes[2] = 9 * MIB, |state| state.larges[0].lengths_bytes[3] = 5 * MIB],
+        ),
+        (
+            "has a large request that was cut and has not failed",
+            of_structured_replies,
+            &[|state| state.larges[2].cut = true],
+        ),
+        (
+            "has a large request that is over and was not answered",
+            of_structured_replies,
+            &[
+                |state| state.larges[0].lengths_bytes[2] = 8 * MIB,
+                |state| state.larges[0].failed = 1,
+                |state| (state.larges[2].cut, state.larges[2].failed) = (true, 1),
+            ],
+        ),
+        (
+            "has pieces that nobody has read",
+            of_simple_replies,
+            &[
+                |state| state.larges[0].ready = vec![(state.larges[0].offset_bytes, vec![1])],
+                |state| state.larges[1].ready = vec![(state.larges[1].offset_bytes, vec![1]); 5],
+            ],
+        ),
+        (
+            "has pieces that are not of their request",
+            of_simple_replies,
+            &[
+                |state| state.larges[1].ready[0].0 -= 1,
+                |state| state.larges[1].ready[1].0 = state.larges[1].ready[0].0 + 511,
+                |state| state.larges[1].ready[1].0 += u64::from(192 * KIB) - 1023,
+                |state| state.larges[1].ready[1].1.clear(),
+            ],
+        ),
+        (
+            "skips more than is skipped of any payload",
+            of_simple_replies,
+            &[|state| state.stage = StageState::Skip(SKIPPED_BYTES_MAX + 1)],
+        ),
         ("has a stream of requests at no stage", of_simple_replies, &[|state| state.stage = StageState::None]),
-        ("has a large write of which nothing comes", of_structured_replies, &[
-            |state| state.stage = StageState::Header,
-            |state| state.stage = StageState::Over,
-        ]),
-        ("has a piece that is not the next of its write", of_structured_replies, &[
-            |state| state.payload().offset_bytes += 512,
-            |state| state.payload().length_bytes -= 512,
-            |state| (state.payload().length_bytes, state.payload().after_bytes) = (256 * KIB, None),
-        ]),
+        (
+            "has a large write of which nothing comes",
+            of_structured_replies,
+            &[|state| state.stage = StageState::Header, |state| state.stage = StageState::Over],
+        ),
+        (
+            "has a piece that is not the next of its write",
+            of_structured_replies,
+            &[
+                |state| state.payload().offset_bytes += 512,
+                |state| state.payload().length_bytes -= 512,
+                |state| (state.payload().length_bytes, state.payload().after_bytes) = (256 * KIB, None),
+            ],
+        ),
     ];
     let of_payloads: [Refused; 4] = [
-        ("has a write that is no blocks of any device", of_a_short_write, &[
-            |state| state.payload().offset_bytes += 1,
-            |state| (state.payload().length_bytes, state.payload().after_bytes) = (0, Some(512)),
-            |state| (state.payload().length_bytes, state.payload().after_bytes) = (512, Some(u32::MAX)),
-        ]),
-        ("has a write longer than its export takes", of_a_short_write, &[|state| {
-            state.payload().length_bytes = PAYLOAD_BYTES_MAX + 512
-        }]),
-        ("has more of a payload than there is", of_a_short_write, &[
-            |state| state.payload().filled = vec![9; 1025],
-            |state| state.payload().has_memory = false,
-        ]),
-        ("has a write without memory", of_a_short_write, &[|state| {
-            (state.payload().has_memory, state.payload().filled) = (false, vec![])
-        }]),
+        (
+            "has a write that is no blocks of any device",
+            of_a_short_write,
+            &[
+                |state| state.payload().offset_bytes += 1,
+                |state| (state.payload().length_bytes, state.payload().after_bytes) = (0, Some(512)),
+                |state| (state.payload().length_bytes, state.payload().after_bytes) = (512, Some(u32::MAX)),
+            ],
+        ),
+        (
+            "has a write longer than its export takes",
+            of_a_short_write,
+            &[|state| state.payload().length_bytes = PAYLOAD_BYTES_MAX + 512],
+        ),
+        (
+            "has more of a payload than there is",
+            of_a_short_write,
+            &[|state| state.payload().filled = vec![9; 1025], |state| state.payload().has_memory = false],
+        ),
+        (
+            "has a write without memory",
+            of_a_short_write,
+            &[|state| (state.payload().has_memory, state.payload().filled) = (false, vec![])],
+        ),
     ];
     for (why, of, changes) in refused.into_iter().chain(of_payloads) {
         for (number, change) in changes.iter().enumerate() {
