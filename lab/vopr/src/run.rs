@@ -24,8 +24,12 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// For all messages of a crowd of front-ends to be read, beside requests of others, ns.
-const CROWD_NS: u64 = 20_000_000;
+/// For all messages of a crowd of front-ends to be read, beside requests of others, and then for the descriptors of
+/// those that were refused to be closed, ns.
+const CROWD_NS: (u64, u64) = (20_000_000, 2_000_000);
+
+/// The same for one guest, ns: less than a round of those that are compared.
+const GUEST_NS: (u64, u64) = (2_000_000, 100_000);
 
 /// Longest that a drive here takes for a request whatever is wrong with it, and that a cap delays one, ns; and then the
 /// time after which a connection looks whether its client got on (`stall-s`), of which the last reply can be the start.
@@ -315,10 +319,11 @@ impl Run {
             let guest = HostileGuest::new(pipe, &files, seed ^ number << 32, harm);
             self.clients.borrow_mut().hostile_guests.push(guest);
         }
-        world::run(CROWD_NS);
+        let (reads_ns, closes_ns) = if looks { CROWD_NS } else { GUEST_NS };
+        world::run(reads_ns);
         // The kernel tells the clients of sockets that were shut down.
         self.world.net.borrow().hang_up();
-        world::run(100_000);
+        world::run(closes_ns);
         files.assert_bounded();
         if seed.is_multiple_of(4) {
             self.clients.borrow_mut().hostile_guests.iter_mut().for_each(HostileGuest::leave);

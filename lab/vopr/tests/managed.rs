@@ -57,3 +57,25 @@ fn a_client_that_has_not_chosen_may_have_the_export_that_comes_under_the_name_of
     let outcome = run(&script).unwrap_or_else(|failure| panic!("{failure:?}"));
     assert!(outcome.counts.good > 40 && outcome.changes - outcome.refused == 1, "{outcome:?}");
 }
+
+/// Found by `cargo xtask vopr --managed --seed 2583988116784883390`: e2 becomes another tenant's while requests are
+/// left on its drive, and goes before its bytes could be erased. They are still those of the tenant that had them.
+const OWNER_COMES_BACK: &str = "\
+config seed 2583988116784883390 workers 3 policy 3 depth 1 tenants 1 guests 0 split 0 sq 0 cache 0 reorder 5 \
+error 219 torn 0 stall 0 lose 0 slow 10423 abort 0 staged 4 memory 67108864 turn-ns 1000 managed 1
+propose 899125824 6
+io 2 8 339279410
+connect 2
+propose 577043214 6
+propose 164257954 0
+check
+propose 2997242413 0
+check
+";
+
+#[test]
+fn a_tenant_may_find_its_bytes_where_another_that_was_to_have_them_went_before_they_were_erased() {
+    let script = Script::parse(OWNER_COMES_BACK).expect("a script that was printed");
+    let outcome = run(&script).unwrap_or_else(|failure| panic!("{failure:?}"));
+    assert!(outcome.counts.good > 60 && outcome.changes == 4, "{outcome:?}");
+}

@@ -5,6 +5,7 @@
 //! | bytes that its tenant wrote, there or in another export | them |
 //! | bytes that another tenant had, or that a shrink gave up | zeroes |
 //! | the same, with `keep-data = true` | what is there |
+//! | bytes that it had, which another tenant was to get and never got | zeroes or them: no erase may have begun |
 
 use super::wish::{Export, PLACES, QUARTER_SECTORS, QUARTERS, Wish};
 use crate::oracle::Oracle;
@@ -20,14 +21,20 @@ pub struct Place {
     owners: [Option<usize>; QUARTERS as usize],
     /// By quarter: it is to be erased, and may not have been yet.
     is_due: [bool; QUARTERS as usize],
+    /// By quarter that is to be erased: the tenant that had it last.
+    former: [Option<usize>; QUARTERS as usize],
 }
 
 /// All of them, of zeroes.
 pub fn all() -> Vec<Place> {
     let oracle = |number: usize| Rc::new(RefCell::new(Oracle::new(number as u8 + 1, SECTORS)));
-    (0..PLACES)
-        .map(|number| Place { oracle: oracle(number), owners: [None; QUARTERS as usize], is_due: Default::default() })
-        .collect()
+    let place = |number: usize| Place {
+        oracle: oracle(number),
+        owners: Default::default(),
+        is_due: Default::default(),
+        former: Default::default(),
+    };
+    (0..PLACES).map(place).collect()
 }
 
 /// One wish becomes another, and what is at each place follows.
@@ -51,7 +58,13 @@ impl Place {
             match (self.owners[quarter] == Some(export.tenant), export.keeps == Some(true)) {
                 (false, false) => {
                     self.oracle.borrow_mut().erase(from, QUARTER_SECTORS, stays);
-                    self.is_due[quarter] = true;
+                    if !std::mem::replace(&mut self.is_due[quarter], true) {
+                        self.former[quarter] = self.owners[quarter];
+                    } else if self.former[quarter] == Some(export.tenant) {
+                        // No other tenant has had it since. Until requests there have ended no erase begins, and the
+                        // bytes are still this tenant's.
+                        self.oracle.borrow_mut().doubt(from, QUARTER_SECTORS);
+                    }
                 }
                 // The tenant is shown the old bytes.
                 (_, true) if self.is_due[quarter] => self.oracle.borrow_mut().doubt(from, QUARTER_SECTORS),
