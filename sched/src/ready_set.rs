@@ -204,7 +204,7 @@ impl ReadySet {
     /// The worker of `hctx` picks: `hctx` is no longer called. Ends with a sequentially consistent fence if it was.
     pub fn answer(&self, hctx: HctxId) {
         let (due, bit) = self.due(hctx);
-        // Relaxed: who called has kicked us since, or will.
+        // Relaxed: the caller of `call_first` has kicked us since, or will.
         if due.called.load(Ordering::Relaxed) & bit != 0 {
             // Relaxed: the fence orders it before the search that follows.
             due.called.fetch_and(!bit, Ordering::Relaxed);

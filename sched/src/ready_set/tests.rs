@@ -26,6 +26,37 @@ fn a_mark_can_be_taken_back_once() {
 }
 
 #[test]
+fn the_shallow_mark_of_smallest_rank_is_called_until_its_worker_answers() {
+    // Bits of two words on two sockets.
+    let places: Vec<Place> = (0..160).map(|n| Place { socket: n / 80, core: n % 80 }).collect();
+    let ready = ReadySet::new(&Topology::from_places(&places));
+    let all = [3, 70, 90, 155].map(HctxId);
+    all.iter().for_each(|hctx| {
+        ready.set_shallow(*hctx, *hctx != HctxId(3));
+        ready.mark(*hctx);
+    });
+    // Not the caller itself, and none without a rank.
+    let rank = |hctx: HctxId| (hctx != HctxId(155)).then_some(200 - hctx.0);
+    assert_eq!(ready.call_first(HctxId(90), rank), Some(HctxId(70)));
+    assert!(ready.is_called(HctxId(70)) && !ready.unmark(HctxId(70)), "the mark is claimed");
+    assert_eq!(ready.call_first(HctxId(70), rank), Some(HctxId(90)));
+    assert_eq!(ready.call_first(HctxId(0), rank), None, "3 is marked and not shallow, and 155 has no rank");
+    assert!(all.map(|hctx| ready.is_called(hctx)) == [false, true, true, false]);
+    ready.answer(HctxId(70));
+    assert!(!ready.is_called(HctxId(70)) && ready.is_called(HctxId(90)));
+}
+
+#[test]
+fn a_shallow_mark_that_another_has_claimed_is_not_called() {
+    let ready = ReadySet::new(&Topology::flat(2));
+    ready.set_shallow(HctxId(1), true);
+    ready.mark(HctxId(1));
+    assert_eq!(ready.take_nearest(HctxId(0)), Some(HctxId(1)));
+    assert_eq!(ready.call_first(HctxId(0), |_| Some(0)), None);
+    assert!(!ready.is_called(HctxId(1)));
+}
+
+#[test]
 fn masks_cover_whole_and_partial_words() {
     assert_eq!(mask(0, 64), u64::MAX);
     assert_eq!(mask(63, 64), 1 << 63);
