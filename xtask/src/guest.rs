@@ -1,6 +1,11 @@
 //! `cargo xtask guest`: what the project does under, or inside, a Linux kernel in a guest.
 //!
-//! A case is a job in `testing/guest/cases` and a line of [`CASES`]; the machine is [`mqfq_testing::guest`]'s.
+//! A case is a job in `testing/guest/cases` and an entry of [`CASES`]: kernels, virtual CPUs, modules, packages of its
+//! programs. The machine is [`mqfq_testing::guest`]'s. `cases/NAME.sh`, if there is one, first leaves more in the
+//! guest's folder. `mount_ext4` mounts below `/tmp`, the one place that programs of this machine see. This file and
+//! `plugs.rs` list the lines by which a job asks for changes of a server outside or of disks, and the answers. After a
+//! line `GUEST-CUT` the machine is gone at once; the job starts again on the same disks, with the next number in
+//! `BOOT`. The bound's checker reads `/share/NAME.trace` of a job.
 
 mod plugs;
 

@@ -35,11 +35,16 @@ fn of_key(mut own: OwnOptions, kind: PolicyKind, key: &str) -> (String, String) 
     own.tune(kind, key, range_and_default).expect("it is one of the policy's keys")
 }
 
-/// The policies, each with its page, and its `depth` and `window` unless set.
+/// The policies, each with its page, its summary unless another page has it, and its `depth` and `window` unless set.
 /// Pages of what ships lie in the folder `product`, the others in `lab`.
-fn policies(kinds: &[PolicyKind], [product, lab]: [&str; 2], depth_of_tuned: &str, window_of_tuned: &str) -> String {
-    let mut table =
-        "| policy | what it does | `depth` unless set | `window` unless set |\n|---|---|---|---|\n".to_string();
+fn policies(
+    kinds: &[PolicyKind],
+    [product, lab]: [&str; 2],
+    [depth_of_tuned, window_of_tuned]: [&str; 2],
+    has_summaries: bool,
+) -> String {
+    let [head, rule] = if has_summaries { [" what it does |", "---|"] } else { ["", ""] };
+    let mut table = format!("| policy |{head} `depth` unless set | `window` unless set |\n|---|{rule}---|---|\n");
     for &kind in kinds {
         let options = PolicyOptions::new(kind);
         let folder = if Registry::PRODUCT.kinds().contains(&kind) { product } else { lab };
@@ -53,8 +58,8 @@ fn policies(kinds: &[PolicyKind], [product, lab]: [&str; 2], depth_of_tuned: &st
             true => written(window_of_tuned),
             false => "has none".to_string(),
         };
-        let summary = kind.about().summary;
-        table += &format!("| [`{kind}`]({folder}/{kind}.md) | {summary} | {depth} | {window} |\n");
+        let summary = if has_summaries { format!(" {} |", kind.about().summary) } else { String::new() };
+        table += &format!("| [`{kind}`]({folder}/{kind}.md) |{summary} {depth} | {window} |\n");
     }
     table
 }
@@ -106,17 +111,17 @@ fn the_tables_of_policies_in_the_pages_are_those_of_the_registry() {
     let of_lab: Vec<PolicyKind> =
         mqfq_policies::ALL.into_iter().filter(|kind| !Registry::PRODUCT.kinds().contains(kind)).collect();
     let (all, depth) = (mqfq_policies::ALL, defaults.depth.to_string());
-    let product = policies(Registry::PRODUCT.kinds(), ["policies", ""], "auto", "auto");
+    let product = policies(Registry::PRODUCT.kinds(), ["policies", ""], ["auto"; 2], true);
     let pages = [
         ("docs/use/config.md", vec![("policies", product)]),
         (
             "docs/lab/serve.md",
-            vec![("policies", policies(&of_lab, ["", "policies"], "auto", "auto")), ("policy-keys", keys())],
+            vec![("policies", policies(&of_lab, ["", "policies"], ["auto"; 2], true)), ("policy-keys", keys())],
         ),
         (
             "docs/lab/scenarios.md",
             vec![
-                ("policies", policies(&all, ["../use/policies", "policies"], &depth, &window)),
+                ("policies", policies(&all, ["../use/policies", "policies"], [&depth, &window], false)),
                 ("policy-keys", keys_of_scenarios()),
             ],
         ),
