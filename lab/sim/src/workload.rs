@@ -20,11 +20,12 @@ mod tests;
 pub mod trace;
 mod zipf;
 
+pub use trace::{Trace, TraceRequest};
+
 use crate::scenario::{Arrival, Tenant};
 use random::{Random, fnv};
 use shape::{Shape, Shapes};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,29 +60,6 @@ pub trait Source {
 
     /// A request of this thread completed.
     fn completed(&mut self, now_ns: u64);
-}
-
-/// A request of a recorded trace.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TraceRequest {
-    /// From the start of the trace.
-    pub at_ns: u64,
-    /// A write; otherwise a read.
-    pub is_write: bool,
-    /// First byte.
-    pub offset_bytes: u64,
-    /// Length.
-    pub length_bytes: u32,
-}
-
-/// A recorded trace, shared by the threads that play it and by the scenarios of a sweep.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Trace {
-    /// In the order of their times.
-    pub requests: Arc<[TraceRequest]>,
-    /// Each has its time. Otherwise times are only the earliest ones (fio's version 2 knows nothing but waits), and
-    /// requests are asked for as the depth allows.
-    pub timed: bool,
 }
 
 /// The clients of tenant number `number` of as many as `tenant.count` says: one for each thread, then the background's.

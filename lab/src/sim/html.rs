@@ -1,7 +1,7 @@
 //! The page of `mqfq-lab sim report`: one file, nothing fetched from elsewhere.
 
 use super::figure::verdict;
-use super::maybe;
+use super::output::maybe;
 use mqfq_sim::figure::{ClaimRow, PanelRow, Rows};
 use std::fmt::Write;
 

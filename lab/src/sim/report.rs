@@ -15,7 +15,7 @@ pub struct ReportOptions {
     #[arg(long, value_name = "FILE", default_value = "mqfq-report.html")]
     pub out: PathBuf,
     /// Scenarios simulated at once, by default one per CPU.
-    #[arg(long, value_parser = super::jobs)]
+    #[arg(long, value_parser = super::input::jobs)]
     pub jobs: Option<usize>,
     /// Fewer points and shorter times.
     #[arg(long)]
@@ -34,7 +34,7 @@ struct Printed<'a> {
 /// One sentence.
 pub fn report(options: &ReportOptions, json: bool) -> Result<(), String> {
     let extent = if options.quick { Extent::Quick } else { Extent::Full };
-    let read = |(name, _): &(&str, &str)| super::read_figure(name, extent);
+    let read = |(name, _): &(&str, &str)| super::input::read_figure(name, extent);
     let figures: Vec<Figure> = embedded::FIGURES.iter().map(read).collect::<Result<_, _>>()?;
     // Figures that need the same scenario share its run.
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
@@ -45,7 +45,7 @@ pub fn report(options: &ReportOptions, json: bool) -> Result<(), String> {
             jobs.len() - 1
         });
     }
-    let outcomes = super::simulate(&jobs, options.jobs)?;
+    let outcomes = super::input::simulate(&jobs, options.jobs)?;
     let mut all = Vec::new();
     let mut pictures = Vec::new();
     for figure in &figures {

@@ -1,5 +1,6 @@
 //! Tests of the commands that need no simulation.
 
+use super::output::file_stem;
 use super::*;
 use mqfq_sim::figure::{ClaimRow, PanelRow, Row, Rows, X};
 

@@ -56,6 +56,8 @@ use mqfq_sched::policy::{
 use mqfq_sched::topology::{HctxId, Topology};
 use scheduler::Scheduler;
 
+kind!(Bfq);
+
 /// Budget fair queueing.
 pub struct Bfq {
     options: PolicyOptions,

@@ -1,6 +1,6 @@
 //! The tunables of `bfq`.
 
-use crate::BFQ;
+use super::KIND;
 use mqfq_sched::policy::PolicyError;
 use mqfq_sched::policy::tunables::{self, Key, Tunable, Tunables};
 
@@ -56,7 +56,7 @@ impl BfqOptions {
     /// # Errors
     /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        tunables::validate(BFQ, self)
+        tunables::validate(KIND, self)
     }
 }
 

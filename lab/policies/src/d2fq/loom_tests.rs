@@ -66,7 +66,7 @@ fn loom_a_release_is_not_of_who_took_it_meanwhile() {
 /// Two workers, two flows. [`HOLDER`] holds global virtual time and has been away since time 0, [`OTHER`] is far ahead
 /// with a request in flight.
 fn away() -> (Arc<D2fq>, [D2fqQueue; 2]) {
-    let policy = Arc::new(D2fq::new(&PolicyOptions::new(D2FQ), 2, &[Weight::DEFAULT; 2]).unwrap());
+    let policy = Arc::new(D2fq::new(&PolicyOptions::new(KIND), 2, &[Weight::DEFAULT; 2]).unwrap());
     let [mut mine, mut theirs] = [0, 1].map(|n| policy.open_queue(HctxId(n), 1));
     policy.dispatched(&mut theirs, HOLDER, Cost(1 << 20), QueueClass::High, 0);
     complete(&policy, &mut theirs, HOLDER, 1 << 20, 0);

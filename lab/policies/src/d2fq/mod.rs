@@ -65,7 +65,6 @@ pub use options::D2fqOptions;
 
 use self::flow_state::{Block, Flow, QueueFlow};
 use self::ratio::{Adjuster, Sample};
-use crate::D2FQ;
 use mqfq_sched::cache_padded::CachePadded;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
@@ -99,6 +98,8 @@ pub struct Thresholds {
     /// The ratio of the classes is too small.
     pub unfair: VSpan,
 }
+
+kind!(D2fq);
 
 /// Device-direct fair queueing over the global virtual time that ships unless `G` says otherwise. See the module's
 /// text.
@@ -136,7 +137,7 @@ impl D2fq {
     /// More flows than have names of their own.
     pub fn new(options: &PolicyOptions, hctx_count: usize, flows: &[Weight]) -> Result<D2fq, PolicyError> {
         if flows.len() > Gvt::FLOWS_MAX {
-            let (kind, count, most) = (D2FQ, flows.len(), Gvt::FLOWS_MAX);
+            let (kind, count, most) = (KIND, flows.len(), Gvt::FLOWS_MAX);
             return Err(PolicyError::TooManyFlowsOf { kind, count, most });
         }
         let gvt = Gvt::with_quantum(options.start, options.own.get::<D2fqOptions>().vtime_quantum());

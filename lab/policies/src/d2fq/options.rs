@@ -1,6 +1,6 @@
 //! Tunables of `d2fq`.
 
-use crate::D2FQ;
+use super::KIND;
 use mqfq_sched::policy::tunables::{self, Key, TIME_MAX_NS, Tunable, Tunables};
 use mqfq_sched::policy::{ClassWeights, PolicyError};
 use mqfq_sched::vtime::VSpan;
@@ -65,7 +65,7 @@ impl D2fqOptions {
     /// # Errors
     /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        tunables::validate(D2FQ, self)
+        tunables::validate(KIND, self)
     }
 }
 

@@ -114,7 +114,7 @@ proptest! {
             (1u64..1 << 42).prop_map(|before| 0u64.wrapping_sub(before)),
         ],
     ) {
-        let options = PolicyOptions { start: VTime::from_raw(start), ..PolicyOptions::new(D2FQ) };
+        let options = PolicyOptions { start: VTime::from_raw(start), ..PolicyOptions::new(KIND) };
         let weights = [2, 2, 3, 0].map(|n| Weight::new(WEIGHTS[n]).unwrap());
         let policy = D2fq::new(&options, QUEUES, &weights).unwrap();
         let mut queues = [0, 1].map(|n| policy.open_queue(HctxId(n), 64));

@@ -30,7 +30,7 @@ impl Rig {
     }
 
     fn new(hctx_count: u16, flows: &[u64]) -> Rig {
-        Rig::with(PolicyOptions::new(D2FQ), hctx_count, &weights(flows))
+        Rig::with(PolicyOptions::new(KIND), hctx_count, &weights(flows))
     }
 
     fn class(&self, queue: usize, flow: u32) -> QueueClass {
@@ -170,7 +170,7 @@ fn the_last_flow_with_a_name_of_its_own_is_told_from_nobody() {
 fn more_flows_than_there_are_names_are_refused() {
     let refused = |count: usize| {
         let flows = vec![Weight::DEFAULT; count];
-        D2fq::new(&PolicyOptions::new(D2FQ), 1, &flows).err().map(|error| error.to_string())
+        D2fq::new(&PolicyOptions::new(KIND), 1, &flows).err().map(|error| error.to_string())
     };
     assert_eq!(refused(131_072).as_deref(), Some("131072 flows are too many for d2fq, allowed is up to 131071"));
     assert_eq!(refused(131_071), None);
@@ -296,7 +296,7 @@ fn nothing_is_lost_to_rounding() {
 #[test]
 fn classes_are_the_same_across_the_wrap() {
     let classes = |start: VTime| {
-        let options = PolicyOptions { start, ..PolicyOptions::new(D2FQ) };
+        let options = PolicyOptions { start, ..PolicyOptions::new(KIND) };
         let mut rig = Rig::with(options, 1, &weights(&[100, 300]));
         rig.submit(0, 0, 4096);
         rig.submit(0, 1, 4096);
@@ -314,7 +314,7 @@ fn classes_are_the_same_across_the_wrap() {
 #[test]
 fn a_flow_far_ahead_stays_where_it_compares() {
     for start in [VTime::ZERO, VTime::from_raw(u64::MAX - 5), VTime::from_raw(1 << 63)] {
-        let options = PolicyOptions { start, ..PolicyOptions::new(D2FQ) };
+        let options = PolicyOptions { start, ..PolicyOptions::new(KIND) };
         let mut rig = Rig::with(options, 1, &weights(&[100, 1]));
         rig.submit(0, 0, 4096);
         rig.serve(0, 0, 4096);
@@ -422,7 +422,7 @@ fn a_flow_that_was_put_at_global_virtual_time_says_nothing_of_the_ratio() {
 fn a_fixed_ratio_stays() {
     let d2fq = D2fqOptions { class_ratio: 3, ..D2fqOptions::DEFAULT };
     let own = OwnOptions::of(&d2fq);
-    let mut rig = Rig::with(PolicyOptions { own, ..PolicyOptions::new(D2FQ) }, 1, &weights(&[100]));
+    let mut rig = Rig::with(PolicyOptions { own, ..PolicyOptions::new(KIND) }, 1, &weights(&[100]));
     let weights = ClassWeights { high: 3, medium: 2, low: 1 };
     assert_eq!(rig.policy.adjust(&mut rig.queues[0], 5), Some(weights));
     rig.serve(0, 0, 4096);
@@ -434,7 +434,7 @@ fn thresholds_follow_the_one_that_is_set() {
     let thresholds = |low_threshold_bytes: u64| {
         let d2fq = D2fqOptions { low_threshold_bytes, ..D2fqOptions::DEFAULT };
         let own = OwnOptions::of(&d2fq);
-        let options = PolicyOptions { own, ..PolicyOptions::new(D2FQ) };
+        let options = PolicyOptions { own, ..PolicyOptions::new(KIND) };
         let Thresholds { medium, low, unfair } = D2fq::new(&options, 1, &[Weight::DEFAULT]).unwrap().thresholds();
         [medium, low, unfair].map(VSpan::bytes)
     };

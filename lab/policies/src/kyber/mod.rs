@@ -92,6 +92,8 @@ const CHECK_NS: u64 = 100_000_000;
 /// "No request".
 const NONE: u32 = u32::MAX;
 
+kind!(Kyber);
+
 /// Policy `kyber`: for each kind of request a pool of tokens, as deep as the measured latencies allow.
 pub struct Kyber {
     depth: u32,

@@ -1,6 +1,6 @@
 //! The tunables of `kyber`.
 
-use crate::KYBER;
+use super::KIND;
 use mqfq_sched::policy::PolicyError;
 use mqfq_sched::policy::tunables::{self, COUNT_MAX, Key, TIME_MAX_NS, Tunable, Tunables};
 
@@ -40,7 +40,7 @@ impl KyberOptions {
     /// # Errors
     /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        tunables::validate(KYBER, self)
+        tunables::validate(KIND, self)
     }
 }
 

@@ -62,6 +62,8 @@ use mqfq_sched::topology::{HctxId, Topology};
 /// "No request".
 const NONE: u32 = u32::MAX;
 
+kind!(MqDeadline);
+
 /// The deadline elevator: one central queue under one lock, in batches of sector order, with an expiry per direction.
 pub struct MqDeadline {
     options: PolicyOptions,

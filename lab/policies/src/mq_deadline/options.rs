@@ -1,6 +1,6 @@
 //! The tunables of `mq-deadline`.
 
-use crate::MQ_DEADLINE;
+use super::KIND;
 use mqfq_sched::policy::PolicyError;
 use mqfq_sched::policy::tunables::{self, COUNT_MAX, Key, TIME_MAX_NS, Tunable, Tunables};
 
@@ -35,7 +35,7 @@ impl MqDeadlineOptions {
     /// # Errors
     /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        tunables::validate(MQ_DEADLINE, self)
+        tunables::validate(KIND, self)
     }
 }
 

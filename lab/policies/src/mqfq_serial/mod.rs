@@ -18,6 +18,8 @@ use mqfq_sched::sync::Mutex;
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::VTime;
 
+kind!(MqfqSerial);
+
 /// [`Mqfq`] under one lock.
 pub struct MqfqSerial {
     lock: Mutex<()>,

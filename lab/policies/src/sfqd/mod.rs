@@ -27,6 +27,8 @@ use mqfq_sched::stage_queue::{StageQueue, Staged};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 
+kind!(Sfqd);
+
 /// Policy `sfqd`: start-time fair queueing with D units on the device, one queue and one lock.
 pub struct Sfqd {
     options: PolicyOptions,

@@ -11,9 +11,32 @@ mod iolog;
 #[cfg(test)]
 mod tests;
 
-use super::{Trace, TraceRequest};
 use mqfq_nvme_watched::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
 use std::fmt;
+use std::sync::Arc;
+
+/// A request of a recorded trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TraceRequest {
+    /// From the start of the trace.
+    pub at_ns: u64,
+    /// A write; otherwise a read.
+    pub is_write: bool,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Length.
+    pub length_bytes: u32,
+}
+
+/// A recorded trace, shared by the threads that play it and by the scenarios of a sweep.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trace {
+    /// In the order of their times.
+    pub requests: Arc<[TraceRequest]>,
+    /// Each has its time. Otherwise times are only the earliest ones (fio's version 2 knows nothing but waits), and
+    /// requests are asked for as the depth allows.
+    pub timed: bool,
+}
 
 /// A trace that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
