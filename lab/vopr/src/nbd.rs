@@ -150,6 +150,8 @@ pub struct NbdClient {
     next: u64,
     export: String,
     is_held: bool,
+    /// See [`NbdClient::lost_read_bytes`].
+    lost_read_bytes: usize,
     /// Errors are answers that may come.
     pub may_fail: bool,
     /// Counts of its requests.
@@ -182,6 +184,7 @@ impl NbdClient {
             next: 0,
             export,
             is_held: false,
+            lost_read_bytes: 0,
             may_fail: false,
             counts: Counts::default(),
         }
@@ -282,9 +285,19 @@ impl NbdClient {
         self.under_way.len()
     }
 
+    /// Largest read that was under way without structured replies when its connection ended last, bytes.
+    pub fn lost_read_bytes(&self) -> usize {
+        self.lost_read_bytes
+    }
+
     fn lose(&mut self) {
         self.pipe = None;
         self.phase = Phase::Away;
+        let reads = self.under_way.values().map(|request| match request.want {
+            Want::Read(_, count) if !self.manners.structured => count * SECTOR_BYTES,
+            _ => 0,
+        });
+        self.lost_read_bytes = reads.max().unwrap_or(0);
         let mut oracle = self.oracle.borrow_mut();
         for (_, UnderWay { want, .. }) in std::mem::take(&mut self.under_way) {
             self.counts.forsaken += 1;

@@ -79,3 +79,42 @@ fn a_tenant_may_find_its_bytes_where_another_that_was_to_have_them_went_before_t
     let outcome = run(&script).unwrap_or_else(|failure| panic!("{failure:?}"));
     assert!(outcome.counts.good > 60 && outcome.changes == 4, "{outcome:?}");
 }
+
+/// Found by `cargo xtask vopr --managed --seed 11405233934039219651`: during a change that leaves e1 as it is, its drive
+/// fails the second piece of a large read. The first has left in a simple reply, so the server ends the connection; the
+/// judge took that for a disconnect by the change.
+const FAILED_IN_THE_MIDDLE: &str = "\
+config seed 11405233934039219651 workers 2 policy 5 depth 2 tenants 3 guests 0 split 0 sq 0 cache 1 reorder 0 \
+error 347 torn 0 stall 0 lose 0 slow 2248 abort 3 staged 4 memory 67108864 turn-ns 5000 managed 1
+connect 0
+connect 1
+io 0 33 3219241864
+propose 3846877736 6
+connect 5
+propose 1776805879 6
+connect 5
+io 1 47 4143324647
+io 0 47 3919377335
+propose 808222703 4
+io 2 1 486241788
+check
+propose 3384820785 0
+check
+propose 2658385069 0
+propose 978408001 0
+propose 3586834225 1
+io 1 20 1736998610
+propose 798187151 0
+io 4 1 1016804198
+io 3 1 3270666480
+io 2 1 1840947869
+io 3 1 3237433283
+propose 835099207 0
+";
+
+#[test]
+fn a_client_may_lose_its_connection_to_a_large_read_that_its_drive_fails_in_the_middle() {
+    let script = Script::parse(FAILED_IN_THE_MIDDLE).expect("a script that was printed");
+    let outcome = run(&script).unwrap_or_else(|failure| panic!("{failure:?}"));
+    assert!(outcome.counts.good > 300 && outcome.counts.failed > 0, "{outcome:?}");
+}

@@ -1,0 +1,35 @@
+//! Clients that stay and whose connection the server may end: a large read failed when a part of its simple reply had
+//! been sent, and no error number can say so any more.
+
+use super::Run;
+use super::wish::{self, Export};
+use crate::nbd::NbdClient;
+use mqfq_front::memory::PIECE_BYTES_MAX;
+use mqfq_front::nbd::rule::Rule;
+use std::collections::BTreeMap;
+
+/// By address: reads that failed in the middle, so far.
+pub type FailedReads = BTreeMap<String, u64>;
+
+impl Run {
+    /// Counts of the running server.
+    pub(super) fn failed_reads(&self) -> FailedReads {
+        let all = self.managed().running.with_runtime(|runtime| runtime.listeners.counts().all());
+        let count = |rules: Vec<(&str, u64)>| {
+            rules.iter().filter(|(rule, _)| *rule == Rule::FailedInTheMiddle.name()).map(|(_, count)| count).sum()
+        };
+        all.into_iter().map(|(address, counts)| (address, count(counts.broken_rules))).collect()
+    }
+
+    /// Whether the drive of `client` failed a large read of it in the middle, since `before`. An address that is gone
+    /// has no counts any more.
+    pub(super) fn is_cut_off(&self, client: &NbdClient, export: &Export, before: &FailedReads) -> bool {
+        let now = self.failed_reads();
+        let is_counted = before.iter().any(|(address, count)| now.get(address).is_none_or(|now| now > count));
+        let (device, tenant) = (format!("d{}", wish::at(export.place).0), format!("t{}", export.tenant));
+        let devices = self.managed().engine.sums().devices;
+        let flows = devices.iter().filter(|one| one.name == device).flat_map(|one| &one.flows);
+        let has_failed = flows.filter(|flow| flow.name == tenant).any(|flow| flow.stats.failed > 0);
+        client.lost_read_bytes() > PIECE_BYTES_MAX as usize && is_counted && has_failed
+    }
+}
