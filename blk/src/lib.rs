@@ -55,8 +55,8 @@ pub mod steps;
 
 pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};
-pub use mqfq_sched::flow::{FlowId, Weight, WeightOutOfRange};
-pub use mqfq_sched::hierarchy;
+pub use mqfq_sched::flow::{EffectiveWeight, FlowId, Group, GroupId, Tree, TreeError, Weight, WeightOutOfRange};
+
 pub use mqfq_sched::policy::{AnyPolicy, ClassWeights, OwnOptions, PolicyKind, PolicyOptions, Registry, UnknownPolicy};
 pub use mqfq_sched::policy::{KeyText, Tunable};
 pub use mqfq_sched::topology::{HctxId, Topology};

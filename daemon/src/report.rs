@@ -2,10 +2,10 @@
 
 use crate::in_force::{self, Rates, WindowReport};
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
-use mqfq_blk::hierarchy::{EffectiveWeight, GroupId};
 use mqfq_blk::latencies::Latencies;
 use mqfq_blk::stats::FlowStats;
 use mqfq_blk::tuning::{Probe, State};
+use mqfq_blk::{EffectiveWeight, GroupId};
 use mqfq_front::stats::Counts;
 use serde::Serialize;
 use std::collections::BTreeMap;

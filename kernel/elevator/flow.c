@@ -2,7 +2,7 @@
 /*
  * Flows: see flow.h. Orderings: relaxed throughout. Each word is only ever changed by an atomic
  * read-modify-write and no other memory is published through it; submissions that are ordered by
- * happens-before are ordered in `finish` by coherence (loom models: sched/src/flow/loom_tests.rs).
+ * happens-before are ordered in `finish` by coherence (loom models: sched/src/flow/account/loom_tests.rs).
  */
 #include "flow.h"
 

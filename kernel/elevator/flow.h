@@ -6,7 +6,7 @@
  * Source: MQFQ section 2 (tags), section 3.1 (one shared integer per flow). The relaxed form: a
  * queue takes a piece of the flow's virtual time, a lease, and cuts requests from that alone; what
  * it does not use goes back, or becomes credit that the flow's next lease takes first. Proofs:
- * sched/src/flow.rs, F1 to F4 and L1 to L4; this is the same arithmetic, to the unit.
+ * sched/src/flow/account.rs, F1 to F4 and L1 to L4; this is the same arithmetic, to the unit.
  *
  * Virtual time is a point on a circle of 2^64 units: 1,024 are a byte at weight 100. Every tag is a
  * multiple of 64 units, and the fraction is carried to the flow's next request.

@@ -3,7 +3,7 @@
  * At which weight does a flow compete now, given the groups that it is in and who else in them
  * wants service?
  *
- * Source: sched/src/hierarchy.rs, which has the reasons and the bounds: prices that follow who is
+ * Source: sched/src/flow/group.rs, which has the reasons and the bounds: prices that follow who is
  * idle, content or hungry, so that what a member leaves stays in its group. The effective weights
  * of a group's hungry members and what its content members used sum to the group's weight (H1).
  *

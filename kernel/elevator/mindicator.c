@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The smallest lead: see mindicator.h. Loom models: sched/src/mindicator/loom_tests.rs.
+ * The smallest lead: see mindicator.h. Loom models: sched/src/shared/mindicator/loom_tests.rs.
  *
  * A node is one word, from the high bits: lead in grains (50), occupied, covered, version (12).
  */

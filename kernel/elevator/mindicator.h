@@ -3,7 +3,7 @@
  * Smallest lead over all hardware queues, and the virtual time that follows it, without a lock.
  *
  * Source: the mindicator of Liu, Luchangco and Spear (ICDCS 2013), MQFQ section 3.1. The protocol,
- * its races and invariants M1 to M4 are those of sched/src/mindicator.rs: lowering a lead must have
+ * its races and invariants M1 to M4 are those of sched/src/shared/mindicator.rs: lowering a lead must have
  * reached the root, or a covered node, when publish returns; a raise may be late but is not lost.
  */
 #ifndef MQFQ_MINDICATOR_H

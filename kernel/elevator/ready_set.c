@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Who waits for a token: see ready_set.h. Loom models: sched/src/ready_set/loom_tests.rs. */
+/* Who waits for a token: see ready_set.h. Loom models: sched/src/shared/ready_set/loom_tests.rs. */
 #include "ready_set.h"
 
 int mqfq_ready_init(struct mqfq_ready *ready, u32 hctxs, const u16 *socket_of)

@@ -2,7 +2,7 @@
 /*
  * Which hardware queues could dispatch at once if they had a token?
  *
- * Source: MQFQ section 3.3. A bit per queue, a line per socket. R1 to R3 of sched/src/ready_set.rs:
+ * Source: MQFQ section 3.3. A bit per queue, a line per socket. R1 to R3 of sched/src/shared/ready_set.rs:
  * a mark is claimed at most once, stays until it is claimed, and of "mark, fence, acquire" and
  * "release, fence, search" at least one sees the other.
  */

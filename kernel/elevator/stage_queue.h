@@ -5,7 +5,7 @@
  * Source: MQFQ section 2.1. Each flow's requests stand in a FIFO, a lane; only lanes are sorted, in
  * a pairing heap of their heads. Only a lane's head has an interval: the next request gets one when
  * it becomes the head, so that merging and new weights need no second thoughts (the deferred form
- * of sched/src/stage_queue.rs).
+ * of sched/src/queue/stage_queue.rs).
  *
  * Of equal start tags the shorter interval goes first, then the first to become a head. All of it
  * belongs to whoever holds the queue's lock.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Throttled queues: see throttle_wheel.h. Loom: sched/src/throttle_wheel/loom_tests.rs. */
+/* Throttled queues: see throttle_wheel.h. Loom: sched/src/shared/throttle_wheel/loom_tests.rs. */
 #include "throttle_wheel.h"
 
 #define SLOT_MASK ((1ULL << MQFQ_SLOT_SHIFT) - 1)

@@ -4,7 +4,7 @@
  *
  * Source: MQFQ section 3.3 and figure 4. A bucket belongs to an absolute slot of virtual time. A
  * queue that has taken a place checks that the wheel has not passed it meanwhile. W1 to W4 and the
- * tables of races: sched/src/throttle_wheel.rs. Slots are half of the smallest T, so T may be set
+ * tables of races: sched/src/shared/throttle_wheel.rs. Slots are half of the smallest T, so T may be set
  * while the wheel turns.
  */
 #ifndef MQFQ_THROTTLE_WHEEL_H

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Dispatch tokens: see token_tree.h. Loom models: sched/src/token_tree/loom_tests.rs. */
+/* Dispatch tokens: see token_tree.h. Loom models: sched/src/shared/token_tree/loom_tests.rs. */
 #include "token_tree.h"
 
 int mqfq_tokens_init(struct mqfq_tokens *tokens, u32 hctxs, const u16 *socket_of, u32 depth)

@@ -3,7 +3,7 @@
  * Dispatch tokens, kept near those who use them: D units are all the permission there is to have
  * requests on the device.
  *
- * Source: MQFQ section 3.2; debts as in sched/src/token_tree.rs (T1 to T3). A request of n units
+ * Source: MQFQ section 3.2; debts as in sched/src/shared/token_tree.rs (T1 to T3). A request of n units
  * takes up to n from its own path: its leaf, its socket, the root; for the rest the root goes
  * negative if that leaves one free token to start from, and the next release pays that first.
  *

@@ -441,7 +441,7 @@ pub(crate) mod tests {
             let waiting = |name: &str, ns| tenant(name, 100, second, ns, 1_000_000);
             let flows = vec![waiting("a", 500_000_000), waiting("b", 499_999_999), waiting("c", 1_000_000)];
             let mut now = stats(second, flows);
-            now.devices[0].flows[1].group = Some(mqfq_blk::hierarchy::GroupId(3));
+            now.devices[0].flows[1].group = Some(mqfq_blk::GroupId(3));
             now.devices.push(DeviceStats { name: "other".into(), ..now.devices[0].clone() });
             let wanted = |part: u64| WorkerStats { wanted_ns: Some(second * SECOND_NS / part) };
             now.workers = vec![wanted(2), wanted(4), WorkerStats { wanted_ns: None }];

@@ -3,26 +3,29 @@
 //! No dependency, no clock, no thread, no I/O, and no allocation after construction. The caller passes `now_ns` in and
 //! gets back what to do.
 //!
+//! | room | has | uses |
+//! |---|---|---|
+//! | `base` | virtual time, costs, topology, atomics, wake-ups | |
+//! | `flow` | flows, weights, groups, charges | `base` |
+//! | `shared` | what queues share: mindicator, token tree, throttle wheel, ready set | `base` |
+//! | `queue` | a worker's queue of staged requests | `base`, `flow` |
+//! | `policy` | the interface of a policy; `mqfq` and `none` | all above |
+//! | `depth`, `tune` | D, T and the cost of a write, found while the device runs | `base`, `policy` |
+//!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
-pub mod cache_padded;
-pub mod class;
-pub mod cost;
+mod base;
 pub mod depth;
 pub mod flow;
-pub mod hierarchy;
-pub mod mindicator;
 pub mod policy;
-pub mod ready_set;
-pub mod stage_queue;
-pub mod sync;
-pub mod throttle_wheel;
-pub mod token_tree;
-pub mod topology;
-pub mod vtime;
-pub mod wake;
-pub mod window_rule;
-pub mod write_cost;
+mod queue;
+mod shared;
+mod tune;
+
+pub use base::{cache_padded, class, cost, sync, topology, vtime, wake};
+pub use queue::stage_queue;
+pub use shared::{mindicator, ready_set, throttle_wheel, token_tree};
+pub use tune::{window_rule, write_cost};
 
 #[cfg(all(watched, not(loom)))]
 pub use sync::watched;

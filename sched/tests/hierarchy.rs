@@ -6,7 +6,7 @@
 
 use mqfq_policies::{D2FQ, MQFQ_SERIAL, SFQD};
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::hierarchy::{Group, GroupId, Tree};
+use mqfq_sched::flow::{Group, GroupId, Tree};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::vtime::VSpan;
@@ -379,7 +379,7 @@ fn random_family(rng: &mut Random) -> Family {
 
 #[test]
 fn every_interval_keeps_the_bound_at_each_level() {
-    // The bound of hierarchy.rs with the D requests on the device, for completions, between every two children of one
+    // The bound of flow/group.rs with the D requests on the device, for completions, between every two children of one
     // group and at the top. Everybody always waits, so after three periods all appetites are what they stay.
     for_seeds(6, |rng| {
         let family = random_family(rng);

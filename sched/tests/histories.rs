@@ -435,7 +435,7 @@ fn assert_bounds(env: &Env) {
             let (weight_a, weight_b) = (i128::from(env.tenants[a].weight), i128::from(env.tenants[b].weight));
             let (length_a, length_b) = (env.tenants[a].request_bytes.into(), env.tenants[b].request_bytes.into());
             let over_weight = |a: i128, b: i128| 100 * (a * weight_b + b * weight_a);
-            // The lease of each queue of a flow that has several (`flow.rs`, L2).
+            // The lease of each queue of a flow that has several (`flow/account.rs`, L2).
             let queues = |n: usize| match env.tenants[n].hctxs.len() {
                 1 => 0,
                 several => several as i128,

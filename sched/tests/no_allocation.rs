@@ -5,7 +5,7 @@ use mqfq_policies::{BFQ, BfqOptions, MQ_DEADLINE};
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::{Cost, CostKind};
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::hierarchy::{Group, GroupId, Tree};
+use mqfq_sched::flow::{Group, GroupId, Tree};
 use mqfq_sched::policy::{
     AnyPolicy, DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, OwnOptions, Pick, Policy, PolicyOptions,
 };

@@ -14,7 +14,8 @@
 //! elevator does: [`Oracle::submit_deferred`].
 //!
 //! It shares two numbers with the scheduler, on purpose: the reciprocal of a weight and the grain of a tag
-//! (`sched/src/flow.rs`). With others, tags would differ in the last digit and nothing could be compared for equality.
+//! (`sched/src/flow/account.rs`). With others, tags would differ in the last digit and nothing could be compared for
+//! equality.
 //!
 //! # Cost
 //! Whatever it takes. Allocates. For tests only.

@@ -10,8 +10,8 @@
 //! one).
 
 use mqfq_sched::cost::{Cost, CostKind, CostModel};
+use mqfq_sched::flow::Tree;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::hierarchy::Tree;
 use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use std::collections::{BTreeMap, BTreeSet};

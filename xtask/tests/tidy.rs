@@ -249,19 +249,19 @@ const PLANTED: &[Planted] = &[
     Planted {
         rule: "sync",
         broken: &[
-            ("sched/src/ready_set.rs", "use std::sync::atomic::AtomicU64;\n"),
+            ("sched/src/shared/ready_set.rs", "use std::sync::atomic::AtomicU64;\n"),
             ("blk/src/device/file/gate.rs", "use std::sync::{Arc, Mutex};\n"),
         ],
         lawful: &[
-            ("sched/src/sync.rs", "pub use std::sync::atomic::AtomicU64;\n"),
+            ("sched/src/base/sync.rs", "pub use std::sync::atomic::AtomicU64;\n"),
             ("blk/src/a.rs", "use std::sync::Arc;\n"),
             ("blk/src/device/file/gate.rs", "use std::sync::Arc;\n"),
         ],
     },
     Planted {
         rule: "floats",
-        broken: &[("sched/src/cost.rs", "fn f(x: f64) {}\n")],
-        lawful: &[("sched/src/cost.rs", "/// As an f64.\n#[cfg(test)]\nfn f(x: f64) {}\n")],
+        broken: &[("sched/src/base/cost.rs", "fn f(x: f64) {}\n")],
+        lawful: &[("sched/src/base/cost.rs", "/// As an f64.\n#[cfg(test)]\nfn f(x: f64) {}\n")],
     },
     Planted {
         rule: "front-names-sched",

@@ -30,7 +30,7 @@ use crate::client::Remains;
 use crate::host::Mail;
 use crate::stage::StageLimits;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::hierarchy::{GroupId, Tree};
+use mqfq_sched::flow::{GroupId, Tree};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyError, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,7 +6,7 @@
 use super::model::{DeviceConfig, Located, Medium, ServerConfig};
 use super::plan::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan};
 use super::trust::TrustPlan;
-use mqfq_blk::hierarchy::GroupId;
+use mqfq_blk::GroupId;
 use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slot, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -15,7 +15,7 @@
 use super::keys::known;
 use super::model::{DeviceConfig, ExportConfig, TenantConfig};
 use super::plan::{DevicePlan, GroupPlan, Range};
-use mqfq_blk::hierarchy::{Group, GroupId, Tree};
+use mqfq_blk::{Group, GroupId, Tree};
 use mqfq_blk::{PolicyKind, Weight};
 use mqfq_config::ConfigError;
 use mqfq_config::groups::Groups;

@@ -2,8 +2,8 @@
 
 use super::model::{DeviceConfig, ServerConfig};
 use super::trust::TrustPlan;
+use mqfq_blk::GroupId;
 use mqfq_blk::cap::CapLimits;
-use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::{Slot, Slots};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};

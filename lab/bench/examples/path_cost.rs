@@ -26,7 +26,7 @@ use mqfq_blk::tuning::Tuning;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology};
 use mqfq_report::print_line;
 use mqfq_sched::flow::Weight;
-use mqfq_sched::hierarchy::{Group, GroupId, Tree};
+use mqfq_sched::flow::{Group, GroupId, Tree};
 use mqfq_sched::policy::AnyPolicy;
 use std::process::ExitCode;
 use std::sync::Arc;

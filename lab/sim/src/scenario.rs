@@ -9,8 +9,8 @@ mod tenant;
 mod tests;
 
 use crate::form::ByHand;
+use mqfq_blk_watched::GroupId;
 use mqfq_blk_watched::cap::CapLimits;
-use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_blkmq_watched::QueueLayout;
@@ -292,7 +292,7 @@ pub enum Unthrottle {
 }
 
 /// A group of tenants, or of groups.
-pub use mqfq_blk_watched::hierarchy::Group;
+pub use mqfq_blk_watched::Group;
 
 /// A tenant.
 #[derive(Clone, PartialEq, Debug)]

@@ -2,9 +2,9 @@
 //! load that must not have it.
 
 use mqfq_blk::engine::{DeviceStats, EngineStats, GroupStats, NamedFlowStats, WorkerStats};
-use mqfq_blk::hierarchy::{EffectiveWeight, GroupId};
 use mqfq_blk::split::{Split, SplitControl};
 use mqfq_blk::stats::{FlowStats, HctxStats};
+use mqfq_blk::{EffectiveWeight, GroupId};
 use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
 use mqfq_observe::history::History;
 use mqfq_observe::source::Limited;

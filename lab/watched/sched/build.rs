@@ -1,4 +1,4 @@
-//! Chooses the atomics that tell a watcher (`sched/src/sync.rs`) for this package alone.
+//! Chooses the atomics that tell a watcher (`sched/src/base/sync.rs`) for this package alone.
 
 fn main() {
     println!("cargo::rustc-cfg=watched");

@@ -271,7 +271,7 @@ fn each_threshold_of_the_page_holds_at_its_own_value() {
 fn three() -> EngineStats {
     use crate::history::tests::{stats, tenant};
     let of = |group, mut flow: mqfq_blk::engine::NamedFlowStats| {
-        flow.group = Some(mqfq_blk::hierarchy::GroupId(group));
+        flow.group = Some(mqfq_blk::GroupId(group));
         flow.last_ns = vec![10 * SECOND_NS, 0];
         flow
     };

@@ -14,8 +14,7 @@ use super::{
 };
 use crate::class::PriorityClass;
 use crate::cost::{Cost, CostKind};
-use crate::flow::{FlowId, Weight};
-use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
+use crate::flow::{EffectiveWeight, FlowId, GroupId, Tree, Weight};
 use crate::topology::{HctxId, Topology};
 use crate::vtime::VTime;
 

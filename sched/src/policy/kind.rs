@@ -1,6 +1,6 @@
 //! The names of the policies.
 
-use super::{Descriptor, Fifo, KeyText, Mqfq, OtherPolicy, OwnOptions, PolicyError, Registered, Tunable};
+use super::{Descriptor, KeyText, OtherPolicy, OwnOptions, PolicyError, Tunable};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
@@ -19,8 +19,8 @@ impl PolicyKind {
     /// Descriptor of the policy.
     pub const fn about(self) -> &'static Descriptor {
         match self {
-            PolicyKind::None => &<Fifo as Registered>::ABOUT,
-            PolicyKind::Mqfq => &<Mqfq as Registered>::ABOUT,
+            PolicyKind::None => &super::none::about::ABOUT,
+            PolicyKind::Mqfq => &super::mqfq::about::ABOUT,
             PolicyKind::Other(other) => other.about(),
         }
     }
@@ -76,7 +76,10 @@ impl PolicyKind {
 
     /// The policy that a config may name for devices that lack what this one needs, if it needs anything.
     pub const fn fallback(self) -> Option<PolicyKind> {
-        self.about().fallback
+        match self {
+            PolicyKind::None | PolicyKind::Mqfq => None,
+            PolicyKind::Other(other) => other.fallback(),
+        }
     }
 }
 

@@ -18,6 +18,8 @@
 
 mod any;
 mod class_queue;
+mod contract;
+mod descriptor;
 mod direct;
 mod entry;
 mod kind;
@@ -27,122 +29,22 @@ mod options;
 mod other;
 mod pick;
 mod registry;
-mod token;
 pub mod tunables;
+mod window_terms;
 
+pub use crate::shared::token::DispatchToken;
 pub use any::{AnyDirect, AnyPolicy, AnyQueue};
 pub use class_queue::{ClassWeights, QueueClass};
+pub use contract::Policy;
+pub use descriptor::Descriptor;
 pub use direct::{DirectPolicy, NotDirect};
 pub use entry::{Done, Entry, Handle};
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use mqfq::{Mqfq, MqfqQueue, structures};
 pub use none::{Fifo, FifoQueue};
-pub use options::{PolicyError, PolicyOptions, WindowTerms};
+pub use options::{PolicyError, PolicyOptions, validate_own};
 pub use other::{DynPolicy, DynQueue, OtherPolicy};
 pub use pick::{Grant, Kick, Pick};
-pub use registry::{Descriptor, Registered, Registry};
-pub use token::DispatchToken;
+pub use registry::{Registered, Registry};
 pub use tunables::{KeyText, NoOptions, OwnOptions, Tunable, Tunables};
-
-use crate::class::PriorityClass;
-use crate::flow::{FlowId, Weight};
-use crate::hierarchy::GroupId;
-use crate::topology::HctxId;
-
-/// A scheduling policy for one device. The module's text says which thread calls what.
-pub trait Policy: Send + Sync {
-    /// The part that one worker owns.
-    type Queue: Send + 'static;
-
-    /// Its interface if it is direct; [`NotDirect`] of a policy that stages.
-    type Direct<'a>: DirectPolicy<Self::Queue>
-    where
-        Self: 'a;
-
-    /// The queue of `hctx`, able to stage `capacity_requests` at once. Call once per hctx, before any work.
-    /// This is where all allocation happens.
-    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> Self::Queue;
-
-    /// Takes in a request. The caller never stages more than the queue's capacity (that is asserted).
-    fn submit(&self, queue: &mut Self::Queue, entry: Entry, now_ns: u64, kick: &mut impl Kick);
-
-    /// The next thing to do for this queue.
-    fn pick(&self, queue: &mut Self::Queue, now_ns: u64, kick: &mut impl Kick) -> Pick;
-
-    /// The device finished a request that `pick` granted on this queue.
-    fn complete(&self, queue: &mut Self::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
-
-    /// The last pick dispatched and the worker cannot pick again yet (its device queue is full). What it could have
-    /// used goes to others. After a kick, a paused worker pauses again or picks.
-    fn pause(&self, queue: &mut Self::Queue, kick: &mut impl Kick) {
-        let _ = (queue, kick);
-    }
-
-    /// The policy as one that stages nothing and has no token: it names a class queue of the device for each request,
-    /// which goes there at once. `None`: it stages. Constant.
-    fn as_direct(&self) -> Option<Self::Direct<'_>> {
-        None
-    }
-
-    /// It is a direct policy: [`Policy::as_direct`] is not `None`. Constant.
-    fn is_direct(&self) -> bool {
-        self.as_direct().is_some()
-    }
-
-    /// Changes a flow's weight; requests already staged keep their tags.
-    fn set_weight(&self, flow: FlowId, weight: Weight);
-
-    /// Changes the weight of a group of flows; requests already staged keep their tags. Without groups it does nothing.
-    fn set_group_weight(&self, group: GroupId, weight: Weight) {
-        let _ = (group, weight);
-    }
-
-    /// Changes a flow's priority class, for policies that have them; the others do not look at it.
-    fn set_class(&self, flow: FlowId, class: PriorityClass) {
-        let _ = (flow, class);
-    }
-
-    /// Gives the place of a flow to another from now on, which starts as one that was idle and inherits nothing (I7).
-    /// The caller has seen that every request of the old flow has ended on every queue, and threads that submit for the
-    /// next one have seen this. False: this policy cannot forget a flow, and the place stays empty as long as it runs.
-    fn retire(&self, flow: FlowId) -> bool {
-        let _ = flow;
-        true
-    }
-
-    /// Changes D to `depth` units, 1..=65535, for what is dispatched from now on. Requests on the device keep what they
-    /// took: if that is more than the new D, none goes until so much has come back. Called by the worker of `from`,
-    /// which picks after it, as after a `complete`. False: this policy's D cannot be changed.
-    fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
-        let _ = (from, depth, kick);
-        false
-    }
-
-    /// T, and what goes with it, is `terms` from now on. The caller is a worker that picks after it, or pauses, as
-    /// after a kick; no other thread may be calling it. The policy was made for windows that change
-    /// (`PolicyOptions::window_least`); terms that [`WindowTerms::validate`] refuses are the caller's bug. A policy
-    /// without a T does nothing.
-    fn set_window(&self, terms: &WindowTerms) {
-        let _ = terms;
-    }
-
-    /// T in force and what goes with it, of a policy that has one.
-    fn window_terms(&self) -> Option<WindowTerms> {
-        None
-    }
-
-    /// No unit of D is free, as far as one word tells: a queue that is held back waits for one, directly or by the
-    /// queue that virtual time waits for. A hint, of a policy whose D can be changed; false of any other.
-    fn is_out_of_units(&self) -> bool {
-        false
-    }
-
-    /// Flows that have requests staged in this queue, of a policy that has a T; 0 of any other.
-    fn staged_flows(&self, queue: &Self::Queue) -> usize {
-        let _ = queue;
-        0
-    }
-
-    /// Requests staged in this queue.
-    fn staged(&self, queue: &Self::Queue) -> usize;
-}
+pub use window_terms::WindowTerms;

@@ -1,9 +1,9 @@
 //! The options of a policy: its kind, the depth D, the window T, and what a request takes of D.
 
-use super::{Entry, OwnOptions, PolicyKind};
+use super::tunables::{Tunable, Tunables};
+use super::{Entry, OwnOptions, PolicyKind, WindowTerms};
 use crate::cost::{Cost, CostKind};
-use crate::flow::Weight;
-use crate::hierarchy::TreeError;
+use crate::flow::{TreeError, Weight};
 use crate::vtime::{VSpan, VTime};
 use std::fmt;
 
@@ -125,7 +125,7 @@ impl PolicyOptions {
         (token_batch, token_share)
     }
 
-    /// Virtual time from one step of a hierarchy to the next, at least ([`crate::hierarchy`]), beside this T.
+    /// Virtual time from one step of a hierarchy to the next, at least ([`crate::flow`]), beside this T.
     pub const fn step_period(window: VSpan) -> VSpan {
         VSpan(8 * window.0)
     }
@@ -220,27 +220,7 @@ impl PolicyOptions {
     }
 }
 
-/// T, and the numbers of the relaxed form that follow from it: what can change while MQFQ runs. Fields as in
-/// [`PolicyOptions`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WindowTerms {
-    /// T.
-    pub window: VSpan,
-    /// q.
-    pub quantum: VSpan,
-    /// L.
-    pub lease: VSpan,
-}
-
 impl WindowTerms {
-    /// The terms of the relaxed form for T = `window` and so many queues: see [`PolicyOptions::relaxed`].
-    pub const fn relaxed(window: VSpan, hctx_count: usize) -> WindowTerms {
-        let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
-        let lease = window.0 / (2 * queues);
-        let quantum = if window.0 < VSpan::from_bytes(128).0 { 0 } else { 1 << lease.ilog2() };
-        WindowTerms { window, quantum: VSpan(quantum), lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0) }
-    }
-
     /// Checks quantum and lease.
     ///
     /// # Errors
@@ -255,6 +235,28 @@ impl WindowTerms {
         }
         Ok(())
     }
+}
+
+/// Checks every field of a policy's options.
+///
+/// # Errors
+/// The first field that is out of range.
+pub fn validate_own<O: Tunables>(kind: PolicyKind, own: &O) -> Result<(), PolicyError> {
+    let mut own = *own;
+    for key in O::KEYS.iter().chain(O::FIXED) {
+        let (value, unit, least, most) = match (key.at)(&mut own) {
+            Tunable::Time(value, allowed) => (*value, " ns", *allowed.start(), *allowed.end()),
+            Tunable::Size(value, allowed) => (*value, " bytes", *allowed.start(), *allowed.end()),
+            Tunable::Count(value, allowed) => {
+                (u64::from(*value), "", u64::from(*allowed.start()), u64::from(*allowed.end()))
+            }
+            Tunable::Flag(_) => continue,
+        };
+        if value < least || value > most {
+            return Err(PolicyError::TunableOutOfRange { kind, name: key.text.name, value, unit, least, most });
+        }
+    }
+    Ok(())
 }
 
 /// Options that no policy can be built from.

@@ -7,12 +7,11 @@
 use super::tunables::{self, KeyText, Tunable};
 use super::{
     ClassWeights, Descriptor, DirectPolicy, DispatchToken, Done, Entry, Kick, OwnOptions, Pick, Policy, PolicyError,
-    PolicyKind, PolicyOptions, QueueClass, Registered, WindowTerms,
+    PolicyKind, PolicyOptions, QueueClass, Registered, WindowTerms, validate_own,
 };
 use crate::class::PriorityClass;
 use crate::cost::Cost;
-use crate::flow::{FlowId, Weight};
-use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
+use crate::flow::{EffectiveWeight, FlowId, GroupId, Tree, Weight};
 use crate::topology::{HctxId, Topology};
 use crate::vtime::VTime;
 use std::any::Any;
@@ -29,6 +28,7 @@ type Make = fn(&PolicyOptions, &Topology, &[Weight]) -> Result<Box<dyn DynPolicy
 /// A policy that does not ship, by its type: its properties and its constructor.
 pub struct OtherPolicy {
     about: Descriptor,
+    fallback: Option<PolicyKind>,
     keys: fn() -> Vec<KeyText>,
     shipped: fn() -> OwnOptions,
     tune: Tune,
@@ -41,10 +41,11 @@ impl OtherPolicy {
     pub const fn of<P: Registered + 'static>() -> OtherPolicy {
         OtherPolicy {
             about: P::ABOUT,
+            fallback: P::FALLBACK,
             keys: tunables::texts::<P::Options>,
             shipped: OwnOptions::shipped_of::<P::Options>,
             tune: OwnOptions::tune_of::<P::Options>,
-            validate: |kind, own| tunables::validate(kind, &own.get::<P::Options>()),
+            validate: |kind, own| validate_own(kind, &own.get::<P::Options>()),
             make: |options, topology, flows| Ok(Box::new(OnItsLines(P::make(options, topology, flows)?))),
         }
     }
@@ -53,6 +54,10 @@ impl OtherPolicy {
     #[inline]
     pub const fn about(&self) -> &Descriptor {
         &self.about
+    }
+
+    pub(super) const fn fallback(&self) -> Option<PolicyKind> {
+        self.fallback
     }
 
     pub(super) fn keys(&self) -> Vec<KeyText> {

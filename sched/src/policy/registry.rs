@@ -5,60 +5,18 @@
 //! whose further policies are each a `static` of [`OtherPolicy`](super::OtherPolicy).
 
 use super::tunables::{KeyText, Tunables};
-use super::{ClassWeights, Policy, PolicyError, PolicyKind, PolicyOptions, UnknownPolicy};
-use crate::flow::{FlowId, Weight};
-use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
+use super::{ClassWeights, Descriptor, Policy, PolicyError, PolicyKind, PolicyOptions, UnknownPolicy};
+use crate::flow::{EffectiveWeight, FlowId, GroupId, Tree, Weight};
 use crate::topology::Topology;
 use crate::vtime::VTime;
-
-/// Properties of a policy, for its users and for the code that runs it.
-#[derive(Clone, Copy, Debug)]
-pub struct Descriptor {
-    /// The name in configs and tables: lower-case letters, digits and hyphens. The policy's folder is called so with
-    /// underscores, and its page with `.md`.
-    pub name: &'static str,
-    /// Its behaviour in a few words without a full stop, for tables.
-    pub summary: &'static str,
-    /// The policy bounds the requests on the device: it has a D.
-    pub has_depth: bool,
-    /// Its D can be changed while it runs ([`Policy::set_depth`]), so a controller can find it.
-    pub tunes_depth: bool,
-    /// The policy has a T, and an exact and a relaxed form.
-    pub has_window: bool,
-    /// The policy gives flows shares by their weights.
-    pub is_fair: bool,
-    /// Its flows can be in groups, with a weight at each level.
-    pub has_groups: bool,
-    /// It stands where an operating system has its elevator: its D is the depth of the device's queue unless it is set.
-    pub is_elevator: bool,
-    /// The policy leaves arbitration to the device: it needs class queues, and stages nothing.
-    pub is_direct: bool,
-    /// The policy that a config may name for devices that lack what this one needs.
-    pub fallback: Option<PolicyKind>,
-}
-
-impl Descriptor {
-    /// A policy that stages requests and has no D, no T and no virtual time; the rest is said by its fields.
-    pub const fn new(name: &'static str, summary: &'static str) -> Descriptor {
-        Descriptor {
-            name,
-            summary,
-            has_depth: false,
-            tunes_depth: false,
-            has_window: false,
-            is_fair: false,
-            has_groups: false,
-            is_elevator: false,
-            is_direct: false,
-            fallback: None,
-        }
-    }
-}
 
 /// A policy of the registry: its properties and its constructor.
 pub trait Registered: Policy + Sized {
     /// Descriptor of the policy.
     const ABOUT: Descriptor;
+
+    /// The policy that a config may name for devices that lack what this one needs.
+    const FALLBACK: Option<PolicyKind> = None;
 
     /// Its own options; [`NoOptions`](super::NoOptions) of a policy without.
     type Options: Tunables;
@@ -128,10 +86,10 @@ impl Registry {
     pub const fn new(kinds: &'static [PolicyKind]) -> Registry {
         let mut at = 0;
         while at < kinds.len() {
-            let Descriptor { has_depth, has_window, is_direct, is_elevator, fallback, .. } = *kinds[at].about();
+            let Descriptor { has_depth, has_window, is_direct, is_elevator, .. } = *kinds[at].about();
             assert!(!is_direct || !has_depth && !has_window, "a direct policy has nothing that waits for a token");
             assert!(!is_elevator || has_depth, "an elevator's depth is that of the device's queue");
-            if let Some(other) = fallback {
+            if let Some(other) = kinds[at].fallback() {
                 assert!(!other.is_direct(), "a fallback needs nothing of a device");
             }
             at += 1;

@@ -3,7 +3,6 @@
 //! The reader of a config and the reader of a scenario go through these tables, and so do the tables of the docs: no
 //! list of a policy's keys stands anywhere else.
 
-use super::{PolicyError, PolicyKind};
 use std::any::TypeId;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -181,26 +180,4 @@ impl OwnOptions {
         *self = OwnOptions::of(&own);
         true
     }
-}
-
-/// Checks every field of a policy's options.
-///
-/// # Errors
-/// The first field that is out of range.
-pub fn validate<O: Tunables>(kind: PolicyKind, own: &O) -> Result<(), PolicyError> {
-    let mut own = *own;
-    for key in O::KEYS.iter().chain(O::FIXED) {
-        let (value, unit, least, most) = match (key.at)(&mut own) {
-            Tunable::Time(value, allowed) => (*value, " ns", *allowed.start(), *allowed.end()),
-            Tunable::Size(value, allowed) => (*value, " bytes", *allowed.start(), *allowed.end()),
-            Tunable::Count(value, allowed) => {
-                (u64::from(*value), "", u64::from(*allowed.start()), u64::from(*allowed.end()))
-            }
-            Tunable::Flag(_) => continue,
-        };
-        if value < least || value > most {
-            return Err(PolicyError::TunableOutOfRange { kind, name: key.text.name, value, unit, least, most });
-        }
-    }
-    Ok(())
 }

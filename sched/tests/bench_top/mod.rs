@@ -8,8 +8,8 @@
 
 use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::cost::Cost;
+use mqfq_sched::flow::Tree;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::hierarchy::Tree;
 use mqfq_sched::policy::{Entry, Handle, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};

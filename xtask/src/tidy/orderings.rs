@@ -30,7 +30,7 @@ pub fn argued(tree: &Tree, report: &mut Report) {
         let asked = if once { &ORDERINGS[1..] } else { ORDERINGS };
         for (number, line) in file.shipped() {
             let Some(ordering) = asked.iter().find(|ordering| has_word(&line.code, ordering)) else { continue };
-            let imports = file.path == "sched/src/sync.rs" || is_import(file, number);
+            let imports = file.path == "sched/src/base/sync.rs" || is_import(file, number);
             if !imports && !has_argument(file, number) {
                 report.add(
                     &file.path,

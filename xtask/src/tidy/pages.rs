@@ -246,7 +246,7 @@ pub fn config_keys(tree: &Tree, report: &mut Report) {
 
 /// The name that the policy of a folder below `folders` gives itself, `Descriptor::new("mqfq", ...)`, and its folder.
 fn policy_name<'a>(file: &'a File, folders: &str) -> Option<(&'a str, &'a str)> {
-    let folder = file.path.strip_prefix(folders)?.strip_suffix("/mod.rs")?;
+    let (folder, "mod.rs" | "about.rs") = file.path.strip_prefix(folders)?.split_once('/')? else { return None };
     let (_, arguments) = file.text.split_once("Descriptor::new(")?;
     Some((arguments.trim_start().strip_prefix('"')?.split('"').next()?, folder))
 }
@@ -262,7 +262,7 @@ pub fn policy_pages(tree: &Tree, report: &mut Report) {
         let described: BTreeSet<&str> =
             pages(tree).filter_map(|page| page.path.strip_prefix(page_folder)?.strip_suffix(".md")).collect();
         for (name, folder) in &named {
-            let file = format!("{folders}{folder}/mod.rs");
+            let file = format!("{folders}{folder}");
             if name.replace('-', "_") != *folder {
                 report.add(&file, 0, format!("policy {name} stands in a folder of another name"));
             }

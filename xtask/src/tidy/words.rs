@@ -79,9 +79,9 @@ pub fn sleep(tree: &Tree, report: &mut Report) {
 /// `sync`: in sched, and in the gate of blk, atomics and locks come through one file, so that the model checker sees
 /// all of them. Tests may name `loom` (they *are* the model) and `std::sync::Arc`.
 pub fn sync(tree: &Tree, report: &mut Report) {
-    let files = below(tree, &["sched/src", "lab/policies/src"], &["sched/src/sync.rs"]);
+    let files = below(tree, &["sched/src", "lab/policies/src"], &["sched/src/base/sync.rs"]);
     let words = ["std::sync", "core::sync", "loom::sync", "loom::thread", "use loom"];
-    forbid(&files, SHIPPED, &words, "only sched/src/sync.rs names where atomics come from", report);
+    forbid(&files, SHIPPED, &words, "only sched/src/base/sync.rs names where atomics come from", report);
     let mut gate = below(tree, &["blk/src/device/file"], &[]);
     gate.retain(|file| file.path.ends_with("/gate.rs"));
     let words = ["std::sync::atomic", "std::sync::Mutex", "std::sync::{", "loom::", "use loom"];

@@ -1,8 +1,8 @@
 //! The tunables of `bfq`.
 
 use super::KIND;
-use mqfq_sched::policy::PolicyError;
-use mqfq_sched::policy::tunables::{self, Key, Tunable, Tunables};
+use mqfq_sched::policy::tunables::{Key, Tunable, Tunables};
+use mqfq_sched::policy::{PolicyError, validate_own};
 
 /// Tunables of `bfq`; the defaults are Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +56,7 @@ impl BfqOptions {
     /// # Errors
     /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        tunables::validate(KIND, self)
+        validate_own(KIND, self)
     }
 }
 

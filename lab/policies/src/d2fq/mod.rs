@@ -411,9 +411,10 @@ impl Registered for D2fq {
     const ABOUT: Descriptor = Descriptor {
         is_fair: true,
         is_direct: true,
-        fallback: Some(PolicyKind::Mqfq),
         ..Descriptor::new("d2fq", "device-direct fair queueing: the device arbitrates, among queues of three classes")
     };
+
+    const FALLBACK: Option<PolicyKind> = Some(PolicyKind::Mqfq);
 
     type Options = D2fqOptions;
 

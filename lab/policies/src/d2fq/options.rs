@@ -1,8 +1,8 @@
 //! Tunables of `d2fq`.
 
 use super::KIND;
-use mqfq_sched::policy::tunables::{self, Key, TIME_MAX_NS, Tunable, Tunables};
-use mqfq_sched::policy::{ClassWeights, PolicyError};
+use mqfq_sched::policy::tunables::{Key, TIME_MAX_NS, Tunable, Tunables};
+use mqfq_sched::policy::{ClassWeights, PolicyError, validate_own};
 use mqfq_sched::vtime::VSpan;
 
 /// Tunables of `d2fq`.
@@ -65,7 +65,7 @@ impl D2fqOptions {
     /// # Errors
     /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        tunables::validate(KIND, self)
+        validate_own(KIND, self)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The tunables of `kyber`.
 
 use super::KIND;
-use mqfq_sched::policy::PolicyError;
-use mqfq_sched::policy::tunables::{self, COUNT_MAX, Key, TIME_MAX_NS, Tunable, Tunables};
+use mqfq_sched::policy::tunables::{COUNT_MAX, Key, TIME_MAX_NS, Tunable, Tunables};
+use mqfq_sched::policy::{PolicyError, validate_own};
 
 /// Tunables of `kyber`. Source of the constants: as the kernel's has them; there only the first two can be set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ impl KyberOptions {
     /// # Errors
     /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        tunables::validate(KIND, self)
+        validate_own(KIND, self)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The tunables of `mq-deadline`.
 
 use super::KIND;
-use mqfq_sched::policy::PolicyError;
-use mqfq_sched::policy::tunables::{self, COUNT_MAX, Key, TIME_MAX_NS, Tunable, Tunables};
+use mqfq_sched::policy::tunables::{COUNT_MAX, Key, TIME_MAX_NS, Tunable, Tunables};
+use mqfq_sched::policy::{PolicyError, validate_own};
 
 /// Tunables of `mq-deadline`. Source of the constants: the kernel's documentation of deadline-iosched, and its default
 /// for the ageing of classes.
@@ -35,7 +35,7 @@ impl MqDeadlineOptions {
     /// # Errors
     /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        tunables::validate(KIND, self)
+        validate_own(KIND, self)
     }
 }
 

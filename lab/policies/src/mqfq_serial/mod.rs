@@ -7,8 +7,8 @@
 //! Kicks are sent while the lock is held, as an implementation under a queue lock would. A [`Kick`] that called back
 //! into the policy would deadlock; the trait has it tell other workers, nothing else.
 
+use mqfq_sched::flow::{EffectiveWeight, GroupId, Tree};
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::hierarchy::{EffectiveWeight, GroupId, Tree};
 use mqfq_sched::policy::{
     Descriptor, DispatchToken, Done, Entry, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError, PolicyOptions,
     Registered, WindowTerms,

@@ -17,8 +17,8 @@
 
 use crate::central::{Central, CentralQueue, Next, Waiting};
 use mqfq_sched::cost::Cost;
+use mqfq_sched::flow::{EffectiveWeight, GroupId, Tree};
 use mqfq_sched::flow::{FlowId, FlowTable, Interval, Weight, align};
-use mqfq_sched::hierarchy::{EffectiveWeight, GroupId, Tree};
 use mqfq_sched::policy::{
     Descriptor, DispatchToken, Done, Entry, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError, PolicyOptions,
     Registered,

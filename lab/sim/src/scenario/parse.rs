@@ -9,9 +9,9 @@ use super::{
 };
 use crate::form::{ByHand, FORM_KEYS, FormBounds};
 use crate::machine;
-use mqfq_blk_watched::hierarchy::{GroupId, Tree};
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Tunable, Weight};
+use mqfq_blk_watched::{GroupId, Tree};
 use mqfq_blkmq_watched::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::did_you_mean;

@@ -1,7 +1,7 @@
 //! Requests of flows in groups, which are charged late.
 //!
 //! Answers: which of a flow's requests in a queue has its interval, when its weight may change until it goes? Source:
-//! none; `hierarchy.rs` says why it is charged late. Invariants: of a flow in a queue, one lease is charged ahead, and
+//! none; `flow/group.rs` says why it is charged late. Invariants: of a flow in a queue, one lease is charged ahead, and
 //! one request; requests behind one without an interval have none.
 
 use super::{Mqfq, Structures, VirtualTime, Waiting};

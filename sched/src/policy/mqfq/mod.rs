@@ -34,7 +34,7 @@
 //! ```text
 //!  worker's own                 shared by all workers                              file
 //!  ┌───────────────────┐ lead   mindicator ── global virtual time (gvt)            mindicator.rs
-//!  │ stage queue:      │──────▶ flow table ── finish tags                          flow.rs
+//!  │ stage queue:      │──────▶ flow table ── finish tags                          account.rs
 //!  │ FIFO per flow,    │ token  token tree ── D units of depth                     token_tree.rs
 //!  │ flows by lead tag │◀─────▶ ready set ─── may go, has no token                 ready_set.rs
 //!  └───────────────────┘        throttle wheel ─ may not go before gvt gets there  throttle_wheel.rs
@@ -151,7 +151,7 @@
 //! which is at most twice the largest T of the interval, if a T that was lowered counts until gvt has moved by the
 //! difference. In the example a1 is 256 KiB. Likewise a D that was lowered counts until what is out has come down to it
 //! (T2 in `token_tree.rs`), and L is the longest lease since the flow was last idle: credit and what is in hand only
-//! shrink under a shorter one (L1 in `flow.rs`).
+//! shrink under a shorter one (L1 in `flow/account.rs`).
 //!
 //! The three words are read one by one, and a reader may see some of them changed and some not. That harms nothing that
 //! was proved: a request goes by one T, which was in force; any q gives a gvt that lags; any L is a lease. But a leaf
@@ -178,8 +178,8 @@
 //! bound stays as it is. The price of q is concurrency: the queue of the smallest lead m sees gvt at m - q at worst, so
 //! it is T - q that it may run ahead. It can always go, because q <= T/2.
 //!
-//! *Lease L.* `flow.rs`, "Leases": what a flow's requests cost between two points of the axis differs from their
-//! distance by at most k L, for a flow on k > 1 queues. In the argument above that is k L more at either side:
+//! *Lease L.* `flow/account.rs`, "Leases": what a flow's requests cost between two points of the axis differs from
+//! their distance by at most k L, for a flow on k > 1 queues. In the argument above that is k L more at either side:
 //!
 //! ```text
 //!   |dispatched_f / r_f - dispatched_m / r_m|  <=  2T + l_f/r_f + l_m/r_m + k_f L + k_m L
@@ -209,6 +209,7 @@
 //! token leaf. In the relaxed form the add happens once per L of the flow's service, the mindicator's part once per q
 //! of virtual time. No lock, no loop over queues.
 
+pub(super) mod about;
 mod due;
 mod in_group;
 mod queue;
@@ -222,8 +223,9 @@ use super::{
     PolicyOptions, Registered, WindowTerms,
 };
 use crate::cost::Cost;
-use crate::flow::{Ahead, FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
-use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
+use crate::flow::{
+    Ahead, EffectiveWeight, FlowId, FlowTable, GroupId, Interval, Lease, TAG_GRAIN, Tree, Weight, align,
+};
 use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
 use crate::stage_queue::{StageQueue, Staged};
@@ -232,6 +234,7 @@ use crate::throttle_wheel::ThrottleWheel;
 use crate::token_tree::TokenTree;
 use crate::topology::{HctxId, Topology};
 use crate::vtime::{VSpan, VTime};
+use about::ABOUT;
 
 /// How far ahead of gvt a leaf of the mindicator shows a lead. A lead may be farther (1 TiB at weight 1 is 2^57 units
 /// long), the mindicator compares only up to its reach; a leaf that shows less than the lead is moved on by `announce`.
@@ -734,14 +737,7 @@ impl<S: Structures> Policy for Mqfq<S> {
 }
 
 impl Registered for Mqfq {
-    const ABOUT: Descriptor = Descriptor {
-        has_depth: true,
-        tunes_depth: true,
-        has_window: true,
-        is_fair: true,
-        has_groups: true,
-        ..Descriptor::new("mqfq", "multi-queue fair queueing, without a lock")
-    };
+    const ABOUT: Descriptor = ABOUT;
 
     type Options = NoOptions;
 

@@ -53,7 +53,7 @@ impl Structures for Shipped {
 ///     fence between their writes and what they read.
 ///
 /// A thread that sees a gvt must see the leads that it came from: Release by the mover, Acquire by the reader (leases,
-/// F1 in `flow.rs`).
+/// F1 in `flow/account.rs`).
 pub trait VirtualTime: Send + Sync {
     /// The lead of `hctx` is `lead` now. Only the owner of `hctx` says so.
     fn publish(&self, hctx: HctxId, lead: VTime);

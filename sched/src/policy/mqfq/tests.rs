@@ -56,7 +56,7 @@ fn of_a_flow_in_a_group_one_lease_is_charged_ahead_and_no_more() {
     // L is 32 KiB: eight requests behind the first.
     let options = PolicyOptions { depth: 64, ..PolicyOptions::new(PolicyKind::Mqfq) }.relaxed(1);
     let mut policy = policy(options, &Topology::flat(1), 1);
-    let group = crate::hierarchy::Group { weight: Weight::DEFAULT, parent: None };
+    let group = crate::flow::Group { weight: Weight::DEFAULT, parent: None };
     policy.set_tree(&Tree { groups: vec![group], of_flow: vec![Some(GroupId(0))] });
     let mut queue = policy.open_queue(HctxId(0), 64);
     (0..40).for_each(|handle| submit(&policy, &mut queue, 0, 4096, handle));
@@ -98,7 +98,7 @@ fn a_flow_that_is_retired_starts_at_virtual_time() {
 #[test]
 fn a_group_has_the_weight_that_is_set() {
     let tree = Tree {
-        groups: vec![crate::hierarchy::Group { parent: None, weight: Weight::DEFAULT }; 2],
+        groups: vec![crate::flow::Group { parent: None, weight: Weight::DEFAULT }; 2],
         of_flow: vec![Some(GroupId(0)), Some(GroupId(1))],
     };
     let mut policy = policy(PolicyOptions::new(PolicyKind::Mqfq), &Topology::flat(1), 2);

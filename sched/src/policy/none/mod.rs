@@ -7,12 +7,15 @@
 //! # Invariants
 //! Requests of one queue leave in the order they came (I9). A queue that holds something always dispatches (I4).
 
+pub(super) mod about;
+
 use super::{
     Descriptor, DispatchToken, Done, Entry, Grant, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError,
     PolicyOptions, Registered,
 };
 use crate::flow::{FlowId, Weight};
 use crate::topology::{HctxId, Topology};
+use about::ABOUT;
 use std::collections::VecDeque;
 
 /// First in, first out.
@@ -63,7 +66,7 @@ impl Policy for Fifo {
 }
 
 impl Registered for Fifo {
-    const ABOUT: Descriptor = Descriptor::new("none", "first in, first out on each worker; no scheduling");
+    const ABOUT: Descriptor = ABOUT;
 
     type Options = NoOptions;
 

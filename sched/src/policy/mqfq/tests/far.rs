@@ -67,7 +67,7 @@ fn a_flow_that_slept_while_virtual_time_went_half_around_starts_at_virtual_time(
 
 #[test]
 fn a_request_shorter_than_a_grain_takes_nothing_in_the_exact_form_and_a_grain_in_the_relaxed() {
-    // L3 in `flow.rs`: with leases it holds back what another queue gives back.
+    // L3 in `flow/account.rs`: with leases it holds back what another queue gives back.
     let exact = PolicyOptions::new(PolicyKind::Mqfq);
     for (options, taken) in [(exact, 0), (exact.relaxed(1), TAG_GRAIN.0)] {
         let policy = Mqfq::new(&options, &Topology::flat(1), &[Weight::MAX]);

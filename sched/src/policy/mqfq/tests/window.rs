@@ -26,7 +26,7 @@ fn the_terms_in_force_are_those_that_were_set_last() {
 #[test]
 fn a_shorter_window_makes_steps_of_the_groups_come_sooner() {
     let mut policy = policy(with_window_to_set(), &Topology::flat(1), 2);
-    let group = crate::hierarchy::Group { weight: Weight::DEFAULT, parent: None };
+    let group = crate::flow::Group { weight: Weight::DEFAULT, parent: None };
     policy.set_tree(&Tree { groups: vec![group], of_flow: vec![Some(GroupId(0)); 2] });
     policy.set_window(&policy.options.terms_of(VSpan::from_bytes(16 * KIB), 1));
     // One flow with much, and one with half of a period, 64 KiB, at weight 50.

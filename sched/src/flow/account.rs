@@ -80,7 +80,7 @@
 //! grain a grain: a flow that never has two requests staged in one queue pays one add, not two.
 //!
 //! # Groups
-//! A flow in a group (`hierarchy.rs`) is charged at its effective weight, and later: when its request is the first of
+//! A flow in a group (`flow/group.rs`) is charged at its effective weight, and later: when its request is the first of
 //! the flow in its queue ([`FlowTable::charge_alone`]). Its intervals tile the axis as any other's, in the order of
 //! these moments, and F1 to F4 hold.
 //!
@@ -96,66 +96,15 @@
 //! time global virtual time crosses an eighth of the circle (2.3e18 units: 9 days at 3 GB/s and default weight, 4
 //! minutes at 100 GB/s and weight 1).
 
+use super::group::{Hierarchy, Member, Tree};
+use super::weight::{FRACTION_BITS, FlowId, Weight, units_per_cost};
 use crate::cost::{COST_MAX, Cost};
-use crate::hierarchy::{Hierarchy, Member, Tree};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
-use std::fmt;
-
-/// Names one flow of a scheduler: an index, 0-based, dense.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct FlowId(pub u32);
-
-/// A configured weight, 1..=10000, default 100, as cgroup v2 `io.weight`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Weight(u16);
-
-/// A weight outside 1..=10000.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WeightOutOfRange(pub u64);
-
-impl fmt::Display for WeightOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "weight {} is out of range, allowed is 1 to 10000", self.0)
-    }
-}
-
-impl std::error::Error for WeightOutOfRange {}
-
-impl Weight {
-    /// Smallest weight.
-    pub const MIN: Weight = Weight(1);
-    /// Weight of a flow that says nothing.
-    pub const DEFAULT: Weight = Weight(100);
-    /// Largest weight.
-    pub const MAX: Weight = Weight(10_000);
-
-    /// A weight of `value`.
-    ///
-    /// # Errors
-    /// [`WeightOutOfRange`] outside 1..=10000; never a clamp.
-    pub const fn new(value: u64) -> Result<Weight, WeightOutOfRange> {
-        if value >= 1 && value <= 10_000 { Ok(Weight(value as u16)) } else { Err(WeightOutOfRange(value)) }
-    }
-
-    /// The number, 1..=10000.
-    pub const fn get(self) -> u16 {
-        self.0
-    }
-}
-
-impl Default for Weight {
-    fn default() -> Self {
-        Weight::DEFAULT
-    }
-}
+use crate::vtime::{VSpan, VTime};
 
 /// Every start and finish tag is a multiple of this many units, and so must be the virtual time that a scheduler starts
 /// at. Equals the resolution of a mindicator node.
 pub const TAG_GRAIN: VSpan = VSpan(64);
-
-/// Bits of fraction in `units_per_cost`.
-pub const FRACTION_BITS: u32 = 32;
 
 /// log2 of the grain, in the fixed point of `carry`.
 const GRAIN_BITS: u32 = FRACTION_BITS + TAG_GRAIN.0.trailing_zeros();
@@ -163,12 +112,6 @@ const GRAIN_BITS: u32 = FRACTION_BITS + TAG_GRAIN.0.trailing_zeros();
 const _: () = assert!(TAG_GRAIN.0.is_power_of_two());
 // The longest interval, 1 TiB at weight 1, is below 2^57 units: a 64th of what compares.
 const _: () = assert!((COST_MAX.0 as u128 * units_per_cost(Weight::MIN) as u128) >> FRACTION_BITS < 1 << 57);
-
-/// Units of virtual time per unit of cost, in 2^-32ths, rounded to nearest: off by less than 3e-11 of its value.
-pub const fn units_per_cost(weight: Weight) -> u64 {
-    let numerator = (UNITS_PER_BYTE * Weight::DEFAULT.0 as u64) << FRACTION_BITS;
-    (numerator + weight.0 as u64 / 2) / weight.0 as u64
-}
 
 /// The part of the circle that a point lies in, 0..=7.
 const fn octant(point: VTime) -> u64 {
@@ -619,7 +562,7 @@ impl Rate {
         Rate {
             units_per_cost: AtomicU64::new(units_per_cost(weight)),
             cost_alone_max: COST_MAX.0,
-            weight: AtomicU32::new(u32::from(weight.0)),
+            weight: AtomicU32::new(u32::from(weight.get())),
             member: Member::nobody(),
         }
     }
@@ -627,7 +570,7 @@ impl Rate {
     /// Charges at this weight from now on.
     pub fn set(&self, weight: Weight) {
         // Relaxed: two words that no thread reads together; `weight` is only reported.
-        self.weight.store(u32::from(weight.0), Relaxed);
+        self.weight.store(u32::from(weight.get()), Relaxed);
         self.units_per_cost.store(units_per_cost(weight), Relaxed);
     }
 

@@ -1,8 +1,8 @@
 //! Virtual time: the service axis, cost over weight, in wrapping fixed point.
 //!
 //! One byte-equivalent at the default weight (100) is 1,024 units (`UNITS_PER_BYTE`). At weight 1 a byte is 102,400
-//! units and at weight 10,000 it is 10.24 units; the fraction is carried by the queue that charges it (`flow.rs`), so
-//! no request rounds to nothing and long-run shares are exact.
+//! units and at weight 10,000 it is 10.24 units; the fraction is carried by the queue that charges it
+//! (`flow/account.rs`), so no request rounds to nothing and long-run shares are exact.
 //!
 //! # Wrap
 //! A device of 100 GB/s serving one flow of weight 1 moves virtual time by 1.02e16 units per second and wraps u64 in

@@ -25,9 +25,9 @@
 //!    ├── a1  hungry       for the others         (sum of active weights) / rate
 //!    └── a2  content       interval of a request = cost / weight * price of its group
 //! ```
-//! There is one axis of virtual time, that of `flow.rs`. A group has an own axis, cost over its members' weights, and
-//! the *price* is how long a piece of it is on the common one: effective weight = weight / price. A request multiplies
-//! its cost with one word of its flow, as without groups; a step writes that word where it differs.
+//! There is one axis of virtual time, that of `flow/account.rs`. A group has an own axis, cost over its members'
+//! weights, and the *price* is how long a piece of it is on the common one: effective weight = weight / price. A
+//! request multiplies its cost with one word of its flow, as without groups; a step writes that word where it differs.
 //!
 //! A flow is *idle*, *content* or *hungry*, by what it did since the last step: nothing; it let virtual time pass its
 //! finish tag for more than 1/64 of the step; it did not. No request counts anything for this: virtual time passes the
@@ -90,9 +90,9 @@
 //! else is Relaxed: an effective weight is one word that stands for itself, and a charge that meets an old one is a
 //! charge that came before.
 
+use super::weight::{FRACTION_BITS, FlowId, Weight, units_per_cost};
 use crate::cache_padded::CachePadded;
 use crate::cost::Cost;
-use crate::flow::{FRACTION_BITS, FlowId, Weight, units_per_cost};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
 use std::fmt;
@@ -223,7 +223,8 @@ impl Appetite {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Price(u64);
 
-/// Longest interval of a flow in a group: 2^57 units, as of the longest request at weight 1 (`flow.rs`), in 2^-32ths.
+/// Longest interval of a flow in a group: 2^57 units, as of the longest request at weight 1 (`flow/account.rs`), in
+/// 2^-32ths.
 const SPAN_MAX_FIXED: u128 = 1 << (57 + FRACTION_BITS);
 
 /// The lightest that a flow can effectively be: 5e-5 of a weight.

@@ -5,7 +5,7 @@
 
 use super::{FRACTION_MASK, GRAIN_BITS, Interval, Lease, TAG_GRAIN, in_grains};
 use crate::cost::Cost;
-use crate::hierarchy::span_fixed_at;
+use crate::flow::group::span_fixed_at;
 use crate::vtime::VTime;
 
 /// Rate at which a flow in a group is charged at a moment, out of the rest of a lease. So requests of a lease at most

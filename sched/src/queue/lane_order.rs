@@ -17,8 +17,10 @@
 //! # Cost
 //! While all advance at one pace: two comparisons per replacement. A single lane: none. Else O(log lanes) in the heap.
 
-use super::NONE;
 use crate::vtime::{VSpan, VTime};
+
+/// "No node", "no lane".
+pub(super) const NONE: u32 = u32::MAX;
 
 /// A lane and what it is sorted by.
 #[derive(Clone, Copy)]

@@ -32,7 +32,7 @@ pub use watched::{AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, fence};
 use std::sync as plain;
 
 #[cfg(all(watched, not(loom)))]
-#[path = "../../lab/watched/sched/watched.rs"]
+#[path = "../../../lab/watched/sched/watched.rs"]
 pub mod watched;
 
 /// Tells a watcher that the element `at` of a slab, plain memory under a lock, is read and written; otherwise nothing.

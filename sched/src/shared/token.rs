@@ -1,7 +1,7 @@
 //! A unit of depth that is held: where it comes from, and that it goes back.
 
 /// Permission for requests on the device (the paper's "slot"): must go back by
-/// [`Policy::complete`](super::Policy::complete).
+/// [`Policy::complete`](crate::policy::Policy::complete).
 ///
 /// Holding one means that its units are counted out of the depth D. A policy without a depth hands out 0 units.
 /// Dropping one that holds units is a bug: debug builds panic.

@@ -66,8 +66,8 @@
 //! the first (`spare` in [`TokenTree::acquire_batch`]); tokens that it does not need yet lie at its leaf. They are free
 //! tokens on the path of an awake worker, as the ones that `release_local` puts there, and go the same ways.
 
+use super::token::DispatchToken;
 use crate::cache_padded::CachePadded;
-use crate::policy::DispatchToken;
 use crate::sync::{AtomicI64, AtomicU32, Ordering, fence};
 use crate::topology::{HctxId, Topology, TreeShape};
 

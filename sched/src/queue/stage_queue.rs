@@ -41,15 +41,10 @@
 //! a place in the order (`lane_order.rs`): two comparisons while flows advance at one pace, O(log flows staged here) at
 //! most. The comparison wraps (`vtime.rs`): tags in one queue must lie within half the circle of one another.
 
-mod lane_order;
-
+use super::lane_order::{Key, LaneOrder, NONE};
 use crate::cost::Cost;
 use crate::flow::FlowId;
 use crate::vtime::{VSpan, VTime};
-use lane_order::{Key, LaneOrder};
-
-/// "No node", "no lane".
-const NONE: u32 = u32::MAX;
 
 /// In place of a next node: the requests behind are deferred. No node has this number.
 const DEFERRED: u32 = u32::MAX - 1;

@@ -1,7 +1,7 @@
 //! Flows in groups beside one in none: what a look at virtual time tells the hierarchy, and what it leaves alone.
 
 use super::*;
-use crate::hierarchy::{Group, GroupId};
+use crate::flow::{Group, GroupId};
 
 const OTHER: FlowId = FlowId(1);
 /// A flow in no group.

@@ -175,7 +175,7 @@ impl Mindicator {
     pub fn query(&self) -> VTime {
         // Acquire: pairs with the Release of the compare-and-exchange that put this value at the root; with the Release
         // below it says that a thread that sees a virtual time also sees the leads that it came from, and what their
-        // owners did before: leases on flows need that (`flow.rs`, F1). The rest of this crate does not (M1 is
+        // owners did before: leases on flows need that (`flow/account.rs`, F1). The rest of this crate does not (M1 is
         // coherence of the root's word, the wheel has its fences).
         let root = Word(self.nodes[self.shape.root()].load(Ordering::Acquire));
         let mut now = self.global_vtime();

@@ -1,7 +1,7 @@
 //! At which weight does a flow, or a group, compete, and how does that change while requests are under way?
 
 use super::{FlowId, FlowTable, Weight};
-use crate::hierarchy::{EffectiveWeight, GroupId};
+use crate::flow::group::{EffectiveWeight, GroupId};
 use crate::vtime::VTime;
 
 impl FlowTable {
@@ -38,7 +38,7 @@ impl FlowTable {
         match &self.hierarchy {
             Some(_) if rate.cost_alone_max == 0 => rate.member.effective_weight(),
             _ => EffectiveWeight {
-                millionths: u64::from(rate.weight().0) * 1_000_000,
+                millionths: u64::from(rate.weight().get()) * 1_000_000,
                 competes: !self.finish_tag(flow).is_before(global_vtime),
             },
         }
