@@ -87,10 +87,12 @@ fn once(
         rendered.push((&mutated.file, text));
     }
     let mut cargo = Command::new("cargo");
-    cargo.args(words).args(["--quiet", "--lib", "--package", &options.package]);
+    cargo.args(words).args(["--quiet", "--lib"]);
     // Thousands of branches that do nothing are thousands of warnings.
     cargo.env("RUSTFLAGS", "--cap-lints allow");
-    cargo.args(options.tests.iter().flat_map(|name| ["--test", name]));
+    let packages: BTreeSet<&str> = options.tests.iter().filter_map(|(package, _)| package.as_deref()).collect();
+    cargo.args(packages.into_iter().chain([&*options.package]).flat_map(|package| ["--package", package]));
+    cargo.args(options.tests.iter().flat_map(|(_, name)| ["--test", name]));
     cargo.arg("--target-dir").arg(&options.build).current_dir(&options.tree);
     let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo: {error}"))?;

@@ -36,8 +36,8 @@ pub struct Options {
     pub package: String,
     /// Its folder in the tree.
     pub folder: String,
-    /// Names of the integration tests to run; empty: unit tests alone.
-    pub tests: Vec<String>,
+    /// Integration tests to run: the package, if it is another one, and the name. Empty: unit tests alone.
+    pub tests: Vec<(Option<String>, String)>,
     /// One of so many mutants is drawn.
     pub every: u32,
     /// Where fates are kept for a run that goes on with it. `None`: nowhere.
@@ -57,9 +57,14 @@ pub struct Options {
 }
 
 const USAGE: &str = "\
-mqfq-mutants --tree DIR --build DIR --package P --folder F [--test NAME]... [--every N] [--among REPORT]
+mqfq-mutants --tree DIR --build DIR --package P --folder F [--test [PACKAGE/]NAME]... [--every N] [--among REPORT]
              [--kept DIR] [--minutes N] [--kinds operators|effects|all] [--list] [--names] FILE...
 ";
+
+/// A path that means the same to a test, which runs in its crate's folder.
+fn absolute(path: &str) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| format!("{path}: {error}"))
+}
 
 fn options() -> Result<Options, String> {
     let mut options = Options {
@@ -81,14 +86,20 @@ fn options() -> Result<Options, String> {
     while let Some(word) = words.next() {
         let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
-            "--tree" => options.tree = next()?.into(),
-            "--build" => options.build = next()?.into(),
+            "--tree" => options.tree = absolute(&next()?)?,
+            "--build" => options.build = absolute(&next()?)?,
             "--package" => options.package = next()?,
             "--folder" => options.folder = next()?,
-            "--test" => options.tests.push(next()?),
+            "--test" => {
+                let name = next()?;
+                options.tests.push(match name.split_once('/') {
+                    Some((package, name)) => (Some(package.to_owned()), name.to_owned()),
+                    None => (None, name),
+                });
+            }
             "--every" => options.every = next()?.parse().map_err(|_| "--every needs a number from 1 on")?,
             "--among" => options.among = Some(next()?.into()),
-            "--kept" => options.kept = Some(next()?.into()),
+            "--kept" => options.kept = Some(absolute(&next()?)?),
             "--minutes" => {
                 let minutes: u64 = next()?.parse().map_err(|_| "--minutes needs a number")?;
                 options.ends = Some(Instant::now() + Duration::from_secs(60 * minutes));
@@ -182,8 +193,8 @@ fn go() -> Result<bool, String> {
         return Ok(true);
     }
     let drawn = alive.clone();
-    let mut words: Vec<String> = options.files.iter().chain(&options.tests).cloned().collect();
-    words.push(format!("{} {:?}", options.every, options.kinds));
+    let mut words = options.files.clone();
+    words.push(format!("{:?} {} {:?}", options.tests, options.every, options.kinds));
     let key = kept::key(&words, &options.tree.join(&options.folder));
     let kept = kept::Kept::open(options.kept.as_deref(), &options.package, key)?;
     // So the compiler does not find these again, one check after the other.
