@@ -443,8 +443,7 @@ impl Run {
                     let (export, was) = (wanted.exports[client].as_ref(), before.exports[client].as_ref());
                     // A read beyond the end of an export that shrinks is no failure of a drive.
                     let export = export.filter(|export| was.is_some_and(|was| was.quarters <= export.quarters));
-                    let is_cut =
-                        || export.is_some_and(|export| self.is_cut_off(&clients[client], export, &failed_reads));
+                    let is_cut = || export.is_some_and(|now| self.is_cut_off(&clients[client], now, &failed_reads));
                     assert!(
                         clients[client].is_served() || is_cut(),
                         "the client of e{client}, which stays, was disconnected (I10)"
