@@ -1,7 +1,7 @@
 //! How large a command may be, so that it does not hold the device for too long.
 //!
 //! Answers: into parts of how many bytes do large requests go to the device now, and why? How they go is told in
-//! `hctx/split.rs`; this is the option and the rule of `"auto"`.
+//! `path/parts.rs`; this is the option and the rule of `"auto"`.
 //!
 //! # Why
 //! A request on the device cannot be taken back. A small request that comes while the device carries out a large one

@@ -4,7 +4,7 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Op, Status, Submission};
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;

@@ -6,7 +6,7 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
@@ -270,7 +270,7 @@ mod worker {
     use mqfq_blk::device::null::NullDevice;
     use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
     use mqfq_blk::foreign::ForeignMemory;
-    use mqfq_blk::path::PathOptions;
+    use mqfq_blk::path_options::PathOptions;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
     use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};

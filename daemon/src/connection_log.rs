@@ -1,6 +1,6 @@
 //! The log of clients that were refused or closed: at most a line per address and second, however many there are.
 
-use mqfq_blk::clock::Clock;
+use mqfq_blk::worker::clock::Clock;
 use mqfq_front::front_end::Log;
 use std::sync::{Arc, Mutex, PoisonError};
 

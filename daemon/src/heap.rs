@@ -5,7 +5,8 @@
 
 /// Largest free top of an arena, bytes; and the smallest block with a mapping of its own, which goes back whole.
 /// Buffers of connections and large payloads are such blocks. A worker keeps those of its next requests
-/// (`blk/src/buffer.rs`), so it maps one only until it is warm: 140 times in 42,000 requests of 128 KiB at depth 128.
+/// (`blk/src/edge/buffer.rs`), so it maps one only until it is warm: 140 times in 42,000 requests of 128 KiB at depth
+/// 128.
 #[cfg(target_env = "gnu")]
 const TOP_BYTES_MAX: i32 = 1 << 20;
 #[cfg(target_env = "gnu")]

@@ -5,7 +5,7 @@ use crate::output::Output;
 use mqfq_blk::client::{Client, Context};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
 use std::fs::File;

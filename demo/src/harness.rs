@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOptions};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::slots::Slot;
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;

@@ -222,17 +222,17 @@ const PLANTED: &[Planted] = &[
         broken: &[("lab/nvme/src/a.rs", "#[cfg(test)]\nmod tests { fn f() { std::time::Instant::now(); } }\n")],
         lawful: &[
             ("lab/nvme/src/a.rs", "// Instant\nfn f() { \"Instant\"; }\n"),
-            ("blk/src/clock.rs", "use std::time::Instant;\n"),
+            ("blk/src/worker/clock.rs", "use std::time::Instant;\n"),
         ],
     },
     Planted {
         rule: "clock",
-        broken: &[("blk/src/hctx.rs", "use std::time::SystemTime;\n")],
+        broken: &[("blk/src/path/hctx.rs", "use std::time::SystemTime;\n")],
         lawful: &[("demo/src/load.rs", "use std::time::Instant;\n")],
     },
     Planted {
         rule: "threads",
-        broken: &[("blk/src/hctx.rs", "fn f() { std::thread::spawn(|| ()); }\n")],
+        broken: &[("blk/src/path/hctx.rs", "fn f() { std::thread::spawn(|| ()); }\n")],
         lawful: &[
             ("blk/src/worker/thread.rs", "fn f() { std::thread::Builder::new(); }\n"),
             ("sched/src/a.rs", "#[cfg(all(test, loom))]\nmod tests { fn f() { loom::thread::spawn(|| ()); } }\n"),
@@ -275,7 +275,7 @@ const PLANTED: &[Planted] = &[
         rule: "unsafe",
         broken: &[("front/src/nbd/wire.rs", "fn f(x: *const u8) { unsafe { x.read() }; }\n")],
         lawful: &[
-            ("blk/src/buffer.rs", "fn f(x: *const u8) { unsafe { x.read() }; }\n"),
+            ("blk/src/edge/buffer.rs", "fn f(x: *const u8) { unsafe { x.read() }; }\n"),
             ("front/src/lib.rs", "#![forbid(unsafe_code)]\n"),
         ],
     },

@@ -1,7 +1,7 @@
 //! A device that completes every command at once and keeps nothing: measures the cost of the layers above.
 
 use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
-use crate::list::Place;
+use crate::edge::list::Place;
 use crate::request::{Op, Status};
 
 /// Largest transfer, bytes: what NBD clients assume of a server that does not say.

@@ -7,7 +7,7 @@
 use super::flows::index;
 use super::{DeviceOptions, Engine, Prepared, check_device};
 use crate::client::Remains;
-use crate::host::Mail;
+use crate::worker::host::Mail;
 use std::time::Duration;
 
 impl Engine {

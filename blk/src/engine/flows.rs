@@ -27,8 +27,8 @@
 
 use super::{Current, Engine, FlowOptions, Grouping};
 use crate::client::Remains;
-use crate::host::Mail;
 use crate::stage::StageLimits;
+use crate::worker::host::Mail;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::flow::{GroupId, Tree};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyError, PolicyOptions};

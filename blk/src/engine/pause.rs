@@ -20,7 +20,7 @@
 
 use super::Engine;
 use crate::client::PackedClient;
-use crate::host::Mail;
+use crate::worker::host::Mail;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //! must know the workers.
 
 use super::{DeviceOptions, Engine};
-use crate::clock::Clock;
+use crate::worker::clock::Clock;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use std::sync::Arc;

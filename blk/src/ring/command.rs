@@ -42,8 +42,8 @@ mod tests {
     use super::*;
     use crate::ask::Ask;
     use crate::client::Event;
-    use crate::host::HostEvent;
-    use crate::kick::Bell;
+    use crate::edge::host_event::HostEvent;
+    use crate::worker::bell::Bell;
     use std::os::fd::OwnedFd;
 
     #[test]

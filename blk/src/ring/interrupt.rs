@@ -57,8 +57,8 @@ mod tests {
     use crate::ask::Ask;
     use crate::buffer::Buffer;
     use crate::client::Event;
-    use crate::host::HostEvent;
-    use crate::kick::Bell;
+    use crate::edge::host_event::HostEvent;
+    use crate::worker::bell::Bell;
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::os::unix::net::{UnixListener, UnixStream};

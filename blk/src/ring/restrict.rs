@@ -48,7 +48,7 @@ pub(super) fn restricted(ring: IoUring) -> io::Result<IoUring> {
 mod tests {
     use super::super::Ring;
     use super::*;
-    use crate::kick::Bell;
+    use crate::worker::bell::Bell;
 
     #[test]
     fn a_ring_refuses_what_no_worker_does_and_what_would_register_more() {

@@ -1,7 +1,7 @@
 //! A ring beside the kernel's.
 
 use super::*;
-use crate::kick::Bell;
+use crate::worker::bell::Bell;
 use std::io::Write;
 use std::os::fd::AsFd;
 

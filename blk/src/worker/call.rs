@@ -3,16 +3,16 @@
 //! Everything that a client asks for goes through here: requests to a device, operations of the worker's ring, times.
 //! Operations are counted, so that a client that is done is kept until its last one has ended.
 
-use super::turnstile::{NO_TURNSTILE, capped_bytes};
+use super::cap_queue::{NO_TURNSTILE, capped_bytes};
 use super::{Core, Counts, Waiting};
 use crate::ask::{Ask, CountedAs};
 use crate::cap::Caps;
 use crate::client::{Context, DeviceIndex, Refused};
 use crate::device::DeviceInfo;
 use crate::hctx::Full;
-use crate::host::Host;
 use crate::request::Submission;
 use crate::table::Owner;
+use crate::worker::host::Host;
 use mqfq_sched::policy::Policy;
 use std::sync::Arc;
 

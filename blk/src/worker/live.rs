@@ -7,8 +7,8 @@
 use super::{Core, HwCtx, Plug, Worker};
 use crate::client::Remains;
 use crate::device::DeviceInfo;
-use crate::host::Host;
 use crate::stage::StageLimits;
+use crate::worker::host::Host;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::Policy;
 use std::sync::mpsc;

@@ -15,7 +15,7 @@
 //!
 //! # How long a turn is
 //! Until nothing moves, or for a few rounds. While flows compete it may end earlier, on the device where they do, so
-//! that the sockets are looked at before the policy has lost its choice (`hctx/turn.rs`); then no sleep follows.
+//! that the sockets are looked at before the policy has lost its choice (`path/fair_intake.rs`); then no sleep follows.
 //!
 //! # Going to sleep
 //! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its
@@ -25,32 +25,42 @@
 //! A client asks for a time, or for a descriptor to become ready, and is called then. A client that is done is not kept
 //! for the sake of these: they are cancelled, and its number may be given to another at once ([`Host::cancel_waits`]).
 
+#[cfg(feature = "uring")]
+pub(crate) mod bell;
 mod call;
+mod cap_queue;
+#[cfg(feature = "uring")]
+pub mod clock;
+#[cfg(feature = "uring")]
+pub mod cores;
+pub mod host;
 mod live;
+mod patience;
 mod pause;
 #[cfg(feature = "uring")]
+pub mod steps;
+#[cfg(feature = "uring")]
 pub(crate) mod thread;
-mod turnstile;
 
 use crate::ask::CountedAs;
 use crate::cap::Caps;
 use crate::client::{Client, Context, DeviceIndex, Event, Whose};
 use crate::device::DeviceInfo;
 use crate::hctx::HwCtx;
-use crate::host::{Ended, Host, HostEvent, Mail, Sweep};
-use crate::patience::{self, Patience};
 use crate::request::Completion;
 use crate::table::Owner;
 use crate::tuning::Tuning;
 use call::Call;
+use cap_queue::{NO_TURNSTILE, Turnstiles};
+use host::{Ended, Host, HostEvent, Mail, Sweep};
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
+use patience::Patience;
 use pause::Pausing;
 use std::sync::{Arc, mpsc};
 #[cfg(feature = "uring")]
 pub use thread::{AtDesk, Desk};
-use turnstile::{NO_TURNSTILE, Turnstiles};
 
 use live::{Ending, LiveDevices};
 
@@ -140,7 +150,7 @@ struct Core<H: Host<P>, P: Policy> {
 /// long: a flow with requests staged holds global virtual time where it is, and so may keep the device
 /// from others. Where clients take long, it should not be for the length of a whole turn.
 struct Plug {
-    /// Calls of clients that gather ([`crate::path::PathOptions::plug`]).
+    /// Calls of clients that gather ([`crate::path_options::PathOptions::plug`]).
     calls_max: u32,
     /// Calls since the first request, that call included.
     calls: u32,

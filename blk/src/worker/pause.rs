@@ -10,7 +10,7 @@
 
 use super::{Slot, Worker};
 use crate::client::PackedClient;
-use crate::host::Host;
+use crate::worker::host::Host;
 use mqfq_sched::policy::Policy;
 use std::io;
 use std::sync::mpsc;

@@ -1,6 +1,6 @@
 //! The worker as a thread: one core, one ring, and the state that the workers of an engine share.
 //!
-//! News from outside reach a worker through its bell (`kick.rs`): a policy's kick, a device's interrupt, mail. Each is
+//! News from outside reach a worker through its bell (`bell.rs`): a policy's kick, a device's interrupt, mail. Each is
 //! published before the bell is rung, and a turn begins with `woke`, so a worker that finds nothing after its
 //! `may_sleep` answered true has seen everything published before (W1 of `mqfq_sched::wake`).
 //!
@@ -10,21 +10,21 @@ use super::live::LiveDevices;
 use super::{Worker, WorkerOptions};
 use crate::ask::Ask;
 use crate::client::MakeClient;
-use crate::clock::Clock;
 use crate::counters::Board;
 use crate::device::null::NullDevice;
 use crate::device::{Device, DeviceInfo, QueueOptions};
 use crate::hctx::{HwCtx, HwCtxOptions};
-use crate::host::{Ended, Host, HostEvent, Mail};
-use crate::kick::Bell;
-use crate::machine::{self, Cpu};
-use crate::path::PathOptions;
+use crate::path_options::PathOptions;
 use crate::ring::{self, DeviceRing, Ring};
 use crate::split::SplitControl;
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
-use crate::steps::Steps;
 use crate::tuning::Tuning;
+use crate::worker::bell::Bell;
+use crate::worker::clock::Clock;
+use crate::worker::cores::{self, Cpu};
+use crate::worker::host::{Ended, Host, HostEvent, Mail};
+use crate::worker::steps::Steps;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyKind, PolicyOptions};
@@ -245,7 +245,7 @@ impl Shared {
         let Pace { spun_ns, thread, .. } = &self.paces[worker];
         // Relaxed, both: each is right for itself, and late is as good.
         let (thread, spun_ns) = (thread.load(Ordering::Relaxed), spun_ns.load(Ordering::Relaxed));
-        let wanted_ns = (thread != 0).then(|| machine::wanted_ns(thread))??;
+        let wanted_ns = (thread != 0).then(|| cores::wanted_ns(thread))??;
         Some(wanted_ns.saturating_sub(spun_ns))
     }
 
@@ -264,10 +264,10 @@ pub(crate) fn start(
 ) -> io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name(format!("mqfq-worker-{index}")).spawn(move || {
         // Relaxed: it is read for reports alone.
-        shared.paces[index].thread.store(machine::this_thread(), Ordering::Relaxed);
+        shared.paces[index].thread.store(cores::this_thread(), Ordering::Relaxed);
         if let Some(cpu) = cpu {
             // Pinning is for speed; where it is not allowed the worker floats.
-            let _ = machine::pin(cpu);
+            let _ = cores::pin(cpu);
         }
         let all_shared = shared.clone();
         // Values that a panic leaves behind are dropped on its way up here; only the shared mailbox and alarm are used
@@ -350,7 +350,7 @@ macro_rules! at_desk {
             $crate::worker::AtDesk::desk(self).is_kicked()
         }
 
-        fn take_mail(&mut self) -> Option<$crate::host::Mail> {
+        fn take_mail(&mut self) -> Option<$crate::worker::host::Mail> {
             $crate::worker::AtDesk::desk(self).take_mail()
         }
 

@@ -10,7 +10,7 @@ use crate::client::Refused;
 use crate::device::null::NullDevice;
 use crate::device::{Device, QueueOptions};
 use crate::hctx::{CLIENT_BYTES, HwCtxOptions};
-use crate::path::PathOptions;
+use crate::path_options::PathOptions;
 use crate::request::{Op, Submission};
 use crate::stage::StageLimits;
 use mqfq_sched::cost::CostModel;

@@ -2,7 +2,7 @@
 
 use crate::harness::{Rig, Setup};
 use mqfq_blk::device::null::NullDevice;
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::Op;
 use mqfq_blk::{CostModel, HctxId};
 use mqfq_policies::SFQD;

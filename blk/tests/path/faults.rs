@@ -9,7 +9,7 @@ use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes};
 use mqfq_blk::PolicyKind;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::model::{ModelDevice, presets};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
 use mqfq_policies::{BFQ, KYBER, MQFQ_SERIAL, SFQD};

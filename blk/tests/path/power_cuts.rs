@@ -9,7 +9,7 @@
 use crate::harness::{Asked, Rig, Setup, bytes, is_all};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
 use mqfq_blk::{PolicyKind, Topology};

@@ -5,7 +5,7 @@ use mqfq_blk::FlowId;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::hctx::HwCtx;
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
 use mqfq_policies::BFQ;

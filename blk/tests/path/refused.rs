@@ -4,7 +4,7 @@
 use crate::harness::{Asked, Narrow, Rig, Setup};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::hctx::HwCtx;
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::{HctxId, PolicyKind, PolicyOptions, Topology, Weight};
 use mqfq_policies::{BFQ, MQFQ_SERIAL, SFQD};

@@ -50,7 +50,7 @@ use model::socket_mode;
 use mqfq_blk::Tree;
 use mqfq_blk::device::file::{Direct, OnFailure};
 use mqfq_blk::device::model::presets::{self, Preset};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
 use mqfq_config::groups::Groups;

@@ -8,7 +8,7 @@ use super::trust::{Clients, TrustConfig};
 use mqfq_blk::cap::CapLimits;
 use mqfq_blk::device::file::{Direct, OnFailure};
 use mqfq_blk::device::model::presets::Preset;
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, PriorityClass, Weight};
 use mqfq_config::groups::Groups;

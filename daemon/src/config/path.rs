@@ -1,6 +1,6 @@
 //! `timeout` of a device, `split` and `retries` of its `expert`: treatment of its requests besides scheduling.
 
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::split::Split;
 use mqfq_config::{ConfigError, Section};
 use std::ops::RangeInclusive;

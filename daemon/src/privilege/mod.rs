@@ -4,7 +4,7 @@
 //!  devices open, sockets bound ─▶ root ─▶ core dumps ─▶ files ─▶ system calls ─▶ workers, control plane
 //!                               (user.rs)             (files.rs)  (calls.rs)
 //! ```
-//! Each step holds for all threads that start after it; rings are restricted by themselves (`blk/src/ring.rs`).
+//! Each step holds for all threads that start after it; rings are restricted by themselves (`blk/src/ring/mod.rs`).
 //!
 //! | `sandbox` | files (Landlock) | system calls (seccomp) | changes while it serves |
 //! |---|---|---|---|

@@ -4,7 +4,7 @@
 //! folder itself, or a file that others may read, can be locked by anyone who may open it, for as long as they like.)
 //! The file is there only while a socket is bound.
 
-use mqfq_blk::clock::Clock;
+use mqfq_blk::worker::clock::Clock;
 use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::{File, TryLockError};
 use std::os::fd::AsFd;

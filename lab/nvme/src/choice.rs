@@ -4,9 +4,9 @@
 //! and ignore them, and on those the policy would share nothing out. So it is measured ([`crate::probe`]).
 
 use crate::probe::{DEADLINE_NS, Failure, Finding, Probe};
-use mqfq_blk::clock::Clock;
 use mqfq_blk::device::QueueOptions;
 use mqfq_blk::engine::{Prepare, Settled};
+use mqfq_blk::worker::clock::Clock;
 use mqfq_blkmq::{MultiQueue, QueueLayout, QueueMap, share};
 use mqfq_sched::policy::PolicyOptions;
 use mqfq_sched::topology::HctxId;

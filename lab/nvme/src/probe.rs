@@ -361,8 +361,8 @@ impl Probe {
 /// # Errors
 /// One sentence, that begins with the device's name.
 pub fn measure(device: &dyn mqfq_blkmq::MultiQueue, name: &str) -> Result<Finding, String> {
-    use mqfq_blk::clock::Clock;
     use mqfq_blk::device::QueueOptions;
+    use mqfq_blk::worker::clock::Clock;
     use mqfq_sched::topology::HctxId;
     use std::sync::Arc;
     use std::time::Duration;

@@ -23,7 +23,7 @@ use mqfq_blk_watched::client::Client;
 use mqfq_blk_watched::counters::{Board, FlowCounters};
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{CLIENT_BYTES, HwCtx, HwCtxOptions};
-use mqfq_blk_watched::path::PathOptions;
+use mqfq_blk_watched::path_options::PathOptions;
 use mqfq_blk_watched::split::{AUTO_BYTES_MIN, Split, SplitControl};
 use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::{FlowStats, HctxStats};

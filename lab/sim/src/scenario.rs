@@ -156,8 +156,8 @@ pub struct Latencies {
     pub lock_look_ns: f64,
     /// A system call of such a lock that wakes no thread or does not sleep, ns.
     pub futex_ns: f64,
-    /// Calls of clients after which what they staged is dispatched ([`mqfq_blk_watched::path::PathOptions::plug`]); 1:
-    /// each request by itself, as a kernel does.
+    /// Calls of clients after which what they staged is dispatched
+    /// ([`mqfq_blk_watched::path_options::PathOptions::plug`]); 1: each request by itself, as a kernel does.
     pub calls_max: u32,
     /// How long a worker that is held back spins before it sleeps, as long as that pays, ns; 0: it sleeps at once.
     pub patience_ns: f64,

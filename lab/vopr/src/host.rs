@@ -8,7 +8,7 @@ use crate::world::{self, World};
 use mqfq_blk::ask::Ask;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Descriptors, Event, Part};
-use mqfq_blk::host::{Ended, Host, HostEvent};
+use mqfq_blk::worker::host::{Ended, Host, HostEvent};
 use mqfq_blk::worker::{AtDesk, Desk};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;

@@ -13,7 +13,7 @@ use mqfq_blk::client::{DeviceIndex, MakeClient, PackedClient, Remains};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::Status;
 use mqfq_blk::slots::Slot;
 use mqfq_blk::split::Split;

@@ -2,14 +2,14 @@
 //!
 //! Which of the workers that have something to do goes next is the seed's choice, so a seed is one order of events.
 //! A caller that waits for an answer of a worker (the engine, when something changes) has the world go on: see
-//! [`mqfq_blk::steps`].
+//! [`mqfq_blk::worker::steps`].
 
 use crate::host::VirtualHost;
 use crate::net::{self, Net};
 use crate::script::{Config, TURN_NS};
 use mqfq_blk::random::Random;
-use mqfq_blk::steps::Steps;
 use mqfq_blk::worker::Worker;
+use mqfq_blk::worker::steps::Steps;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

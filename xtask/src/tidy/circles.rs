@@ -11,9 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most files of one circle.
 const LARGEST: usize = 5;
 
-/// Crates with a larger circle: the size that it has today. A circle that shrinks takes its number down here.
-const LARGER: &[(&str, usize)] = &[("blk", 9)];
-
 /// Crates whose files are those of other crates.
 const OTHERS_FILES: &str = "lab/watched/";
 
@@ -26,22 +23,17 @@ pub fn circles(tree: &Tree, report: &mut Report) {
         }
     }
     for (folder, files) in crates {
-        let allowed = LARGER.iter().find(|(name, _)| *name == folder).map_or(LARGEST, |&(_, size)| size);
         let modules = Modules::of(folder, &files);
         let named: Vec<BTreeSet<usize>> = (0..modules.all.len()).map(|module| modules.named(module)).collect();
         let circles = circles_of(&named);
-        for circle in circles.iter().filter(|circle| circle.len() > allowed) {
+        for circle in circles.iter().filter(|circle| circle.len() > LARGEST) {
             let member = |&module: &usize| {
                 let inside = named[module].intersection(circle).map(|&other| modules.all[other].at.join("::"));
                 format!("{} names {}", modules.all[module].at.join("::"), inside.collect::<Vec<String>>().join(", "))
             };
             let (size, members) = (circle.len(), circle.iter().map(member).collect::<Vec<String>>().join("; "));
             let first = circle.first().map_or(folder, |&first| modules.all[first].file);
-            report.add(first, 0, format!("{size} files name each other in a circle, at most {allowed}: {members}"));
-        }
-        let largest = circles.iter().map(BTreeSet::len).max().unwrap_or(0).max(LARGEST);
-        if largest < allowed {
-            report.add(folder, 0, format!("the largest circle has {largest} files: LARGER says {allowed}"));
+            report.add(first, 0, format!("{size} files name each other in a circle, at most {LARGEST}: {members}"));
         }
     }
 }

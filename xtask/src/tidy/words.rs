@@ -40,8 +40,8 @@ fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&
 pub fn clock(tree: &Tree, report: &mut Report) {
     let path = below(tree, &["sched", "cpu", "lab/blkmq", "lab/nvme", "lab/sim"], &["cpu/scx/src/show.rs"]);
     forbid(&path, ALL, CLOCK, "time is passed in as now_ns", report);
-    let path = below(tree, &["blk/src", "front/src"], &["blk/src/clock.rs"]);
-    forbid(&path, SHIPPED, CLOCK, "only blk/src/clock.rs reads the time", report);
+    let path = below(tree, &["blk/src", "front/src"], &["blk/src/worker/clock.rs"]);
+    forbid(&path, SHIPPED, CLOCK, "only blk/src/worker/clock.rs reads the time", report);
 }
 
 /// `threads`: only the worker's host spawns. Tests may, to race the code against itself, but for the simulator's: it
@@ -50,7 +50,7 @@ pub fn threads(tree: &Tree, report: &mut Report) {
     let path = below(
         tree,
         &["sched", "lab/blkmq", "lab/nvme", "blk", "front"],
-        &["blk/src/worker/thread.rs", "blk/src/passed.rs"],
+        &["blk/src/worker/thread.rs", "blk/src/edge/passed.rs"],
     );
     forbid(&path, SHIPPED, THREADS, "only blk/src/worker/thread.rs makes threads", report);
     forbid(

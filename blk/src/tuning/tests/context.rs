@@ -5,7 +5,7 @@ use crate::buffer::Buffer;
 use crate::device::null::NullDevice;
 use crate::device::{Device, QueueOptions};
 use crate::hctx::{HwCtx, HwCtxOptions};
-use crate::path::PathOptions;
+use crate::path_options::PathOptions;
 use crate::request::Submission;
 use crate::split::Split;
 use crate::stage::StageLimits;

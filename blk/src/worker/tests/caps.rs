@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cap::{Cap, CapLimits, Capped};
-use crate::worker::turnstile::Turnstiles;
+use crate::worker::cap_queue::Turnstiles;
 use mqfq_testing::random::for_seeds;
 use std::cell::Cell;
 

@@ -1,7 +1,7 @@
 //! One worker's turns on one policy, without a device: what is measured, by the clock and by counting instructions.
 //!
 //! # Shape
-//! As a worker calls it (`blk/src/hctx.rs`), in whole batches, so that a clock can stand between the steps:
+//! As a worker calls it (`blk/src/path/hctx.rs`), in whole batches, so that a clock can stand between the steps:
 //!
 //! ```text
 //!   reap: complete x 64  ──▶  clients: submit x 64  ──▶  run: pick until refused

@@ -19,7 +19,7 @@ use super::reader::{self, Seen};
 use super::setting::worker_counts;
 use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
 use crate::shell::{Record, Results, Style, millions, or_dash, table, us, whole};
-use mqfq_blk::machine::allowed_cpus;
+use mqfq_blk::worker::cores::allowed_cpus;
 use mqfq_blkmq::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_report::panel::{self, Along, Panel, Point, Series};
 use mqfq_report::progress::Progress;

@@ -11,7 +11,7 @@ use crate::cpu_time::process_cpu_ns;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::{Device, null::NullDevice};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyOptions, PriorityClass, Weight};
 use mqfq_blkmq::{QueueLayout, multi_queue, prepare};

@@ -108,7 +108,7 @@ impl Walk {
                 queue_depth,
                 limits: limits.clone(),
                 cost: CostModel::FLAT,
-                path: mqfq_blk::path::PathOptions::TIMELESS,
+                path: mqfq_blk::path_options::PathOptions::TIMELESS,
             })
             .without_flow_stats();
             let hctx = if has_classes { hctx.with_class_queues() } else { hctx };

@@ -29,7 +29,7 @@ pub mod wake_ups;
 use crate::options::Runs;
 use crate::rounds::Rounds;
 use crate::shell::Record;
-use mqfq_blk::machine::{self, Cpu};
+use mqfq_blk::worker::cores::{self, Cpu};
 use mqfq_report::progress::Progress;
 use mqfq_sched::topology::{HctxId, Topology};
 use report::{CountedRow, IdealWakeUp, Place, Row, Structures, TOKENS, VIRTUAL_TIME, WAKE_UP, WakeUp};
@@ -70,7 +70,7 @@ pub fn run(options: &StructuresOptions, json: bool) -> Result<(), String> {
 /// # Errors
 /// One sentence.
 pub fn measure(options: &StructuresOptions) -> Result<Record<Structures>, String> {
-    let cpus = machine::allowed_cpus();
+    let cpus = cores::allowed_cpus();
     let counts = worker_counts(options.workers, cpus.len())?;
     let mut loads = Vec::new();
     for &workers in &counts {
@@ -155,7 +155,7 @@ impl Load {
         let (rounds, ms) = (options.runs.rounds, options.runs.measured_ms);
         match self {
             Load::VirtualTime { workers, queues } => {
-                let (cpus, topology) = (&cpus[..workers], machine::topology(&cpus[..workers], queues));
+                let (cpus, topology) = (&cpus[..workers], cores::topology(&cpus[..workers], queues));
                 let all = virtual_time_contenders();
                 let timed = in_turn(&all, rounds, |(form, structure)| structure.time(form, cpus, &topology, ms))?;
                 let rows = all.iter().zip(timed).map(|(&(form, structure), timed)| {
@@ -166,7 +166,7 @@ impl Load {
                 Ok(rows.collect())
             }
             Load::Tokens { workers, pattern } => {
-                let (cpus, topology) = (&cpus[..workers], machine::topology(&cpus[..workers], workers));
+                let (cpus, topology) = (&cpus[..workers], cores::topology(&cpus[..workers], workers));
                 let all = tokens::Structure::ALL;
                 let timed = in_turn(&all, rounds, |structure| structure.time(pattern, cpus, &topology, ms))?;
                 let rows = all.iter().zip(timed).map(|(structure, timed)| {
@@ -177,7 +177,7 @@ impl Load {
                 Ok(rows.collect())
             }
             Load::WakeUps { workers } => {
-                let (cpus, topology) = (&cpus[..workers], machine::topology(&cpus[..workers], workers));
+                let (cpus, topology) = (&cpus[..workers], cores::topology(&cpus[..workers], workers));
                 let mut measured: Vec<Vec<wake_ups::Measured>> = Way::ALL.iter().map(|_| Vec::new()).collect();
                 for _ in 0..rounds {
                     for (way, rounds) in Way::ALL.iter().zip(&mut measured) {

@@ -1,6 +1,6 @@
 //! Workers as threads, each pinned to a CPU of its own, for a given time.
 
-use mqfq_blk::machine::{self, Cpu};
+use mqfq_blk::worker::cores::{self, Cpu};
 use mqfq_sim::rivals::word::Padded;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ pub fn run<R: Send>(
             .map(|(worker, &cpu)| {
                 let (work, stop, start) = (&work, &stop, &start);
                 scope.spawn(move || {
-                    let pinned = machine::pin(cpu);
+                    let pinned = cores::pin(cpu);
                     start.wait();
                     pinned.map(|()| work(worker, stop)).map_err(|error| (cpu.number, error))
                 })

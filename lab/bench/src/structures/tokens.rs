@@ -16,7 +16,7 @@
 
 use super::lines::{Counted, Directory};
 use super::threads::{self, Stop};
-use mqfq_blk::machine::Cpu;
+use mqfq_blk::worker::cores::Cpu;
 use mqfq_sched::topology::Topology;
 use mqfq_sched_watched::watched::{self, Access};
 use mqfq_sim::rivals::atomic_counter::AtomicCounter;

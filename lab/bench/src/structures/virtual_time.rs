@@ -13,8 +13,8 @@
 
 use super::lines::{Counted, Directory};
 use super::threads::{self, Stop};
-use mqfq_blk::machine::Cpu;
 use mqfq_blk::random::Random;
+use mqfq_blk::worker::cores::Cpu;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::vtime::{VSpan, VTime};

@@ -27,8 +27,8 @@
 
 use super::threads::{self, Stop};
 use hdrhistogram::Histogram;
-use mqfq_blk::machine::Cpu;
 use mqfq_blk::random::Random;
+use mqfq_blk::worker::cores::Cpu;
 use mqfq_sched::mindicator::Mindicator;
 use mqfq_sched::throttle_wheel::ThrottleWheel;
 use mqfq_sched::topology::{HctxId, Topology};

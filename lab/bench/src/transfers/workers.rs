@@ -1,8 +1,8 @@
 //! The workers of a machine that exists only here, in turns on one thread, and the lines that their policy moves.
 //!
 //! # Shape
-//! Each worker does what `blk/src/worker/mod.rs` and `blk/src/hctx.rs` do with a device that completes what a worker
-//! has out before the worker's next turn: a closed loop of [`IN_LOOP`] requests.
+//! Each worker does what `blk/src/worker/mod.rs` and `blk/src/path/hctx.rs` do with a device that completes what a
+//! worker has out before the worker's next turn: a closed loop of [`IN_LOOP`] requests.
 //!
 //! ```text
 //!   complete all that is out ──▶ submit one for each ──▶ pick until refused, at most BATCH_MAX ──▶ next worker
@@ -33,7 +33,7 @@ use std::collections::VecDeque;
 /// D for each worker.
 pub const DEPTH_PER_WORKER: u32 = 64;
 
-/// Most requests that a worker dispatches in one turn (`BATCH_MAX` of `blk/src/hctx.rs`).
+/// Most requests that a worker dispatches in one turn (`BATCH_MAX` of `blk/src/path/hctx.rs`).
 const BATCH_MAX: usize = 64;
 
 /// Requests of each worker, staged or out.

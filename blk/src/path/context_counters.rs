@@ -5,7 +5,7 @@ use crate::trace::{Recorder, TraceEvent};
 use mqfq_sched::flow::FlowId;
 use std::sync::Arc;
 
-pub(super) struct Counters {
+pub(super) struct ContextCounters {
     pub(super) board: Arc<Board>,
     /// Since when the board counts the time that commands spend on the device.
     accounted_ns: u64,
@@ -14,9 +14,9 @@ pub(super) struct Counters {
     pub(super) trace: Option<Box<Recorder>>,
 }
 
-impl Counters {
-    pub(super) fn new(flows: usize) -> Counters {
-        Counters { board: Arc::new(Board::new(flows)), accounted_ns: 0, held_back: None, trace: None }
+impl ContextCounters {
+    pub(super) fn new(flows: usize) -> ContextCounters {
+        ContextCounters { board: Arc::new(Board::new(flows)), accounted_ns: 0, held_back: None, trace: None }
     }
 
     #[inline(always)]
@@ -40,7 +40,7 @@ impl Counters {
         self.board.flow(flow)
     }
 
-    /// The policy holds back the staged requests, for this reason, until [`Counters::let_go`].
+    /// The policy holds back the staged requests, for this reason, until [`ContextCounters::let_go`].
     pub(super) fn hold_back(&mut self, why: TraceEvent, now_ns: u64) {
         let stats = self.stats();
         if why == TraceEvent::Throttled { &stats.throttled } else { &stats.no_token }.add(1);

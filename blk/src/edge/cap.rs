@@ -2,7 +2,7 @@
 //!
 //! A share is relative and has no end: a tenant that is alone gets the whole device. A cap is an end: so many requests
 //! per second, so many bytes per second, whatever is free. One [`Cap`] is shared by all workers; each takes from it
-//! before a request is staged (`worker/turnstile.rs`), so a request that waits for a cap waits in its socket, is not
+//! before a request is staged (`worker/cap_queue.rs`), so a request that waits for a cap waits in its socket, is not
 //! backlogged to the policy, and leaves its part of the device to others.
 //!
 //! # The rule
@@ -291,7 +291,7 @@ impl Cap {
     }
 
     /// Puts `limits` in force. Changes come one after another, and workers with requests that wait for the cap must be
-    /// told ([`Mail::CapsChanged`](crate::host::Mail::CapsChanged)): `Engine::set_cap` sees to both.
+    /// told ([`Mail::CapsChanged`](crate::worker::host::Mail::CapsChanged)): `Engine::set_cap` sees to both.
     pub fn set(&self, limits: CapLimits, now_ns: u64) {
         self.requests.set(limits.iops, now_ns);
         self.bytes.set(limits.bytes_per_s, now_ns);

@@ -3,37 +3,35 @@
 //! Once per reap that brought something, and not per request: a context whose device does not follow costs looks at one
 //! word. [`WriteCost`] has the estimate and the reasons.
 
-use super::shared::Charges;
 use crate::request::{Completion, Op, Status};
 use crate::table::Owner;
-use mqfq_sched::cost::CostKind;
+use mqfq_sched::cost::{CostKind, CostTerm};
 use mqfq_sched::topology::HctxId;
 use mqfq_sched::write_cost::WriteCost;
 use std::sync::Arc;
 
 /// State of a context that follows the cost of writes.
-pub(super) struct Follow {
+pub(super) struct WriteCostMeter {
     cost: Arc<WriteCost>,
     /// Time since which requests wait here; `None`: at the last look there were none.
     waiting_since_ns: Option<u64>,
 }
 
-impl Follow {
+impl WriteCostMeter {
     /// Follows `cost`; no request completed yet.
-    pub(super) fn new(cost: Arc<WriteCost>) -> Follow {
-        Follow { cost, waiting_since_ns: None }
+    pub(super) fn new(cost: Arc<WriteCost>) -> WriteCostMeter {
+        WriteCostMeter { cost, waiting_since_ns: None }
     }
 
-    /// The context of `hctx` completed these; `staged` requests wait, `out` are on the device. Brings the charge of a
-    /// write up to date.
+    /// The context of `hctx` completed these; `staged` requests wait, `out` are on the device. Returns the charge of a
+    /// write from now on.
     pub(super) fn completed(
         &mut self,
         hctx: HctxId,
         completions: &[(Owner, Completion)],
         [staged, out]: [usize; 2],
         now_ns: u64,
-        charges: &mut Charges,
-    ) {
+    ) -> CostTerm {
         for (_, completion) in completions.iter().filter(|(_, completion)| completion.status == Status::Ok) {
             let kind = match completion.op {
                 Op::Read => CostKind::Read,
@@ -47,7 +45,7 @@ impl Follow {
             self.cost.waited(hctx, now_ns.saturating_sub(since_ns), out == 0 && completions.len() > 1);
         }
         self.waiting_since_ns = waiting;
-        charges.set_write(self.cost.term(now_ns));
+        self.cost.term(now_ns)
     }
 }
 
@@ -55,8 +53,8 @@ impl Follow {
 mod tests {
     use super::*;
     use crate::hctx::HwCtx;
-    use crate::hctx::tests::{context, reap, serve, submit};
-    use crate::path::PathOptions;
+    use crate::path::hctx::tests::{context, reap, serve, submit};
+    use crate::path_options::PathOptions;
     use crate::split::Split;
     use mqfq_sched::cost::CostModel;
     use mqfq_sched::policy::AnyPolicy;
@@ -65,7 +63,7 @@ mod tests {
     fn a_reap_that_brings_a_request_or_a_part_is_looked_at_and_one_that_brings_nothing_is_not() {
         let path = PathOptions { split: Split::Bytes(4096), ..PathOptions::TIMELESS };
         let mut hctx = context(path).following(Arc::new(WriteCost::new(CostModel::FLAT, 1)));
-        let since_ns = |hctx: &HwCtx<AnyPolicy>| hctx.shared.follow.as_ref().expect("it follows").waiting_since_ns;
+        let since_ns = |hctx: &HwCtx<AnyPolicy>| hctx.shared.write_cost.as_ref().expect("it follows").waiting_since_ns;
         // Twelve parts for eight tags.
         assert!(submit(&mut hctx, Op::Read, 0, 12 * 4096));
         assert_eq!((reap(&mut hctx, 5), since_ns(&hctx)), (0, None), "nothing was on the device");

@@ -20,8 +20,8 @@
 
 use super::{Slot, Worker};
 use crate::cap::{Capped, Caps, Due};
-use crate::host::Host;
 use crate::request::{Op, Submission};
+use crate::worker::host::Host;
 use mqfq_sched::policy::Policy;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -6,7 +6,8 @@
 //! All of it is asked by mail, between two turns of the worker's loop, and may take memory or look through the whole
 //! table of requests. The data path pays nothing for it.
 
-use super::{HwCtx, Path, capacity_requests};
+use super::context::capacity_requests;
+use super::hctx::{HwCtx, Path};
 use crate::client::Remains;
 use crate::stage::StageLimits;
 use crate::table::Request;
@@ -17,9 +18,9 @@ impl<P: Policy> HwCtx<P> {
     /// A request that was admitted by `until_ns`, and has not completed, is one of `whose`. Without a block layer the
     /// bytes of a request are not known, and each one counts.
     pub fn has_any(&self, whose: Remains, until_ns: u64) -> bool {
-        if let Path::Raw(raw) = &self.path {
+        if let Path::Bypass(bypass) = &self.path {
             let flow = if let Remains::Flow(flow) = whose { Some(flow) } else { None };
-            return raw.has_any(flow, until_ns);
+            return bypass.has_any(flow, until_ns);
         }
         let is_meant = |request: &Request| request.submitted_ns <= until_ns && whose.includes(&request.submission);
         self.shared.requests.iter().any(is_meant)
@@ -50,7 +51,7 @@ impl<P: Policy> HwCtx<P> {
     /// If it is not quiet, or has no block layer.
     pub fn grow(&mut self, limits: &[StageLimits]) {
         assert!(self.is_quiet(), "{:?} is to grow with requests under way", self.shared.id);
-        assert!(!matches!(self.path, Path::Raw(_)), "{:?}: no block layer, no table of requests", self.shared.id);
+        assert!(!matches!(self.path, Path::Bypass(_)), "{:?}: no block layer, no table of requests", self.shared.id);
         let shared = &mut self.shared;
         let places = capacity_requests(limits) + shared.commands.tags.all();
         shared.requests.grow(places);

@@ -102,7 +102,7 @@ impl ForeignMemory {
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(einval)?;
         let mapped_bytes = length_bytes.next_multiple_of(huge_page_bytes(descriptor).unwrap_or(1));
-        let watched = crate::bus_error::watch(start.as_ptr().addr(), mapped_bytes);
+        let watched = crate::edge::bus_error::watch(start.as_ptr().addr(), mapped_bytes);
         let lost = Some(watched.lost());
         let start_addr = start.as_ptr() as usize;
         let guard = Arc::new(Mapping { start: start_addr, length_bytes: mapped_bytes, watched, _held: held });
@@ -217,7 +217,7 @@ fn huge_page_bytes(file: std::os::fd::RawFd) -> Option<usize> {
 struct Mapping<T> {
     start: usize,
     length_bytes: usize,
-    watched: crate::bus_error::Watched,
+    watched: crate::edge::bus_error::Watched,
     /// Dropped when the memory is unmapped.
     _held: T,
 }

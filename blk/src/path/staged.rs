@@ -6,8 +6,9 @@
 //!   reap   ──▶ device.reap ──▶ policy.complete ──▶ Completion        (complete)
 //! ```
 
-use super::shared::{Ending, Shared};
-use super::{BATCH_MAX, Run};
+use super::complete::Ending;
+use super::context::{BATCH_MAX, Run};
+use super::request_path::RequestPath;
 use crate::trace::TraceEvent;
 use mqfq_sched::policy::{DispatchToken, Done, Kick, Pick, Policy, QueueClass};
 use mqfq_sched::topology::HctxId;
@@ -24,7 +25,7 @@ pub(super) struct StagedPath {
 impl StagedPath {
     /// Dispatches what the policy grants, at most a batch.
     #[inline(always)]
-    pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+    pub(super) fn run<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
         // Without competition or measurement, requests do not pay for it.
         if shared.turn.is_watched() {
             return self.run_watched(shared, now_ns, kick);
@@ -37,20 +38,20 @@ impl StagedPath {
 
     /// [`StagedPath::run`] while flows compete.
     #[inline(never)]
-    fn run_watched<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+    fn run_watched<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
         self.run_as::<P, true, true>(shared, now_ns, kick)
     }
 
     /// [`StagedPath::run`] where something is measured.
     #[inline(never)]
-    fn run_metered<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+    fn run_metered<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
         self.run_as::<P, false, true>(shared, now_ns, kick)
     }
 
     #[inline(always)]
     fn run_as<P: Policy, const IS_WATCHED: bool, const IS_METERED: bool>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut RequestPath<P>,
         now_ns: u64,
         kick: &mut impl Kick,
     ) -> Run {
@@ -121,14 +122,14 @@ impl StagedPath {
 
     /// Notes that the policy holds back the staged requests, for this reason.
     #[inline(never)]
-    fn hold_back<P: Policy>(&mut self, shared: &mut Shared<P>, why: TraceEvent, now_ns: u64) {
+    fn hold_back<P: Policy>(&mut self, shared: &mut RequestPath<P>, why: TraceEvent, now_ns: u64) {
         self.is_held_back = true;
         shared.counters.hold_back(why, now_ns);
     }
 
     /// The policy holds back the staged requests until `at_ns`, in the hope of a better request.
     #[inline(never)]
-    fn wait<P: Policy>(&mut self, shared: &mut Shared<P>, at_ns: u64, now_ns: u64) {
+    fn wait<P: Policy>(&mut self, shared: &mut RequestPath<P>, at_ns: u64, now_ns: u64) {
         self.later_ns = Some(at_ns);
         shared.counters.stats().later.add(1);
         shared.counters.mark(TraceEvent::Later, now_ns);

@@ -1,15 +1,16 @@
 //! Tests of a context's inside: why ends are looked at, and what is left behind.
 
-use super::shared::Charges;
 use super::*;
 use crate::buffer::Buffer;
+use crate::path::admit::Charges;
+use crate::path_options::PathOptions;
 
 use crate::device::null::NullDevice;
 use crate::device::{Device, QueueOptions};
 use crate::request::Op;
 use crate::split::{LOOK_NS, LOOK_REQUESTS, Split};
 use mqfq_policies::D2FQ;
-use mqfq_sched::cost::CostTerm;
+use mqfq_sched::cost::{CostModel, CostTerm};
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
@@ -53,7 +54,7 @@ fn context_of(
     })
 }
 
-pub(super) fn context(path: PathOptions) -> HwCtx<AnyPolicy> {
+pub(in crate::path) fn context(path: PathOptions) -> HwCtx<AnyPolicy> {
     context_on(8, 1, path)
 }
 
@@ -66,17 +67,17 @@ fn submit_at(hctx: &mut HwCtx<AnyPolicy>, submission: Submission, now_ns: u64) -
     hctx.submit(Owner(0), submission, now_ns, &mut no_kick).is_ok()
 }
 
-pub(super) fn submit(hctx: &mut HwCtx<AnyPolicy>, op: Op, offset_bytes: u64, length_bytes: u32) -> bool {
+pub(in crate::path) fn submit(hctx: &mut HwCtx<AnyPolicy>, op: Op, offset_bytes: u64, length_bytes: u32) -> bool {
     submit_at(hctx, asked(op, offset_bytes, length_bytes), 0)
 }
 
 /// Runs and reaps once. Returns the requests that ended.
-pub(super) fn serve(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
+pub(in crate::path) fn serve(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
     hctx.run(now_ns, &mut no_kick);
     reap(hctx, now_ns)
 }
 
-pub(super) fn reap(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
+pub(in crate::path) fn reap(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
     hctx.reap(now_ns, &mut no_kick, &mut Vec::new())
 }
 
@@ -84,15 +85,15 @@ pub(super) fn reap(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
 fn for_auto_every_end_is_counted_until_it_is_enough_and_again_after_a_while() {
     let mut hctx = context(PathOptions { split: Split::Auto, ..PathOptions::TIMELESS });
     for begin_ns in [0, LOOK_NS, 2 * LOOK_NS] {
-        assert_eq!(hctx.shared.apart, 1, "counted from {begin_ns} ns on");
+        assert_eq!(hctx.shared.slow_completions, 1, "counted from {begin_ns} ns on");
         for n in 1..=LOOK_REQUESTS {
             assert!(submit(&mut hctx, Op::Read, 0, BLOCK));
             assert_eq!(serve(&mut hctx, begin_ns), 1);
-            assert_eq!(hctx.shared.apart, usize::from(n < LOOK_REQUESTS), "after {n}");
+            assert_eq!(hctx.shared.slow_completions, usize::from(n < LOOK_REQUESTS), "after {n}");
         }
         let looks = [LOOK_NS - 1, LOOK_NS].map(|after_ns| {
             serve(&mut hctx, begin_ns + after_ns);
-            hctx.shared.apart
+            hctx.shared.slow_completions
         });
         assert_eq!(looks, [0, 1]);
     }
@@ -138,7 +139,7 @@ fn without_a_block_layer_each_refusal_is_counted() {
 #[test]
 fn without_a_block_layer_there_is_no_table_nothing_is_cut_and_a_reap_tells_of_its_own_ends() {
     let mut hctx = context(PathOptions { split: Split::Auto, ..PathOptions::TIMELESS }).raw();
-    assert_eq!((hctx.shared.requests.room(), hctx.shared.apart, hctx.split_state()), (0, 0, None));
+    assert_eq!((hctx.shared.requests.room(), hctx.shared.slow_completions, hctx.split_state()), (0, 0, None));
     assert_eq!(hctx.detour_from_bytes, u32::MAX);
     let mut out = Vec::new();
     for expected in [3, 2] {

@@ -13,22 +13,22 @@ mod pulse;
 pub use prepare::{Finding, Prepare, Settled};
 
 use crate::client::{MakeClient, Whose};
-use crate::clock::Clock;
 use crate::counters::FlowCounters;
 use crate::device::{Device, DeviceInfo, Health};
-use crate::host::{Mail, Sweep};
-use crate::kick::Bell;
-use crate::machine;
 use crate::passed::start_closers;
-use crate::path::PathOptions;
+use crate::path_options::PathOptions;
 use crate::split::{SplitControl, SplitState};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
-use crate::steps::Steps;
 use crate::table::{Swept, UnderWay};
 use crate::trace::Trace;
 use crate::tuning::{InForce, Tuning};
 use crate::worker::Desk;
+use crate::worker::bell::Bell;
+use crate::worker::clock::Clock;
+use crate::worker::cores;
+use crate::worker::host::{Mail, Sweep};
+use crate::worker::steps::Steps;
 use crate::worker::thread::{self, Running, Shared, SharedDevice};
 use flows::Room;
 use mqfq_sched::class::PriorityClass;
@@ -254,8 +254,8 @@ impl Engine {
         check(&options)?;
         thread::check_ring()?;
         start_closers().map_err(|error| format!("cannot start the thread that closes descriptors: {error}"))?;
-        let cpus = machine::allowed_cpus();
-        let topology = machine::topology(&cpus, options.workers);
+        let cpus = cores::allowed_cpus();
+        let topology = cores::topology(&cpus, options.workers);
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
         let EngineOptions { workers, pin, .. } = options;
@@ -326,7 +326,7 @@ impl Engine {
     pub fn check(options: &EngineOptions) -> Result<Vec<Settled>, String> {
         check(options)?;
         thread::check_ring()?;
-        let topology = machine::topology(&machine::allowed_cpus(), options.workers);
+        let topology = cores::topology(&cores::allowed_cpus(), options.workers);
         Ok(prepare(options, &topology, Some(Clock::start()))?.into_iter().map(|prepared| prepared.settled).collect())
     }
 

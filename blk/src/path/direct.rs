@@ -20,8 +20,9 @@
 //! Requests of one flow and class leave in the order they came (I9). A request that waits has no free tag of its class
 //! (I4): a tag comes free by a reap, and a run follows each reap that brought something.
 
-use super::Run;
-use super::shared::{Ending, Shared};
+use super::complete::Ending;
+use super::context::Run;
+use super::request_path::RequestPath;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, Kick, Policy, QueueClass};
 use std::collections::VecDeque;
@@ -47,7 +48,7 @@ impl DirectPath {
 
     /// An admitted request goes to the device's queue that the policy names.
     #[inline(always)]
-    pub(super) fn submit<P: Policy>(&mut self, shared: &mut Shared<P>, entry: Entry, now_ns: u64) {
+    pub(super) fn submit<P: Policy>(&mut self, shared: &mut RequestPath<P>, entry: Entry, now_ns: u64) {
         let Entry { handle, flow, cost, .. } = entry;
         if self.fresh == 0 {
             // Until now without this one: the run that follows counts from here on.
@@ -66,7 +67,7 @@ impl DirectPath {
     }
 
     /// Dispatches waiting requests while there are tags, and rings the doorbell.
-    pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64) -> Run {
+    pub(super) fn run<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64) -> Run {
         let mut dispatched = std::mem::take(&mut self.fresh);
         dispatched += shared.hand_over_left(now_ns);
         for class in QueueClass::ALL {
@@ -87,7 +88,7 @@ impl DirectPath {
 
 /// Gives the device the weights of classes that a direct policy wants, after completions.
 #[inline(always)]
-pub(super) fn adjust<P: Policy>(shared: &mut Shared<P>, now_ns: u64) {
+pub(super) fn adjust<P: Policy>(shared: &mut RequestPath<P>, now_ns: u64) {
     if let Some(weights) = direct(&*shared.policy).adjust(&mut shared.queue, now_ns) {
         shared.commands.device.set_class_weights(weights, now_ns);
     }
@@ -95,7 +96,7 @@ pub(super) fn adjust<P: Policy>(shared: &mut Shared<P>, now_ns: u64) {
 
 /// Where requests of a class wait: without class queues they are all behind each other.
 #[inline]
-fn lane<P: Policy>(shared: &Shared<P>, class: QueueClass) -> usize {
+fn lane<P: Policy>(shared: &RequestPath<P>, class: QueueClass) -> usize {
     if shared.commands.tags.has_classes() { class.index() } else { 0 }
 }
 

@@ -11,8 +11,9 @@
 //! only while there is no tag. Every request completes once, because its place by tag is emptied by its completion
 //! (I10); one whose place is dropped full went away with its engine.
 
-use super::shared::Shared;
-use super::{Full, Run, direct};
+use super::context::{Full, Run};
+use super::direct;
+use super::request_path::RequestPath;
 use crate::device::{Command, QueueFull, Reaped};
 use crate::request::{Completion, Op, Submission};
 use crate::table::Owner;
@@ -32,7 +33,7 @@ struct Flight {
 }
 
 /// State of this path alone: requests in the device queue, by tag, and nothing staged.
-pub(super) struct RawPath {
+pub(super) struct BypassPath {
     /// The policy is direct. The policy knows so itself, but its answer lies on another cache line.
     is_direct: bool,
     flights: Box<[Option<Flight>]>,
@@ -42,21 +43,21 @@ pub(super) struct RawPath {
     refused: Vec<FlowId>,
 }
 
-impl RawPath {
+impl BypassPath {
     /// A path for so many tags, and a policy that is direct or is not asked.
-    pub(super) fn new(tags: usize, is_direct: bool) -> RawPath {
-        RawPath { is_direct, flights: vec![None; tags].into(), fresh: 0, refused: Vec::new() }
+    pub(super) fn new(tags: usize, is_direct: bool) -> BypassPath {
+        BypassPath { is_direct, flights: vec![None; tags].into(), fresh: 0, refused: Vec::new() }
     }
 
     /// Hands a request to the device's queue, if there is a tag: of the class that the policy names, if it is direct.
     pub(super) fn submit<P: Policy>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut RequestPath<P>,
         owner: Owner,
         submission: Submission,
         now_ns: u64,
     ) -> Result<(), Full> {
-        let Shared { policy, queue, commands, charges, counters, .. } = shared;
+        let RequestPath { policy, queue, commands, charges, counters, .. } = shared;
         let direct = if self.is_direct { policy.as_direct() } else { None };
         let (class, cost) = match direct {
             Some(direct) => (direct.class_of(queue, submission.flow, now_ns), charges.of(&submission).cost),
@@ -100,7 +101,7 @@ impl RawPath {
     }
 
     /// Rings for the requests submitted since the last time.
-    pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64) -> Run {
+    pub(super) fn run<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64) -> Run {
         let dispatched = std::mem::take(&mut self.fresh);
         if dispatched > 0 {
             shared.commands.device.ring_doorbell(now_ns);
@@ -113,11 +114,11 @@ impl RawPath {
     /// Completes all that the device has finished, and names the flows that were refused.
     pub(super) fn complete_all<P: Policy>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut RequestPath<P>,
         now_ns: u64,
         out: &mut Vec<(Owner, Completion)>,
     ) {
-        let Shared { policy, queue, commands, room, .. } = shared;
+        let RequestPath { policy, queue, commands, room, .. } = shared;
         if commands.reaped.is_empty() {
             return;
         }

@@ -19,7 +19,7 @@ mod restrict;
 use crate::ask::Ask;
 use crate::buffer::Buffer;
 use crate::client::{Descriptors, Event, Part};
-use crate::host::{Ended, HostEvent};
+use crate::edge::host_event::{Ended, HostEvent};
 use command::InFlight;
 pub use door::{DeviceRing, Pending, device_and_user};
 use door::{KIND_DEVICE, Pushed};
@@ -279,7 +279,7 @@ impl Ring {
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
-    /// See [`crate::host::Host::ask`].
+    /// See [`crate::worker::host::Host::ask`].
     ///
     /// # Panics
     /// At operations that are not the ring's.
@@ -371,7 +371,7 @@ impl Ring {
         true
     }
 
-    /// See [`crate::host::Host::cancel_waits`]. The kernel reports the end of each soon, which is then nothing.
+    /// See [`crate::worker::host::Host::cancel_waits`]. The kernel reports the end of each soon, which is then nothing.
     pub(crate) fn cancel_waits(&mut self, client: u32) {
         self.forget_commands(client);
         self.cancel(|wait| wait.client == client);
@@ -629,7 +629,7 @@ impl Ring {
         Some(HostEvent::Client { client, event })
     }
 
-    /// See [`crate::host::Host::abort`].
+    /// See [`crate::worker::host::Host::abort`].
     pub(crate) fn abort(&mut self, client: Option<u32>) {
         for index in 0..self.operations.len() {
             let Some(operation) = &self.operations[index] else { continue };

@@ -49,15 +49,13 @@
 //! while parts are under way. `"auto"`: a call per reap, and one at each end while a worker counts, 64 ends in 2 ms. No
 //! memory: a part's place is the table's, the wholes' are made with it, what ties a buffer to its parts is used again.
 
-use super::shared::{Ending, Shared};
-use super::{Full, HctxId};
 use crate::buffer::{self, Buffer, Cut};
-use crate::list::Place;
-use crate::request::{Completion, Op, Status, Submission};
+use crate::request::{Op, Status, Submission};
 use crate::split::{LOOK_NS, LOOK_REQUESTS, Seen, Split, SplitControl};
-use crate::table::{Charge, Completed, Owner, Request};
+use crate::table::{Charge, Owner};
 use mqfq_sched::cost::Cost;
-use mqfq_sched::policy::{Entry, Handle, Kick, Policy};
+use mqfq_sched::policy::Handle;
+use mqfq_sched::topology::HctxId;
 use std::sync::Arc;
 
 /// "No whole", "no free one".
@@ -68,7 +66,7 @@ const ALIGN_BYTES: u32 = 4096;
 
 /// A request whose parts are under way.
 #[derive(Debug)]
-struct Whole {
+pub(super) struct Whole {
     /// Parts that have not ended; 0: this place is free.
     parts_left: u32,
     length_bytes: u32,
@@ -76,7 +74,7 @@ struct Whole {
     status: Status,
     submitted_ns: u64,
     dispatched_ns: u64,
-    cut: Option<Cut>,
+    pub(super) cut: Option<Cut>,
     /// Next free place, if this one is free.
     next_free: u32,
 }
@@ -86,16 +84,16 @@ pub(super) struct Splitting {
     control: Arc<SplitControl>,
     align_bytes: u32,
     /// By place in the table of requests: the whole of the part there, or [`NONE`].
-    whole_of: Box<[u32]>,
-    wholes: Box<[Whole]>,
+    pub(super) whole_of: Box<[u32]>,
+    pub(super) wholes: Box<[Whole]>,
     first_free: u32,
     /// Memory that tied buffers to their parts, for the next cut.
     spare: Vec<Arc<buffer::Whole>>,
     /// Parts that ended since the last reap and were not the last of their whole.
-    ended_parts: usize,
+    pub(super) ended_parts: usize,
     watch: Option<Watch>,
-    /// Every end is counted for it; then it is one of the reasons in [`Shared::apart`].
-    is_watching: bool,
+    /// Every end is counted for it; then it is counted in `RequestPath::slow_completions`.
+    pub(super) is_watching: bool,
 }
 
 /// Free places of these numbers, each before the next.
@@ -126,10 +124,10 @@ struct Watch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cuts {
     /// Length of every part but the first and the last.
-    part_bytes: u32,
+    pub(super) part_bytes: u32,
     /// The first one's length: its end is aligned.
-    first_bytes: u32,
-    parts: u32,
+    pub(super) first_bytes: u32,
+    pub(super) parts: u32,
 }
 
 impl Cuts {
@@ -149,13 +147,13 @@ impl Cuts {
 
 /// Parts of an admitted request that are not in the table yet.
 pub(super) struct Pending {
-    cuts: Cuts,
-    whole: u32,
-    owner: Owner,
-    charge: Charge,
-    submission: Submission,
-    taken_bytes: u32,
-    now_ns: u64,
+    pub(super) cuts: Cuts,
+    pub(super) whole: u32,
+    pub(super) owner: Owner,
+    pub(super) charge: Charge,
+    pub(super) submission: Submission,
+    pub(super) taken_bytes: u32,
+    pub(super) now_ns: u64,
 }
 
 impl Splitting {
@@ -223,7 +221,7 @@ impl Splitting {
     }
 
     /// A place for a whole of this many parts.
-    fn begin(&mut self, cuts: Cuts, submission: &mut Submission, now_ns: u64) -> u32 {
+    pub(super) fn begin(&mut self, cuts: Cuts, submission: &mut Submission, now_ns: u64) -> u32 {
         let number = self.first_free;
         let cut = submission.buffer.take().map(|buffer| Cut::new(buffer, self.spare.pop().unwrap_or_default()));
         // There are as many as the table has places, and each that is under way has a part there.
@@ -244,13 +242,13 @@ impl Splitting {
     }
 
     /// The whole of the part at this place, if it is one.
-    fn take_whole_of(&mut self, handle: Handle) -> Option<u32> {
+    pub(super) fn take_whole_of(&mut self, handle: Handle) -> Option<u32> {
         let place = self.whole_of.get_mut(handle.0 as usize)?;
         (*place != NONE).then(|| std::mem::replace(place, NONE))
     }
 
     /// A part of this whole ended. The whole's end, if it was the last: its status, buffer, and times.
-    fn part_ended(&mut self, number: u32, status: Status, dispatched_ns: u64) -> Option<WholeEnd> {
+    pub(super) fn part_ended(&mut self, number: u32, status: Status, dispatched_ns: u64) -> Option<WholeEnd> {
         let whole = &mut self.wholes[number as usize];
         if whole.status == Status::Ok {
             whole.status = status;
@@ -271,7 +269,7 @@ impl Splitting {
     }
 
     /// Counts an end, of a whole or of a request that was not cut.
-    fn note(&mut self, ended: &Ended) {
+    pub(super) fn note(&mut self, ended: &Ended) {
         let &Ended { flow, op, status, length_bytes, device_ns } = ended;
         if let Some(watch) = &mut self.watch
             && self.is_watching
@@ -283,7 +281,7 @@ impl Splitting {
     }
 
     /// Brings the counts when they are enough. Returns whether ends are counted from now on.
-    fn look(&mut self, worker: HctxId, busy_ns: u64, now_ns: u64) -> bool {
+    pub(super) fn look(&mut self, worker: HctxId, busy_ns: u64, now_ns: u64) -> bool {
         let Some(watch) = self.watch.as_mut().filter(|_| self.control.applies()) else { return false };
         if self.is_watching {
             // Another worker is at it: counting goes on.
@@ -301,158 +299,34 @@ impl Splitting {
     }
 }
 
-struct WholeEnd {
-    status: Status,
-    length_bytes: u32,
-    buffer: Option<Buffer>,
-    submitted_ns: u64,
-    dispatched_ns: u64,
+pub(super) struct WholeEnd {
+    pub(super) status: Status,
+    pub(super) length_bytes: u32,
+    pub(super) buffer: Option<Buffer>,
+    pub(super) submitted_ns: u64,
+    pub(super) dispatched_ns: u64,
 }
 
 /// An end, as it is counted.
-struct Ended {
-    flow: u32,
-    op: Op,
-    status: Status,
-    length_bytes: u32,
-    device_ns: u64,
+pub(super) struct Ended {
+    pub(super) flow: u32,
+    pub(super) op: Op,
+    pub(super) status: Status,
+    pub(super) length_bytes: u32,
+    pub(super) device_ns: u64,
 }
 
-impl<P: Policy> Shared<P> {
-    /// Least bytes of a submission that may be cut now.
-    pub(super) fn cut_from_bytes(&self) -> u32 {
-        self.splitting.as_deref().map_or(u32::MAX, |splitting| splitting.control.part_bytes().saturating_add(1))
-    }
-
-    /// Between two reaps: brings the counts for `"auto"`, and decides whether to count on.
-    pub(super) fn look_at_split(&mut self, now_ns: u64) {
-        let Some(splitting) = self.splitting.as_deref_mut() else { return };
-        let watches = splitting.look(self.id, self.counters.stats().busy_ns.get(), now_ns);
-        self.apart += usize::from(watches);
-        self.apart -= usize::from(std::mem::replace(&mut splitting.is_watching, watches));
-    }
-
-    /// Parts that ended since the last call and were not the last of their whole.
-    pub(super) fn take_ended_parts(&mut self) -> usize {
-        self.splitting.as_deref_mut().map_or(0, |splitting| std::mem::take(&mut splitting.ended_parts))
-    }
-
-    /// Number of ended parts, which stay for [`Shared::take_ended_parts`].
-    pub(super) fn ended_parts(&self) -> usize {
-        self.splitting.as_deref().map_or(0, |splitting| splitting.ended_parts)
-    }
-
-    pub(super) fn cuts(&self, submission: &Submission) -> Option<Cuts> {
-        let splitting = self.splitting.as_deref()?;
-        // A client that is told of room has a quarter of the bound. With more parts it would be refused each time,
-        // while other clients of its flow fill that room.
-        splitting.cuts(submission, self.staging.requests_max(submission.flow).div_ceil(4))
-    }
-
-    /// Takes in a request as parts, within the bounds of its flow. [`Shared::next_part`] brings them.
-    pub(super) fn admit_parts(
-        &mut self,
-        owner: Owner,
-        mut submission: Submission,
-        cuts: Cuts,
-        now_ns: u64,
-    ) -> Result<Pending, Full> {
-        let charge = self.charges.of(&submission);
-        if !self.staging.admit_several(submission.flow, charge.staged_bytes, cuts.parts) {
-            self.counters.stats().refused.add(1);
-            return Err(Full(submission));
-        }
-        let splitting = self.splitting.as_deref_mut().expect("a request is cut where there is splitting");
-        let whole = splitting.begin(cuts, &mut submission, now_ns);
-        self.apart += cuts.parts as usize;
-        self.counters.stats().split.add(1);
-        self.counters.stats().parts.add(u64::from(cuts.parts));
-        Ok(Pending { cuts, whole, owner, charge, submission, taken_bytes: 0, now_ns })
-    }
-
-    /// Puts the next part into the table.
-    pub(super) fn next_part(&mut self, pending: &mut Pending) -> Option<Entry> {
-        let Pending { cuts, whole, owner, charge, ref submission, taken_bytes, now_ns } = *pending;
-        let &Submission { flow, op, offset_bytes, length_bytes: whole_bytes, fua, cookie, .. } = submission;
-        let left_bytes = whole_bytes - taken_bytes;
-        if left_bytes == 0 {
-            return None;
-        }
-        let length_bytes = left_bytes.min(if taken_bytes == 0 { cuts.first_bytes } else { cuts.part_bytes });
-        let offset_bytes = offset_bytes + u64::from(taken_bytes);
-        pending.taken_bytes += length_bytes;
-        let splitting = self.splitting.as_deref_mut().expect("a request is cut where there is splitting");
-        let cut = splitting.wholes[whole as usize].cut.as_mut();
-        let buffer = cut.map(|cut| cut.part(length_bytes as usize));
-        let cost = share(charge.cost, taken_bytes, length_bytes, whole_bytes);
-        let staged_bytes = if charge.staged_bytes > 0 { length_bytes } else { 0 };
-        let part = Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie };
-        let charge = Charge { cost, staged_bytes, ..charge };
-        let Some(place) = self.requests.vacant() else { super::shared::panic_table_full(self.id) };
-        let handle = place.fill(owner, part, charge, now_ns);
-        splitting.whole_of[handle.0 as usize] = whole;
-        Some(Entry { flow, cost, handle, kind: charge.kind, is_sync: charge.is_sync, offset_bytes, length_bytes })
-    }
-
-    /// As `complete`, where the request may be a part, or its end is counted for `"auto"`.
-    #[inline(never)]
-    pub(super) fn complete_part<E: Ending<P>>(
-        &mut self,
-        handle: Handle,
-        status: Status,
-        buffer: &mut Option<Buffer>,
-        now_ns: u64,
-        kick: &mut impl Kick,
-        out: &mut Vec<(Owner, Completion)>,
-    ) {
-        let Shared { splitting, requests, counters, apart, meter, .. } = self;
-        let Some(splitting) = splitting.as_deref_mut() else {
-            return self.complete::<E, true>(handle, status, buffer, now_ns, kick, out);
-        };
-        let Some(whole) = splitting.take_whole_of(handle) else {
-            let &mut Request { ref submission, dispatched_ns, .. } = requests.get_mut(handle);
-            let &Submission { flow, op, length_bytes, .. } = submission;
-            let device_ns = now_ns.saturating_sub(dispatched_ns);
-            let ended = Ended { flow: flow.0, op, status, length_bytes, device_ns };
-            splitting.note(&ended);
-            return self.complete::<E, true>(handle, status, buffer, now_ns, kick, out);
-        };
-        *apart -= 1;
-        if let Some(trace) = &mut counters.trace {
-            trace.completed(requests.get_mut(handle), status, now_ns);
-        }
-        let Completed { owner, completion, token, request } = requests.take(handle).complete(status, buffer, now_ns);
-        let Completion { cookie, op, buffer: part, queued_ns: part_queued_ns, device_ns: part_device_ns, .. } =
-            completion;
-        // A part took units of its own at its dispatch.
-        match status {
-            Status::Recalled => meter.given_back(token.units()),
-            _ => meter.completed(token.units(), part_queued_ns + part_device_ns),
-        }
-        // Before the whole is looked at, which is mended when no part has it.
-        drop(part);
-        if let Some(stats) = counters.of(request.submission.flow) {
-            stats.charge(request.charge.cost.0);
-        }
-        if let Some(ended) = splitting.part_ended(whole, status, request.dispatched_ns) {
-            let WholeEnd { status, length_bytes, buffer, submitted_ns, dispatched_ns } = ended;
-            let queued_ns = dispatched_ns.saturating_sub(submitted_ns);
-            let device_ns = now_ns.saturating_sub(dispatched_ns);
-            let flow = request.submission.flow;
-            Place::behind(out)
-                .fill((owner, Completion { cookie, status, op, length_bytes, buffer, queued_ns, device_ns }));
-            splitting.note(&Ended { flow: flow.0, op, status, length_bytes, device_ns });
-            if let Some(stats) = counters.of(flow) {
-                stats.count(op, status, length_bytes, queued_ns, device_ns, now_ns);
-            }
-        }
-        E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
+impl Ended {
+    /// End of a request that was not cut.
+    pub(super) fn of(submission: &Submission, status: Status, device_ns: u64) -> Ended {
+        let &Submission { flow, op, length_bytes, .. } = submission;
+        Ended { flow: flow.0, op, status, length_bytes, device_ns }
     }
 }
 
 /// The part of a whole's cost that falls on `length_bytes` behind the first `taken_bytes`: all parts together cost what
 /// the whole does, and none is free.
-fn share(cost: Cost, taken_bytes: u32, length_bytes: u32, whole_bytes: u32) -> Cost {
+pub(super) fn share(cost: Cost, taken_bytes: u32, length_bytes: u32, whole_bytes: u32) -> Cost {
     let until = |bytes: u64| u128::from(cost.0) * u128::from(bytes) / u128::from(whole_bytes);
     let (start, end) = (u64::from(taken_bytes), u64::from(taken_bytes) + u64::from(length_bytes));
     Cost(((until(end) - until(start)) as u64).max(1))

@@ -5,48 +5,28 @@
 //! |---|---|---|---|---|
 //! | `StagedPath` | a policy that stages | stages | dispatches what the policy grants, rings | completes |
 //! | `DirectPath` | a policy that names class queues | dispatches | rings | completes |
-//! | `RawPath` | no block layer | dispatches | rings | completes, and counts nothing |
+//! | `BypassPath` | no block layer | dispatches | rings | completes, and counts nothing |
 //!
-//! Each path holds its own state; the rest is `Shared`. A context chooses its path when it is made, and again when it
-//! gets another policy ([`HwCtx::thaw`]). The path is matched once per call and not per request.
+//! Each path holds its own state; the rest is `RequestPath`. A context chooses its path when it is made, and again when
+//! it gets another policy ([`HwCtx::thaw`]). The path is matched once per call and not per request.
 //!
 //! No clock, thread or ring: the real worker and the simulator both call these three with their own `now_ns`. A worker
 //! must call [`HwCtx::run`] after any `submit`, any `reap` that returned something, and any kick, and again while it
 //! answers [`Run::again`]: the policy counts on a queue with a free token and an eligible request being run (I4).
-//!
-//! | file | answers |
-//! |---|---|
-//! | `hctx/staged.rs`, `hctx/direct.rs`, `hctx/raw.rs` | when does a request go to the device |
-//! | `hctx/shared.rs` | how is a request admitted, dispatched, completed |
-//! | `hctx/hand_over.rs` | how does a command get to the device queue, and again |
-//! | `hctx/recall.rs` | how does a request that waits for the device get back to its client |
-//! | `hctx/in_flight.rs` | what is a tag used for, and is this end that of its present use |
-//! | `hctx/split.rs` | what is a part of a request, and when has the whole ended |
-//! | `hctx/turn.rs` | when does a turn of the loop end for the sake of fairness |
-//! | `hctx/timeout.rs` | what becomes of a command that the device does not end |
-//! | `hctx/counters.rs` | what is counted and recorded |
-//! | `hctx/follow.rs` | what does a write cost the device now |
-//! | `hctx/live.rs` | what changes while it serves: flows, their bounds, the size of its tables |
 
-mod counters;
-mod direct;
-mod follow;
-mod hand_over;
-mod in_flight;
-mod live;
-mod raw;
-mod recall;
-mod shared;
-mod split;
-mod staged;
-mod timeout;
-mod turn;
+pub use super::context::{Full, HwCtxOptions, Run};
+pub use super::fair_intake::CLIENT_BYTES;
 
-pub use turn::CLIENT_BYTES;
-
+use super::bypass::BypassPath;
+use super::context::capacity_requests;
+use super::context_counters::ContextCounters;
+use super::direct::{self, DirectPath};
+use super::dispatch::Commands;
+use super::request_path::RequestPath;
+use super::staged::StagedPath;
+use super::write_cost_meter::WriteCostMeter;
 use crate::counters::Board;
 use crate::device::DeviceQueue;
-use crate::path::PathOptions;
 use crate::request::{Completion, Submission};
 use crate::split::{SplitControl, SplitState};
 use crate::stage::StageLimits;
@@ -55,75 +35,32 @@ use crate::table::{Owner, RequestTable, Swept};
 use crate::tag::TagSet;
 use crate::trace::{Recorder, Trace, TraceEvent};
 use crate::tuning::{Meter, Tuning};
-use counters::Counters;
-use direct::DirectPath;
-use follow::Follow;
-use hand_over::Commands;
-use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{Entry, Kick, Policy};
 use mqfq_sched::topology::HctxId;
 use mqfq_sched::write_cost::WriteCost;
-use raw::RawPath;
-use shared::Shared;
-use staged::StagedPath;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Most requests that one [`HwCtx::run`] dispatches: bounds how long a worker stays away from its sockets. 64 is the
-/// depth D of the paper's drive (MQFQ section 4), so one batch can fill it.
-const BATCH_MAX: usize = 64;
-
-/// Parts of a context.
-pub struct HwCtxOptions<P: Policy> {
-    /// Number of the context.
-    pub id: HctxId,
-    /// The device's policy, shared with the other workers.
-    pub policy: Arc<P>,
-    /// This worker's queue of the device.
-    pub device: Box<dyn DeviceQueue>,
-    /// Commands on the device queue at once, 1..=65535; the device queue must be as deep.
-    pub queue_depth: u16,
-    /// How much each flow may stage here, by [`FlowId`].
-    pub limits: Vec<StageLimits>,
-    /// Costs of requests.
-    pub cost: CostModel,
-    /// Options of the path besides scheduling.
-    pub path: PathOptions,
-}
-
-/// Result of a [`HwCtx::run`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Run {
-    /// Requests handed to the device.
-    pub dispatched: usize,
-    /// There may be more to dispatch: call again before sleeping.
-    pub again: bool,
-}
-
-/// The submission that was refused.
-#[derive(Debug)]
-pub struct Full(pub Submission);
-
 /// The data path of one worker on one device: staged requests, the commands on the device, and their counters.
 pub struct HwCtx<P: Policy> {
-    path: Path,
-    shared: Shared<P>,
+    pub(super) path: Path,
+    pub(super) shared: RequestPath<P>,
     plug: u32,
     /// A submission of so many bytes does not simply go to its path: 0 while the context is frozen, one more than a
     /// part where large requests are cut.
     detour_from_bytes: u32,
     /// Requests admitted while the policy takes none, in order.
-    frozen: Option<VecDeque<Entry>>,
+    pub(super) frozen: Option<VecDeque<Entry>>,
 }
 
 /// Path of requests.
 // Looked at by every call: a byte, and not what the compiler finds free in one of the paths.
 #[repr(u8)]
-enum Path {
+pub(super) enum Path {
     Staged(StagedPath),
     Direct(DirectPath),
-    Raw(RawPath),
+    Bypass(BypassPath),
 }
 
 impl Path {
@@ -140,7 +77,7 @@ impl<P: Policy> HwCtx<P> {
     /// A context with nothing staged. All of its memory is taken here.
     pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
         let path = Path::of(&*options.policy, capacity_requests(&options.limits));
-        let (plug, mut shared) = (options.path.plug.max(1), Shared::new(options));
+        let (plug, mut shared) = (options.path.plug.max(1), RequestPath::new(options));
         shared.look_at_split(0);
         HwCtx { path, plug, detour_from_bytes: shared.cut_from_bytes(), shared, frozen: None }
     }
@@ -149,7 +86,7 @@ impl<P: Policy> HwCtx<P> {
     /// completes something here, which the simulator's 100,000 tenants do not have.
     #[must_use]
     pub fn without_flow_stats(mut self) -> HwCtx<P> {
-        self.shared.counters = Counters::new(0);
+        self.shared.counters = ContextCounters::new(0);
         self
     }
 
@@ -157,7 +94,7 @@ impl<P: Policy> HwCtx<P> {
     /// layer nothing is counted, and nothing followed.
     #[must_use]
     pub fn following(mut self, cost: Arc<WriteCost>) -> HwCtx<P> {
-        self.shared.follow = Some(Follow::new(cost));
+        self.shared.write_cost = Some(WriteCostMeter::new(cost));
         self
     }
 
@@ -165,9 +102,9 @@ impl<P: Policy> HwCtx<P> {
     /// ([`PathOptions::bypass`]), and a policy that is not direct is never asked.
     #[must_use]
     pub fn raw(mut self) -> HwCtx<P> {
-        self.path = Path::Raw(RawPath::new(self.queue_depth(), self.shared.policy.is_direct()));
+        self.path = Path::Bypass(BypassPath::new(self.queue_depth(), self.shared.policy.is_direct()));
         self.shared.requests = RequestTable::new(0);
-        (self.shared.splitting, self.shared.apart, self.detour_from_bytes) = (None, 0, u32::MAX);
+        (self.shared.splitting, self.shared.slow_completions, self.detour_from_bytes) = (None, 0, u32::MAX);
         self.without_flow_stats()
     }
 
@@ -182,7 +119,7 @@ impl<P: Policy> HwCtx<P> {
         let tags = TagSet::with_classes(depth as u16);
         let all = tags.all();
         match &mut self.path {
-            Path::Raw(raw) => *raw = RawPath::new(all, self.shared.policy.is_direct()),
+            Path::Bypass(bypass) => *bypass = BypassPath::new(all, self.shared.policy.is_direct()),
             Path::Staged(_) | Path::Direct(_) => {
                 let places = self.shared.requests.room() + all - depth;
                 self.shared.requests = RequestTable::new(places);
@@ -190,7 +127,7 @@ impl<P: Policy> HwCtx<P> {
             }
         }
         HwCtx {
-            shared: Shared { commands: Commands::with_tags(self.shared.commands.device, tags), ..self.shared },
+            shared: RequestPath { commands: Commands::with_tags(self.shared.commands.device, tags), ..self.shared },
             ..self
         }
     }
@@ -234,7 +171,7 @@ impl<P: Policy> HwCtx<P> {
                 let entry = shared.admit(owner, submission, now_ns)?;
                 direct.submit(shared, entry, now_ns);
             }
-            Path::Raw(raw) => raw.submit(shared, owner, submission, now_ns)?,
+            Path::Bypass(bypass) => bypass.submit(shared, owner, submission, now_ns)?,
         }
         Ok(())
     }
@@ -250,10 +187,10 @@ impl<P: Policy> HwCtx<P> {
     ) -> Result<(), Full> {
         let HwCtx { path, shared, frozen, .. } = self;
         // The longest length that there is comes here without anything being cut or frozen.
-        if let Path::Raw(raw) = path {
-            return raw.submit(shared, owner, submission, now_ns);
+        if let Path::Bypass(bypass) = path {
+            return bypass.submit(shared, owner, submission, now_ns);
         }
-        let mut stage = |shared: &mut Shared<P>, entry| match frozen {
+        let mut stage = |shared: &mut RequestPath<P>, entry| match frozen {
             Some(held) => held.push_back(entry),
             None => stage_by_detour(path, shared, entry, now_ns, kick),
         };
@@ -298,7 +235,7 @@ impl<P: Policy> HwCtx<P> {
                 shared.account(now_ns);
                 direct.run(shared, now_ns)
             }
-            Path::Raw(raw) => raw.run(shared, now_ns),
+            Path::Bypass(bypass) => bypass.run(shared, now_ns),
         }
     }
 
@@ -320,13 +257,13 @@ impl<P: Policy> HwCtx<P> {
                     direct::adjust(shared, now_ns);
                 }
             }
-            Path::Raw(raw) => {
-                raw.complete_all(shared, now_ns, out);
+            Path::Bypass(bypass) => {
+                bypass.complete_all(shared, now_ns, out);
                 return out.len() - before;
             }
         }
-        if self.shared.follow.is_some() && (out.len() > before || self.shared.ended_parts() > 0) {
-            self.follow(&out[before..], now_ns);
+        if self.shared.write_cost.is_some() && (out.len() > before || self.shared.ended_parts() > 0) {
+            self.meter_writes(&out[before..], now_ns);
         }
         let parts = match self.shared.splitting {
             Some(_) => self.after_reap(now_ns),
@@ -337,11 +274,11 @@ impl<P: Policy> HwCtx<P> {
 
     /// The charge of a write by what has completed.
     #[inline(never)]
-    fn follow(&mut self, completions: &[(Owner, Completion)], now_ns: u64) {
+    fn meter_writes(&mut self, completions: &[(Owner, Completion)], now_ns: u64) {
         let now = [self.staged(), self.in_flight()];
-        let Shared { id, follow, charges, .. } = &mut self.shared;
-        if let Some(follow) = follow {
-            follow.completed(*id, completions, now, now_ns, charges);
+        let RequestPath { id, write_cost, charges, .. } = &mut self.shared;
+        if let Some(meter) = write_cost {
+            charges.set_write(meter.completed(*id, completions, now, now_ns));
         }
     }
 
@@ -358,7 +295,7 @@ impl<P: Policy> HwCtx<P> {
 
     /// Flows that were refused and have room since the last call.
     pub fn take_room(&mut self) -> std::vec::Drain<'_, FlowId> {
-        let Shared { staging, room, .. } = &mut self.shared;
+        let RequestPath { staging, room, .. } = &mut self.shared;
         room.iter().for_each(|&flow| staging.told(flow));
         room.drain(..)
     }
@@ -410,7 +347,7 @@ impl<P: Policy> HwCtx<P> {
                 self.staged(),
                 self.in_flight()
             );
-            assert!(!matches!(self.path, Path::Raw(_)), "{:?}: no block layer, no change of policy", self.shared.id);
+            assert!(!matches!(self.path, Path::Bypass(_)), "{:?}: no block layer, no change of policy", self.shared.id);
             self.path = Path::of(&*policy, self.shared.requests.room());
             (self.shared.policy, self.shared.queue) = (policy, queue);
         }
@@ -434,7 +371,7 @@ impl<P: Policy> HwCtx<P> {
 
     /// When [`HwCtx::run`] and [`HwCtx::reap`] must be called next if nothing else happens.
     pub fn next_event_ns(&self) -> Option<u64> {
-        let Shared { commands, expiry, .. } = &self.shared;
+        let RequestPath { commands, expiry, .. } = &self.shared;
         if !commands.resend.is_empty() && commands.refused.is_none() && commands.tags.free() > 0 {
             return Some(0);
         }
@@ -467,7 +404,7 @@ impl<P: Policy> HwCtx<P> {
     /// Requests admitted and not completed; of those that were cut, parts that have not ended.
     pub fn admitted(&self) -> usize {
         // Without a block layer a request that was taken is on the device.
-        if let Path::Raw(_) = self.path { self.in_flight() } else { self.shared.requests.len() }
+        if let Path::Bypass(_) = self.path { self.in_flight() } else { self.shared.requests.len() }
     }
 
     /// Commands on the device.
@@ -519,21 +456,21 @@ impl<P: Policy> HwCtx<P> {
 
 /// An admitted request goes to its path, from where few come.
 // Of its own kind of kick, so that the policy's part of `submit` is called in one place, where the compiler puts it.
-fn stage_by_detour<P: Policy>(path: &mut Path, shared: &mut Shared<P>, entry: Entry, now_ns: u64, kick: &mut dyn Kick) {
+fn stage_by_detour<P: Policy>(
+    path: &mut Path,
+    shared: &mut RequestPath<P>,
+    entry: Entry,
+    now_ns: u64,
+    kick: &mut dyn Kick,
+) {
     match path {
         Path::Staged(_) => {
             shared.policy.submit(&mut shared.queue, entry, now_ns, &mut |hctx: HctxId| kick.kick(hctx));
         }
         Path::Direct(direct) => direct.submit(shared, entry, now_ns),
-        Path::Raw(_) => unreachable!("without a block layer nothing is frozen or cut"),
+        Path::Bypass(_) => unreachable!("without a block layer nothing is frozen or cut"),
     }
 }
 
-/// Requests that a queue of a context with these limits must be able to stage.
-fn capacity_requests(limits: &[StageLimits]) -> usize {
-    // A queue that holds nothing cannot be asked for; where no flow submits, one place is not used.
-    limits.iter().map(|limit| limit.requests_max as usize).sum::<usize>().max(1)
-}
-
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(super) mod tests;

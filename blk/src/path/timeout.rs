@@ -25,7 +25,7 @@
 //! was told is not written.
 //!
 //! # Late ends
-//! An end that comes after the command was given back has the number of an earlier use of its tag (`in_flight.rs`):
+//! An end that comes after the command was given back has the number of an earlier use of its tag (`InFlight`):
 //! ignored, counted.
 //!
 //! # When it is looked
@@ -33,9 +33,10 @@
 //! to when the oldest command expires, but not nearer than an eighth of the timeout: so a command is noticed at most
 //! that much late. Cost on the path: a comparison per run and one per reap. Off, no look is ever due.
 
-use super::shared::{Ending, Shared};
+use super::complete::Ending;
+use super::request_path::RequestPath;
 use crate::device::Reaped;
-use crate::path::PathOptions;
+use crate::path_options::PathOptions;
 use crate::request::{Completion, Status};
 use crate::stats::{HctxStats, Trouble};
 use crate::table::Owner;
@@ -118,7 +119,7 @@ impl Expiry {
     }
 }
 
-impl<P: Policy> Shared<P> {
+impl<P: Policy> RequestPath<P> {
     /// Looks at every command on the device.
     #[cold]
     pub(super) fn look<E: Ending<P>>(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
@@ -206,7 +207,7 @@ impl<P: Policy> Shared<P> {
                 self.expiry.specials.iter().any(|special| special.tag == tag && special.phase != Phase::Again);
             let request = self.requests.get_mut(head);
             if has_timed_out || request.retries >= self.expiry.retries {
-                self.complete_part::<E>(head, Status::TimedOut, &mut buffer, now_ns, kick, out);
+                self.complete_slowly::<E>(head, Status::TimedOut, &mut buffer, now_ns, kick, out);
             } else {
                 request.retries += 1;
                 request.submission.buffer = buffer;

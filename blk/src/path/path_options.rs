@@ -2,12 +2,12 @@
 //!
 //! | option | what it is about | told in |
 //! |---|---|---|
-//! | `split` | requests that go to the device in parts | `split.rs`, `hctx/split.rs` |
+//! | `split` | requests that go to the device in parts | `split.rs`, `parts.rs` |
 //! | `plug` | requests that gather before they are dispatched, so that one doorbell is for many | `worker/mod.rs` |
 //! | `timeout_ns`, `retries` | commands that the device does not end | `timeout.rs` |
 //! | `async_writes` | what the policy is told of writes | here |
-//! | `follow_writes` | what a write is charged | `hctx/follow.rs` |
-//! | `bypass` | requests that nothing stages or counts | `hctx/raw.rs` |
+//! | `follow_writes` | what a write is charged | `write_cost_meter.rs` |
+//! | `bypass` | requests that nothing stages or counts | `bypass.rs` |
 
 use crate::device_info::DeviceInfo;
 use crate::split::Split;

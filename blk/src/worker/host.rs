@@ -9,8 +9,10 @@
 //! [`Host::dispatched`], [`Host::completed`], [`Host::turned`]) tell a host that makes up its time what the loop did;
 //! a real one has spent it already, and for it they are nothing.
 
+pub use crate::edge::host_event::{Ended, HostEvent};
+
 use crate::ask::Ask;
-use crate::client::{Event, MakeClient, PackedClient, Remains, Whose};
+use crate::client::{MakeClient, PackedClient, Remains, Whose};
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
 use crate::table::Swept;
@@ -21,32 +23,6 @@ use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use std::io;
 use std::sync::{Arc, mpsc};
-
-/// An operation that ended, as the host names it, and its result. [`Host::resolve`] says what it means.
-pub type Ended = (u64, i32);
-
-/// Meaning of an operation's end to the loop.
-#[derive(Debug)]
-pub enum HostEvent {
-    /// A client's operation or timer ended.
-    Client {
-        /// The client, as given when the operation was asked for.
-        client: u32,
-        /// The event.
-        event: Event,
-    },
-    /// A device queue's operation ended.
-    Device {
-        /// Index of the device.
-        device: u16,
-        /// The device queue's name for it.
-        user: u32,
-        /// Result as the kernel states it.
-        result: i32,
-    },
-    /// The worker was kicked.
-    Bell,
-}
 
 /// A message to a worker.
 pub enum Mail<P: Policy = AnyPolicy> {

@@ -1,0 +1,227 @@
+//! How a request ends: its token goes back to the policy, its place is free, its completion goes to the client.
+//!
+//! [`Ending`] is the one thing that the paths do differently.
+
+use super::parts::{Ended, WholeEnd};
+use super::request_path::RequestPath;
+use crate::buffer::Buffer;
+use crate::device::Reaped;
+use crate::edge::list::{Place, forget_all};
+use crate::request::{Completion, Status};
+use crate::table::{Completed, Owner, Request};
+use crate::trace::TraceEvent;
+use mqfq_sched::policy::{DispatchToken, Done, Handle, Kick, Policy};
+use mqfq_sched::topology::HctxId;
+
+/// How a policy is told of a request's end.
+pub(super) trait Ending<P: Policy> {
+    /// The device finished a request whose token is `token`.
+    fn ended(policy: &P, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
+}
+
+impl<P: Policy> RequestPath<P> {
+    /// Completes all that the device has finished, on path `E`.
+    #[inline(always)]
+    pub(super) fn complete_all<E: Ending<P>>(
+        &mut self,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        self.account(now_ns);
+        // Where nothing is measured, requests do not pay for it; nor where each is known to be of one unit.
+        let is_metered = self.meter.is_on();
+        if is_metered && !self.are_ones(now_ns) {
+            return self.complete_metered::<E>(now_ns, kick, out);
+        }
+        let before = out.len();
+        self.complete_each::<E, false>(now_ns, kick, out);
+        if is_metered {
+            self.meter.completed_ones(&out[before..]);
+        }
+    }
+
+    /// Whether all requests on the device are of one unit, and each end now was carried out.
+    #[inline(always)]
+    fn are_ones(&self, now_ns: u64) -> bool {
+        // No request is of less than a unit, and one without a tag has a unit, too.
+        self.meter.has_out(self.commands.tags.in_use() as u64)
+            && self.slow_completions == 0
+            && self.commands.recalls.is_none()
+            && !self.expiry.is_due(now_ns)
+    }
+
+    /// [`RequestPath::complete_all`] where something is measured, and requests may be of several units.
+    #[inline(never)]
+    fn complete_metered<E: Ending<P>>(
+        &mut self,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        let are_any = !self.commands.reaped.is_empty();
+        self.complete_each::<E, true>(now_ns, kick, out);
+        if are_any {
+            self.meter.end_run();
+        }
+    }
+
+    #[inline(always)]
+    fn complete_each<E: Ending<P>, const IS_METERED: bool>(
+        &mut self,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        let mut kicks = 0;
+        let mut counting = |hctx: HctxId| {
+            kicks += 1;
+            kick.kick(hctx);
+        };
+        let mut all = std::mem::take(&mut self.commands.reaped);
+        // Fields of an end are taken out of their place, and not moved out with all the rest.
+        for Reaped { tag, generation, status, buffer } in &mut all {
+            let Some(head) = self.commands.end(*tag, *generation) else {
+                self.counters.stats().late_completions.add(1);
+                drop(buffer.take());
+                continue;
+            };
+            if self.slow_completions == 0 {
+                self.complete::<E, IS_METERED>(head, *status, buffer, now_ns, &mut counting, out);
+            } else {
+                self.complete_slowly::<E>(head, *status, buffer, now_ns, &mut counting, out);
+            }
+        }
+        debug_assert!(all.iter().all(|ended| ended.buffer.is_none()), "an end keeps its payload");
+        forget_all(&mut all);
+        self.commands.reaped = all;
+        if self.expiry.is_due(now_ns) {
+            self.look::<E>(now_ns, &mut counting, out);
+        }
+        self.counters.stats().kicks.add(kicks);
+    }
+
+    /// So many requests were completed: steps what tunes the policy, if anything does and it is time.
+    #[inline(always)]
+    pub(super) fn tune(&mut self, completed: usize, now_ns: u64, kick: &mut impl Kick) {
+        if self.meter.reaped(completed, now_ns) {
+            self.step_tuning(now_ns, kick);
+        }
+    }
+
+    #[inline(never)]
+    fn step_tuning(&mut self, now_ns: u64, kick: &mut impl Kick) {
+        let RequestPath { meter, policy, counters, splitting, .. } = self;
+        let is_in_parts = splitting.as_deref().is_some_and(|splitting| splitting.control().is_in_parts());
+        if meter.step(is_in_parts, &**policy, now_ns, kick) {
+            counters.mark(TraceEvent::Tuned, now_ns);
+        }
+    }
+
+    /// Counts the time since the last call towards the commands that were on the device all the while.
+    pub(super) fn account(&mut self, now_ns: u64) {
+        self.counters.account(self.commands.tags.in_use() as u64, now_ns);
+        self.meter.account(now_ns);
+    }
+
+    /// Completes a request that has a token, with the payload in `buffer`. `IS_METERED`: the meter counts it; false
+    /// only where the meter is off, or counts all of a reap at once.
+    #[inline(always)]
+    pub(super) fn complete<E: Ending<P>, const IS_METERED: bool>(
+        &mut self,
+        handle: Handle,
+        status: Status,
+        buffer: &mut Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        if let Some(trace) = &mut self.counters.trace {
+            trace.completed(self.requests.get_mut(handle), status, now_ns);
+        }
+        let place = Place::behind(out);
+        let Completed { owner, completion, token, request } =
+            self.requests.take(handle).complete(status, buffer, now_ns);
+        let Completion { op, length_bytes, queued_ns, device_ns, .. } = completion;
+        // At once: what may call another function first is kept on the stack meanwhile.
+        place.fill((owner, completion));
+        if let Some(stats) = self.counters.of(request.submission.flow) {
+            stats.count(op, status, length_bytes, queued_ns, device_ns, now_ns);
+            stats.charge(request.charge.cost.0);
+        }
+        if IS_METERED {
+            match status {
+                Status::Recalled => self.meter.given_back(token.units()),
+                _ => self.meter.completed(token.units(), queued_ns + device_ns),
+            }
+        }
+        E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
+    }
+
+    /// As `complete`, where the request may be a part, or its end is counted for `"auto"`.
+    #[inline(never)]
+    pub(super) fn complete_slowly<E: Ending<P>>(
+        &mut self,
+        handle: Handle,
+        status: Status,
+        buffer: &mut Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        if let Some(splitting) = self.splitting.as_deref_mut() {
+            if let Some(whole) = splitting.take_whole_of(handle) {
+                return self.complete_part::<E>(whole, handle, status, buffer, now_ns, kick, out);
+            }
+            let &mut Request { ref submission, dispatched_ns, .. } = self.requests.get_mut(handle);
+            splitting.note(&Ended::of(submission, status, now_ns.saturating_sub(dispatched_ns)));
+        }
+        self.complete::<E, true>(handle, status, buffer, now_ns, kick, out);
+    }
+
+    /// Ends a part of the request `whole`; the last part completes it.
+    #[allow(clippy::too_many_arguments, reason = "those of `complete`, and the whole")]
+    fn complete_part<E: Ending<P>>(
+        &mut self,
+        whole: u32,
+        handle: Handle,
+        status: Status,
+        buffer: &mut Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        let RequestPath { splitting, requests, counters, slow_completions, meter, .. } = self;
+        let Some(splitting) = splitting.as_deref_mut() else { unreachable!("a part of {whole} without parts") };
+        *slow_completions -= 1;
+        if let Some(trace) = &mut counters.trace {
+            trace.completed(requests.get_mut(handle), status, now_ns);
+        }
+        let Completed { owner, completion, token, request } = requests.take(handle).complete(status, buffer, now_ns);
+        let Completion { cookie, op, buffer: part, queued_ns: part_queued_ns, device_ns: part_device_ns, .. } =
+            completion;
+        // A part took units of its own at its dispatch.
+        match status {
+            Status::Recalled => meter.given_back(token.units()),
+            _ => meter.completed(token.units(), part_queued_ns + part_device_ns),
+        }
+        // Before the whole is looked at, which is mended when no part has it.
+        drop(part);
+        if let Some(stats) = counters.of(request.submission.flow) {
+            stats.charge(request.charge.cost.0);
+        }
+        if let Some(ended) = splitting.part_ended(whole, status, request.dispatched_ns) {
+            let WholeEnd { status, length_bytes, buffer, submitted_ns, dispatched_ns } = ended;
+            let queued_ns = dispatched_ns.saturating_sub(submitted_ns);
+            let device_ns = now_ns.saturating_sub(dispatched_ns);
+            let flow = request.submission.flow;
+            Place::behind(out)
+                .fill((owner, Completion { cookie, status, op, length_bytes, buffer, queued_ns, device_ns }));
+            splitting.note(&Ended { flow: flow.0, op, status, length_bytes, device_ns });
+            if let Some(stats) = counters.of(flow) {
+                stats.count(op, status, length_bytes, queued_ns, device_ns, now_ns);
+            }
+        }
+        E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
+    }
+}

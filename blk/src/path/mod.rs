@@ -1,0 +1,43 @@
+//! The way of a request through one worker and one device.
+//!
+//! | file | answers |
+//! |---|---|
+//! | `hctx.rs` | which path does a request take, and what may a worker ask of a context |
+//! | `request_path.rs` | what do all paths have |
+//! | `admit.rs` | how is a request taken in, and what is it charged |
+//! | `staged.rs`, `direct.rs`, `bypass.rs` | when does a request go to the device |
+//! | `dispatch.rs` | how does a command get to the device queue, and again; what is a tag used for |
+//! | `complete.rs` | how does a request end |
+//! | `parts.rs` | what is a part of a request, and when has the whole ended |
+//! | `recall.rs` | how does a request that waits for the device get back to its client |
+//! | `fair_intake.rs` | when does a turn of the loop end for the sake of fairness |
+//! | `timeout.rs` | what becomes of a command that the device does not end |
+//! | `stage.rs`, `table.rs` | how much may a flow stage, and where is a request until it has ended |
+//! | `context_counters.rs`, `counters.rs`, `stats.rs`, `latencies.rs`, `trace.rs` | what is counted and recorded |
+//! | `write_cost_meter.rs` | what does a write cost the device now |
+//! | `changes.rs` | what changes while it serves: flows, their bounds, the size of its tables |
+//! | `context.rs`, `path_options.rs` | what does a context take, and what does it answer |
+
+mod admit;
+mod bypass;
+mod changes;
+mod complete;
+mod context;
+mod context_counters;
+pub mod counters;
+mod direct;
+mod dispatch;
+mod fair_intake;
+pub mod hctx;
+pub mod latencies;
+mod parts;
+pub mod path_options;
+mod recall;
+mod request_path;
+pub mod stage;
+mod staged;
+pub mod stats;
+pub mod table;
+mod timeout;
+pub mod trace;
+mod write_cost_meter;
