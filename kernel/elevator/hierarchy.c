@@ -2,8 +2,8 @@
 /* Groups of flows: see hierarchy.h. */
 #include "hierarchy.h"
 
-/* The part of a step that a hungry flow may let pass. */
-#define HUNGRY_PART 64
+/* The part of a step that a backlogged flow may let pass. */
+#define BACKLOGGED_PART 64
 
 /* Steps without any virtual time after which nobody is taken to want anything. */
 #define STOOD_MAX 8
@@ -29,33 +29,33 @@ static u32 weight_of(const struct mqfq_node *node)
 	return node->children ? MQFQ_WEIGHT_DEFAULT : node->weight;
 }
 
-static void admit(struct mqfq_group *group, enum mqfq_appetite appetite, u32 weight, u64 used)
+static void admit(struct mqfq_group *group, enum mqfq_demand demand, u32 weight, u64 used)
 {
-	if (appetite == MQFQ_HUNGRY) {
-		group->hungry_weight += weight;
-	} else if (appetite == MQFQ_CONTENT) {
-		group->content_weight += weight;
-		group->content_use += used;
+	if (demand == MQFQ_BACKLOGGED) {
+		group->backlogged_weight += weight;
+	} else if (demand == MQFQ_SATISFIED) {
+		group->satisfied_weight += weight;
+		group->satisfied_use += used;
 	}
 }
 
-/* What a member of this weight and appetite gets of its group's rate. */
-static u64 rate_in(const struct mqfq_group *group, enum mqfq_appetite appetite, u32 weight)
+/* What a member of this weight and demand gets of its group's rate. */
+static u64 rate_in(const struct mqfq_group *group, enum mqfq_demand demand, u32 weight)
 {
-	u64 rate = group->rate, active = group->hungry_weight + group->content_weight, may_use;
-	u64 hungry = max_t(u64, group->hungry_weight, weight);
+	u64 rate = group->rate, active = group->backlogged_weight + group->satisfied_weight, may_use;
+	u64 backlogged = max_t(u64, group->backlogged_weight, weight);
 
-	if (appetite == MQFQ_WANTS_NOTHING)
+	if (demand == MQFQ_WANTS_NOTHING)
 		/* If it comes, it counts beside those that are there. */
 		return mul_u64_u64_div_u64(rate, weight, active + weight);
 	/* It is among the active, unless it was something else at the last step. */
 	active = max_t(u64, active, weight);
-	if (appetite == MQFQ_CONTENT)
+	if (demand == MQFQ_SATISFIED)
 		return mul_u64_u64_div_u64(rate, weight, active);
-	/* Not more than what the content may use; the rest is not their doing. */
-	may_use = mul_u64_u64_div_u64(rate, group->content_weight, active);
-	rate -= min_t(u64, group->content_use, may_use);
-	return mul_u64_u64_div_u64(rate, weight, hungry);
+	/* Not more than what the satisfied may use; the rest is not their doing. */
+	may_use = mul_u64_u64_div_u64(rate, group->satisfied_weight, active);
+	rate -= min_t(u64, group->satisfied_use, may_use);
+	return mul_u64_u64_div_u64(rate, weight, backlogged);
 }
 
 static void set_effective(struct mqfq_node *node)
@@ -67,14 +67,14 @@ static void set_effective(struct mqfq_node *node)
 		WRITE_ONCE(node->flow->is_idle, false);
 		return;
 	}
-	mqfq_flow_set_rate(node->flow, rate_in(group, node->appetite, weight_of(node)));
-	WRITE_ONCE(node->flow->is_idle, node->appetite == MQFQ_WANTS_NOTHING);
+	mqfq_flow_set_rate(node->flow, rate_in(group, node->demand, weight_of(node)));
+	WRITE_ONCE(node->flow->is_idle, node->demand == MQFQ_WANTS_NOTHING);
 }
 
 static void set_rate(struct mqfq_node *node)
 {
 	node->group.rate = node->parent ?
-		rate_in(&node->parent->group, node->group.appetite, node->weight) :
+		rate_in(&node->parent->group, node->group.demand, node->weight) :
 		(u64)node->weight << MQFQ_RATE_BITS;
 }
 
@@ -113,7 +113,7 @@ static void deactivate(struct mqfq_tree *tree, struct mqfq_node *node)
 /* Its flow is in another group from now on, and what it wants there is seen when it wakes. */
 static void move_flow(struct mqfq_node *node)
 {
-	node->appetite = MQFQ_WANTS_NOTHING;
+	node->demand = MQFQ_WANTS_NOTHING;
 	set_effective(node);
 }
 
@@ -123,9 +123,9 @@ static void clear(struct mqfq_tree *tree)
 	struct mqfq_node *node;
 
 	list_for_each_entry(node, &tree->active, in_active) {
-		node->group.hungry_weight = 0;
-		node->group.content_weight = 0;
-		node->group.content_use = 0;
+		node->group.backlogged_weight = 0;
+		node->group.satisfied_weight = 0;
+		node->group.satisfied_use = 0;
 	}
 }
 
@@ -139,11 +139,11 @@ static void settle_groups(struct mqfq_tree *tree)
 
 		if (!node->children)
 			continue;
-		group->appetite = group->hungry_weight ? MQFQ_HUNGRY :
-				  group->content_weight ? MQFQ_CONTENT : MQFQ_WANTS_NOTHING;
+		group->demand = group->backlogged_weight ? MQFQ_BACKLOGGED :
+				  group->satisfied_weight ? MQFQ_SATISFIED : MQFQ_WANTS_NOTHING;
 		if (node->parent)
-			admit(&node->parent->group, group->appetite, node->weight,
-			      group->content_use);
+			admit(&node->parent->group, group->demand, node->weight,
+			      group->satisfied_use);
 	}
 	list_for_each_entry(node, &tree->active, in_active)
 		if (node->children)
@@ -158,7 +158,7 @@ static void prune(struct mqfq_tree *tree)
 	struct mqfq_node *node, *before;
 
 	list_for_each_entry_safe_reverse(node, before, &tree->active, in_active)
-		if (!node->active_children && (!group_of(node) || !node->appetite))
+		if (!node->active_children && (!group_of(node) || !node->demand))
 			deactivate(tree, node);
 }
 
@@ -172,7 +172,7 @@ static void sum(struct mqfq_tree *tree)
 	clear(tree);
 	list_for_each_entry(node, &tree->active, in_active)
 		if (group_of(node))
-			admit(group_of(node), node->appetite, weight_of(node), 0);
+			admit(group_of(node), node->demand, weight_of(node), 0);
 	settle_groups(tree);
 }
 
@@ -230,7 +230,7 @@ void mqfq_tree_set_weight(struct mqfq_tree *tree, struct mqfq_node *node, u32 we
 	sum(tree);
 }
 
-static void find_appetite(struct mqfq_node *node, u64 gvt, u64 passed)
+static void find_demand(struct mqfq_node *node, u64 gvt, u64 passed)
 {
 	u64 rate = mqfq_flow_effective(node->flow), used;
 	bool is_ahead;
@@ -239,13 +239,13 @@ static void find_appetite(struct mqfq_node *node, u64 gvt, u64 passed)
 	node->seen += skipped;
 	skipped = min_t(u64, skipped, passed);
 	if (skipped == passed && !is_ahead)
-		node->appetite = MQFQ_WANTS_NOTHING;
-	else if (skipped > passed / HUNGRY_PART)
-		node->appetite = MQFQ_CONTENT;
+		node->demand = MQFQ_WANTS_NOTHING;
+	else if (skipped > passed / BACKLOGGED_PART)
+		node->demand = MQFQ_SATISFIED;
 	else
-		node->appetite = MQFQ_HUNGRY;
+		node->demand = MQFQ_BACKLOGGED;
 	used = mul_u64_u64_div_u64(rate, passed - skipped, passed);
-	admit(group_of(node), node->appetite, weight_of(node), used);
+	admit(group_of(node), node->demand, weight_of(node), used);
 }
 
 /*
@@ -288,9 +288,9 @@ bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
 		tree->stood++;
 		list_for_each_entry(node, &tree->active, in_active) {
 			if (tree->stood >= STOOD_MAX)
-				node->appetite = MQFQ_WANTS_NOTHING;
-			else if (!node->appetite && !READ_ONCE(node->flow->is_idle))
-				node->appetite = MQFQ_CONTENT;
+				node->demand = MQFQ_WANTS_NOTHING;
+			else if (!node->demand && !READ_ONCE(node->flow->is_idle))
+				node->demand = MQFQ_SATISFIED;
 		}
 		sum(tree);
 		if (tree->stood < STOOD_MAX)
@@ -303,7 +303,7 @@ bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
 	clear(tree);
 	list_for_each_entry(node, &tree->active, in_active)
 		if (group_of(node))
-			find_appetite(node, gvt, passed);
+			find_demand(node, gvt, passed);
 	settle_groups(tree);
 	/* Not where virtual time stands: who waits is ahead of it and wants something. */
 	prune(tree);
@@ -314,7 +314,7 @@ bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
 static bool competes(struct mqfq_node *node, u64 gvt)
 {
 	if (group_of(node))
-		return node->appetite != MQFQ_WANTS_NOTHING;
+		return node->demand != MQFQ_WANTS_NOTHING;
 	return vtime_before(gvt, (u64)atomic64_read(&node->flow->finish));
 }
 

@@ -4,8 +4,8 @@
  * wants service?
  *
  * Source: sched/src/flow/group.rs, which has the reasons and the bounds: prices that follow who is
- * idle, content or hungry, so that what a member leaves stays in its group. The effective weights
- * of a group's hungry members and what its content members used sum to the group's weight (H1).
+ * idle, satisfied or backlogged, so that what a member leaves stays in its group. The effective weights
+ * of a group's backlogged members and what its satisfied members used sum to the group's weight (H1).
  *
  * Differences from there: a step is made by the clock and not by virtual time; a node is a group
  * and a flow (a cgroup with children has requests of its own, which compete with its children at
@@ -25,14 +25,14 @@
 /* Fraction bits of a rate, the effective weight of a group or a flow. */
 #define MQFQ_RATE_BITS 32
 
-enum mqfq_appetite { MQFQ_WANTS_NOTHING, MQFQ_CONTENT, MQFQ_HUNGRY };
+enum mqfq_demand { MQFQ_WANTS_NOTHING, MQFQ_SATISFIED, MQFQ_BACKLOGGED };
 
 /* A group: who wants what in it. */
 struct mqfq_group {
-	enum mqfq_appetite appetite;
-	u64 hungry_weight;
-	u64 content_weight;
-	u64 content_use;	/* as a rate */
+	enum mqfq_demand demand;
+	u64 backlogged_weight;
+	u64 satisfied_weight;
+	u64 satisfied_use;	/* as a rate */
 	u64 rate;
 };
 
@@ -45,7 +45,7 @@ struct mqfq_node {
 	u32 children;
 	u32 active_children;
 	bool is_active;
-	enum mqfq_appetite appetite;	/* of its flow */
+	enum mqfq_demand demand;	/* of its flow */
 	u64 seen;			/* of what its flow has skipped */
 	struct mqfq_group group;
 };

@@ -380,7 +380,7 @@ fn random_family(rng: &mut Random) -> Family {
 #[test]
 fn every_interval_keeps_the_bound_at_each_level() {
     // The bound of flow/group.rs with the D requests on the device, for completions, between every two children of one
-    // group and at the top. Everybody always waits, so after three periods all appetites are what they stay.
+    // group and at the top. Everybody always waits, so after three periods all demands are what they stay.
     for_seeds(6, |rng| {
         let family = random_family(rng);
         let loops: Vec<Loop> =
@@ -422,7 +422,7 @@ fn every_interval_keeps_the_bound_at_each_level() {
 }
 
 #[test]
-fn changes_of_appetite_add_what_is_stated() {
+fn changes_of_demand_add_what_is_stated() {
     // Flows fall silent and come back at random. Each such change may add two periods of the flow's part to the drift
     // of two groups, over every interval.
     for_seeds(6, |rng| {

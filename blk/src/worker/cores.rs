@@ -1,6 +1,6 @@
 //! Which cores this process may use, and which of them are near each other: read from the kernel.
 
-use mqfq_sched::topology::{Place, Topology};
+use mqfq_sched::topology::{CpuPlace, Topology};
 use std::fs;
 
 /// A logical CPU that this process may run on.
@@ -70,10 +70,10 @@ pub(crate) fn wanted_ns(thread: i32) -> Option<u64> {
 
 /// The topology of `workers` workers that take `cpus` in order, and again from the start if there are more workers.
 pub fn topology(cpus: &[Cpu], workers: usize) -> Topology {
-    let places: Vec<Place> = (0..workers)
+    let places: Vec<CpuPlace> = (0..workers)
         .map(|worker| {
             let cpu = cpus[worker % cpus.len()];
-            Place { core: cpu.core, socket: cpu.socket }
+            CpuPlace { core: cpu.core, socket: cpu.socket }
         })
         .collect();
     Topology::from_places(&places)

@@ -14,7 +14,7 @@
 use crate::multi_queue::{MultiQueue, QueueLimits};
 use mqfq_blk::tag::TagSet;
 use mqfq_sched::policy::{PolicyKind, QueueClass};
-use mqfq_sched::topology::{HctxId, Place, Topology};
+use mqfq_sched::topology::{CpuPlace, HctxId, Topology};
 use std::str::FromStr;
 
 /// The block layer between clients and device.
@@ -234,7 +234,7 @@ impl QueueMap {
             false => (device_queues, "hardware queue", ""),
         };
         let workers = topology.hctx_count();
-        let places: Vec<Place> = (0..workers).map(|worker| topology.place(HctxId(worker as u16))).collect();
+        let places: Vec<CpuPlace> = (0..workers).map(|worker| topology.place(HctxId(worker as u16))).collect();
         if depth > depth_max {
             return Err(format!("a queue depth of {depth} is more than the device has, allowed is 1 to {depth_max}"));
         }

@@ -8,7 +8,7 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::ModelDevice;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
-use mqfq_sched::topology::Place;
+use mqfq_sched::topology::CpuPlace;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub trait MultiQueue: Device {
 
     /// Queue among `queues` hardware queues, 1 or more, for each worker, given the workers' places (blk-mq section 3.3,
     /// "HW submission queue mapping function"). Every queue must have a worker.
-    fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
+    fn map_queues(&self, workers: &[CpuPlace], queues: usize) -> Vec<u16> {
         nearest(workers, queues)
     }
 

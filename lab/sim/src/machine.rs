@@ -65,7 +65,7 @@
 //!   bench overhead`); what they say of two workers is then a prediction, and is checked (`mqfq-lab bench validate`).
 
 use crate::scenario::{Latencies, Machine};
-use mqfq_sched_watched::topology::{Place, Topology};
+use mqfq_sched_watched::topology::{CpuPlace, Topology};
 
 /// Presets, in the order of the table.
 pub const NAMES: &[&str] = &[
@@ -245,18 +245,18 @@ pub fn preset(name: &str) -> Option<Machine> {
 
 /// Where each worker runs: one thread of each core of the first socket, then of the second, and so on, then the second
 /// threads (MQFQ section 4).
-pub fn places(machine: &Machine) -> Vec<Place> {
+pub fn places(machine: &Machine) -> Vec<CpuPlace> {
     let cores = machine.sockets * machine.cores_per_socket;
     let place = |worker: usize| {
         let core = worker % cores;
-        Place { socket: (core / machine.cores_per_socket) as u16, core: (core % machine.cores_per_socket) as u16 }
+        CpuPlace { socket: (core / machine.cores_per_socket) as u16, core: (core % machine.cores_per_socket) as u16 }
     };
     (0..machine.workers).map(place).collect()
 }
 
 /// Distances between workers, and the workers that share a core.
 pub struct Distances {
-    places: Vec<Place>,
+    places: Vec<CpuPlace>,
     sockets_per_board: u16,
 }
 
@@ -287,7 +287,7 @@ impl Distances {
         if a == b {
             return Distance::Own;
         }
-        let board = |place: Place| place.socket / self.sockets_per_board;
+        let board = |place: CpuPlace| place.socket / self.sockets_per_board;
         match (self.places[a], self.places[b]) {
             (a, b) if a == b => Distance::Core,
             (a, b) if a.socket == b.socket => Distance::Socket,

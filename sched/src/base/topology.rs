@@ -27,7 +27,7 @@ pub const HCTXS_MAX: usize = 1024;
 
 /// Place where the worker of one hctx runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct CpuPlace {
     /// Socket (package) of the machine.
     pub socket: u16,
     /// Core within that socket: core 0 of socket 0 and core 0 of socket 1 are two cores.
@@ -50,7 +50,7 @@ pub enum Distance {
 /// The hctxs of one device and where they run.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Topology {
-    places: Box<[Place]>,
+    places: Box<[CpuPlace]>,
 }
 
 impl Topology {
@@ -67,7 +67,7 @@ impl Topology {
         let mut places = Vec::new();
         for socket in 0..sockets {
             for core in 0..cores_per_socket {
-                places.extend(vec![Place { socket: socket as u16, core: core as u16 }; hctxs_per_core]);
+                places.extend(vec![CpuPlace { socket: socket as u16, core: core as u16 }; hctxs_per_core]);
             }
         }
         Topology::from_places(&places)
@@ -77,7 +77,7 @@ impl Topology {
     ///
     /// # Panics
     /// If there are none or more than [`HCTXS_MAX`].
-    pub fn from_places(places: &[Place]) -> Topology {
+    pub fn from_places(places: &[CpuPlace]) -> Topology {
         let count = places.len();
         assert!((1..=HCTXS_MAX).contains(&count), "a topology has 1 to {HCTXS_MAX} hctxs, not {count}");
         Topology { places: places.into() }
@@ -89,7 +89,7 @@ impl Topology {
     }
 
     /// Place where `hctx` runs.
-    pub fn place(&self, hctx: HctxId) -> Place {
+    pub fn place(&self, hctx: HctxId) -> CpuPlace {
         self.places[hctx.index()]
     }
 
@@ -272,7 +272,8 @@ mod tests {
 
     #[test]
     fn the_same_core_number_on_two_sockets_is_two_cores() {
-        let places = [Place { socket: 0, core: 0 }, Place { socket: 1, core: 0 }, Place { socket: 0, core: 0 }];
+        let places =
+            [CpuPlace { socket: 0, core: 0 }, CpuPlace { socket: 1, core: 0 }, CpuPlace { socket: 0, core: 0 }];
         let topology = Topology::from_places(&places);
         assert_eq!(topology.distance(HctxId(0), HctxId(1)), Distance::Machine);
         assert_eq!(topology.distance(HctxId(0), HctxId(2)), Distance::Core);

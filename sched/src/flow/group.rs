@@ -21,22 +21,22 @@
 //!
 //! # Shape
 //! ```text
-//!   group A, rate 100     price for the hungry   (sum of their weights) / (rate - what the content use)
-//!    ├── a1  hungry       for the others         (sum of active weights) / rate
-//!    └── a2  content       interval of a request = cost / weight * price of its group
+//!   group A, rate 100      price for the backlogged   (sum of their weights) / (rate - what the satisfied use)
+//!    ├── a1  backlogged       for the others           (sum of active weights) / rate
+//!    └── a2  satisfied      interval of a request = cost / weight * price of its group
 //! ```
 //! There is one axis of virtual time, that of `flow/account.rs`. A group has an own axis, cost over its members'
 //! weights, and the *price* is how long a piece of it is on the common one: effective weight = weight / price. A
 //! request multiplies its cost with one word of its flow, as without groups; a step writes that word where it differs.
 //!
-//! A flow is *idle*, *content* or *hungry*, by what it did since the last step: nothing; it let virtual time pass its
+//! A flow is *idle*, *satisfied* or *backlogged*, by what it did since the last step: nothing; it let virtual time pass its
 //! finish tag for more than 1/64 of the step; it did not. No request counts anything for this: virtual time passes the
 //! finish tag of a flow that wants less than its part, and the charge that then raises the tag, which is one at most
 //! for each time that the flow ran out of requests, adds up by how much. A group wants what its members want.
 //!
 //! A *step* comes once per period of virtual time and is made by one worker, the one that moves virtual time there
 //! while no other makes one: it reads the finish tags of all flows in groups and sets all prices. A flow that was idle
-//! and submits becomes content at once, and its group's prices with it, before the request is charged.
+//! and submits becomes satisfied at once, and its group's prices with it, before the request is charged.
 //!
 //! A request of a flow in a group gets its interval when it becomes its flow's first in its queue, and not when it is
 //! submitted (`StageQueue`, "deferred"): else a flow with much staged would go at its old effective weight until that
@@ -44,9 +44,9 @@
 //! theirs with it, as far as one lease goes: that is a small part of a step, and the slow path runs once per lease.
 //!
 //! # Invariants
-//! H1. Whatever the members' appetites: (sum of the hungry's effective weights) + (what the content used in the last
-//!     step, per virtual time) = the group's rate, if there is a hungry one; and the content's effective weights are at
-//!     least weight / (sum of active weights) of the rate. The second is at most the first's price, so being content
+//! H1. Whatever the members' demands: (sum of the backlogged's effective weights) + (what the satisfied used in the last
+//!     step, per virtual time) = the group's rate, if there is a backlogged one; and the satisfied members' effective weights are at
+//!     least weight / (sum of active weights) of the rate. The second is at most the first's price, so being satisfied
 //!     is no advantage.
 //! H2. Sums, prices and effective weights are written by the thread that holds `busy`. Any thread reads the last, each
 //!     as one word, and never 0. An idle member's is what it gets if it comes: its weight counts beside those of the
@@ -55,19 +55,19 @@
 //! H3. A flow in no group reads and writes nothing of this.
 //!
 //! # Bounds
-//! While appetites do not change, each flow has one effective weight, so the bound of `policy/mqfq/mod.rs` holds with
+//! While demands do not change, each flow has one effective weight, so the bound of `policy/mqfq/mod.rs` holds with
 //! it, and summed over the members f of a group G of rate R, with the group's service S over an interval of length V of
 //! virtual time:
 //!
 //! ```text
 //!   V - T - sum(l_f) / R  <=  S / R  <=  V + T + sum(l_f) / R      l_f: longest request, bytes; two groups: twice that
 //! ```
-//! A flow is a group of one. A change of appetite adds, once each, to the group that it is in and to those above:
+//! A flow is a group of one. A change of demand adds, once each, to the group that it is in and to those above:
 //!
 //! * *Until it is seen*: a flow that falls idle is seen at the end of the second step at the latest, and so is one that
-//!   becomes hungry. It uses at most its effective weight r too much or too little for so long: 2 P r. What is too much
-//!   when it comes is too little when it goes: the hungry get in one step what the content left in the step before, so
-//!   over many steps the sum of what a group used is off by what the content used in the last and in the first, and a
+//!   becomes backlogged. It uses at most its effective weight r too much or too little for so long: 2 P r. What is too much
+//!   when it comes is too little when it goes: the backlogged get in one step what the satisfied left in the step before, so
+//!   over many steps the sum of what a group used is off by what the satisfied used in the last and in the first, and a
 //!   flow that comes and goes does not add up (`a_flow_that_comes_and_goes_does_not_add_up`: within 1% of the share).
 //! * *What has its interval keeps it*: one request for each queue that the flow is on, and with leases what is left of
 //!   one, as after any change of a weight.
@@ -200,20 +200,20 @@ pub struct EffectiveWeight {
     pub competes: bool,
 }
 
-/// Appetite of a flow, as the last step saw it.
+/// Demand of a flow, as the last step saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Appetite {
+enum Demand {
     Idle = 0,
-    Content = 1,
-    Hungry = 2,
+    Satisfied = 1,
+    Backlogged = 2,
 }
 
-impl Appetite {
-    const fn of(word: u64) -> Appetite {
+impl Demand {
+    const fn of(word: u64) -> Demand {
         match word {
-            0 => Appetite::Idle,
-            1 => Appetite::Content,
-            _ => Appetite::Hungry,
+            0 => Demand::Idle,
+            1 => Demand::Satisfied,
+            _ => Demand::Backlogged,
         }
     }
 }
@@ -270,7 +270,7 @@ pub(crate) struct Member {
     units_per_cost: AtomicU64,
     /// Its group, if it is in one.
     group: u32,
-    appetite: AtomicU32,
+    demand: AtomicU32,
 }
 
 /// Value of a field without a group or parent.
@@ -279,7 +279,7 @@ const NOBODY: u32 = u32::MAX;
 impl Member {
     /// State of a flow in no group.
     pub(crate) fn nobody() -> Member {
-        Member { units_per_cost: AtomicU64::new(0), group: NOBODY, appetite: AtomicU32::new(0) }
+        Member { units_per_cost: AtomicU64::new(0), group: NOBODY, demand: AtomicU32::new(0) }
     }
 
     /// State of a flow of `group`.
@@ -297,7 +297,7 @@ impl Member {
     pub(crate) fn effective_weight(&self) -> EffectiveWeight {
         let at_weight_1 = u128::from(units_per_cost(Weight::MIN)) * 1_000_000;
         let millionths = at_weight_1 / u128::from(self.units_per_cost().max(1));
-        EffectiveWeight { millionths: millionths as u64, competes: self.appetite() != Appetite::Idle }
+        EffectiveWeight { millionths: millionths as u64, competes: self.demand() != Demand::Idle }
     }
 
     /// The effective weight in 2^-40ths.
@@ -314,21 +314,21 @@ impl Member {
         self.units_per_cost.load(Relaxed)
     }
 
-    fn appetite(&self) -> Appetite {
+    fn demand(&self) -> Demand {
         // Relaxed: says whether to wake it; the waker looks again under `busy`.
-        Appetite::of(self.appetite.load(Relaxed).into())
+        Demand::of(self.demand.load(Relaxed).into())
     }
 
-    /// As [`Member::appetite`], on the path.
+    /// As [`Member::demand`], on the path.
     #[inline(always)]
     fn is_idle(&self) -> bool {
-        // Relaxed: as `appetite`.
-        self.appetite.load(Relaxed) == Appetite::Idle as u32
+        // Relaxed: as `demand`.
+        self.demand.load(Relaxed) == Demand::Idle as u32
     }
 
-    fn set_appetite(&self, appetite: Appetite) {
+    fn set_demand(&self, demand: Demand) {
         // Relaxed: under `busy`.
-        self.appetite.store(appetite as u32, Relaxed);
+        self.demand.store(demand as u32, Relaxed);
     }
 }
 
@@ -347,7 +347,7 @@ struct Cell {
 
 /// [`Price`]s of the members that compete.
 struct Prices {
-    hungry: AtomicU64,
+    backlogged: AtomicU64,
     others: AtomicU64,
 }
 
@@ -355,12 +355,12 @@ struct Prices {
 struct Sums {
     parent: u32,
     weight: AtomicU64,
-    /// [`Appetite`] of the whole group.
-    appetite: AtomicU64,
-    hungry_weight: AtomicU64,
-    content_weight: AtomicU64,
-    /// Use of the content members per unit of virtual time, as a rate.
-    content_use: AtomicU64,
+    /// [`Demand`] of the whole group.
+    demand: AtomicU64,
+    backlogged_weight: AtomicU64,
+    satisfied_weight: AtomicU64,
+    /// Use of the satisfied members per unit of virtual time, as a rate.
+    satisfied_use: AtomicU64,
     /// Largest weight of any member.
     heaviest: AtomicU64,
     /// Effective weight of the whole group, in 2^-40ths.
@@ -370,8 +370,8 @@ struct Sums {
 /// Fraction bits of a rate: the largest weight is below 2^54, the smallest rate that counts is 2^-40.
 const RATE_BITS: u32 = 40;
 
-/// The part of a step that a hungry flow may let pass: requests that end and others that come are never quite at once.
-const HUNGRY_PART: u64 = 64;
+/// The part of a step that a backlogged flow may let pass: requests that end and others that come are never quite at once.
+const BACKLOGGED_PART: u64 = 64;
 
 /// The groups of a scheduler at work. See the file's text.
 pub(crate) struct Hierarchy {
@@ -399,14 +399,14 @@ impl Hierarchy {
     /// The groups of `tree`, which has been validated, at virtual time `start`. A step comes once per `period` or more.
     pub(crate) fn new(tree: &Tree, period: VSpan, start: VTime) -> Hierarchy {
         let cell = |group: &Group| Cell {
-            prices: CachePadded::new(Prices { hungry: AtomicU64::new(0), others: AtomicU64::new(0) }),
+            prices: CachePadded::new(Prices { backlogged: AtomicU64::new(0), others: AtomicU64::new(0) }),
             sums: CachePadded::new(Sums {
                 parent: group.parent.map_or(NOBODY, |parent| parent.0),
                 weight: AtomicU64::new(group.weight.get().into()),
-                appetite: AtomicU64::new(0),
-                hungry_weight: AtomicU64::new(0),
-                content_weight: AtomicU64::new(0),
-                content_use: AtomicU64::new(0),
+                demand: AtomicU64::new(0),
+                backlogged_weight: AtomicU64::new(0),
+                satisfied_weight: AtomicU64::new(0),
+                satisfied_use: AtomicU64::new(0),
                 heaviest: AtomicU64::new(0),
                 rate: AtomicU64::new(0),
             }),
@@ -426,10 +426,10 @@ impl Hierarchy {
 
     fn price(&self, member: &Member, weight: Weight) -> Price {
         let Cell { prices, sums } = &self.cells[member.group as usize];
-        match member.appetite() {
-            Appetite::Hungry => Price(get(&prices.hungry)),
-            Appetite::Content => Price(get(&prices.others)),
-            Appetite::Idle => sums.newcomers_price(weight),
+        match member.demand() {
+            Demand::Backlogged => Price(get(&prices.backlogged)),
+            Demand::Satisfied => Price(get(&prices.others)),
+            Demand::Idle => sums.newcomers_price(weight),
         }
     }
 
@@ -457,21 +457,21 @@ impl Hierarchy {
             self.hasten();
             return;
         }
-        if member.appetite() != Appetite::Idle {
+        if member.demand() != Demand::Idle {
             // Another worker was here first.
             return self.leave();
         }
-        member.set_appetite(Appetite::Content);
+        member.set_demand(Demand::Satisfied);
         let mut chain = [NOBODY; Tree::DEPTH_MAX];
         let (mut at, mut added) = (member.group, u64::from(weight.get()));
         for link in &mut chain {
             *link = at;
             let sums = &self.cells[at as usize].sums;
-            add(&sums.content_weight, added);
-            if sums.appetite() != Appetite::Idle {
+            add(&sums.satisfied_weight, added);
+            if sums.demand() != Demand::Idle {
                 break;
             }
-            put(&sums.appetite, Appetite::Content as u64);
+            put(&sums.demand, Demand::Satisfied as u64);
             (at, added) = (sums.parent, get(&sums.weight));
             if at == NOBODY {
                 break;
@@ -500,12 +500,12 @@ impl Hierarchy {
             self.sum(look, |flow, member| {
                 let (VSpan(skipped), is_ahead) = skipped(flow);
                 let skipped = skipped.min(passed);
-                let appetite = match skipped {
-                    all if all == passed && !is_ahead => Appetite::Idle,
-                    some if some > passed / HUNGRY_PART => Appetite::Content,
-                    _ => Appetite::Hungry,
+                let demand = match skipped {
+                    all if all == passed && !is_ahead => Demand::Idle,
+                    some if some > passed / BACKLOGGED_PART => Demand::Satisfied,
+                    _ => Demand::Backlogged,
                 };
-                member.set_appetite(appetite);
+                member.set_demand(demand);
                 (u128::from(member.rate()) * u128::from(passed - skipped) / u128::from(passed)) as u64
             });
             put(&self.steps.last, now.raw());
@@ -521,7 +521,7 @@ impl Hierarchy {
             self.hasten();
             return;
         }
-        // Use is not known between steps. Taken for nothing until the next, the hungry get more, as after each
+        // Use is not known between steps. Taken for nothing until the next, the backlogged get more, as after each
         // newcomer.
         self.sum(look, |_, _| 0);
         self.leave();
@@ -547,7 +547,7 @@ impl Hierarchy {
     pub(crate) fn effective_weight_of(&self, group: GroupId) -> EffectiveWeight {
         let sums = &self.cells[group.0 as usize].sums;
         let millionths = ((u128::from(get(&sums.rate)) * 1_000_000) >> RATE_BITS) as u64;
-        EffectiveWeight { millionths, competes: sums.appetite() != Appetite::Idle }
+        EffectiveWeight { millionths, competes: sums.demand() != Demand::Idle }
     }
 
     /// Number of groups.
@@ -559,27 +559,27 @@ impl Hierarchy {
     fn sum<'a>(&self, look: impl Fn(FlowId) -> (&'a Member, Weight), used: impl Fn(FlowId, &Member) -> u64) {
         for cell in &self.cells {
             let sums = &cell.sums;
-            for word in [&sums.hungry_weight, &sums.content_weight, &sums.content_use, &sums.heaviest] {
+            for word in [&sums.backlogged_weight, &sums.satisfied_weight, &sums.satisfied_use, &sums.heaviest] {
                 put(word, 0);
             }
         }
         for &flow in &self.flows {
             let (member, weight) = look(FlowId(flow));
             let used = used(FlowId(flow), member);
-            self.cells[member.group as usize].sums.admit(member.appetite(), u64::from(weight.get()), used);
+            self.cells[member.group as usize].sums.admit(member.demand(), u64::from(weight.get()), used);
         }
         // From the leaves: a group has a larger number than its parent.
         for sums in self.cells.iter().rev().map(|cell| &cell.sums) {
-            let appetite = if get(&sums.hungry_weight) > 0 {
-                Appetite::Hungry
-            } else if get(&sums.content_weight) > 0 {
-                Appetite::Content
+            let demand = if get(&sums.backlogged_weight) > 0 {
+                Demand::Backlogged
+            } else if get(&sums.satisfied_weight) > 0 {
+                Demand::Satisfied
             } else {
-                Appetite::Idle
+                Demand::Idle
             };
-            put(&sums.appetite, appetite as u64);
+            put(&sums.demand, demand as u64);
             if let Some(parent) = self.cells.get(sums.parent as usize) {
-                parent.sums.admit(appetite, get(&sums.weight), get(&sums.content_use));
+                parent.sums.admit(demand, get(&sums.weight), get(&sums.satisfied_use));
             }
         }
         (0..self.cells.len()).for_each(|group| self.set_prices(group));
@@ -596,18 +596,18 @@ impl Hierarchy {
         let rate = match self.cells.get(sums.parent as usize) {
             None => weight << RATE_BITS,
             Some(parent) => {
-                let Parts { hungry, others } = parent.sums.parts();
-                let (rate, weights) = match sums.appetite() {
-                    Appetite::Idle => (others.0, others.1 + weight),
-                    Appetite::Content => others,
-                    Appetite::Hungry => hungry,
+                let Parts { backlogged, others } = parent.sums.parts();
+                let (rate, weights) = match sums.demand() {
+                    Demand::Idle => (others.0, others.1 + weight),
+                    Demand::Satisfied => others,
+                    Demand::Backlogged => backlogged,
                 };
                 (u128::from(rate) * u128::from(weight) / u128::from(weights)) as u64
             }
         };
         put(&sums.rate, rate.max(1));
-        let Parts { hungry, others } = sums.parts();
-        for (word, parts) in [(&prices.hungry, hungry), (&prices.others, others)] {
+        let Parts { backlogged, others } = sums.parts();
+        for (word, parts) in [(&prices.backlogged, backlogged), (&prices.others, others)] {
             put(word, Price::of_parts(parts).0);
         }
     }
@@ -641,45 +641,45 @@ impl Hierarchy {
 
 /// The rate and the weights that share it, for the two kinds of members.
 struct Parts {
-    hungry: (u64, u64),
+    backlogged: (u64, u64),
     others: (u64, u64),
 }
 
 impl Sums {
-    fn appetite(&self) -> Appetite {
-        Appetite::of(get(&self.appetite))
+    fn demand(&self) -> Demand {
+        Demand::of(get(&self.demand))
     }
 
-    fn admit(&self, appetite: Appetite, weight: u64, used: u64) {
-        match appetite {
-            Appetite::Idle => {}
-            Appetite::Content => {
-                add(&self.content_weight, weight);
-                add(&self.content_use, used);
+    fn admit(&self, demand: Demand, weight: u64, used: u64) {
+        match demand {
+            Demand::Idle => {}
+            Demand::Satisfied => {
+                add(&self.satisfied_weight, weight);
+                add(&self.satisfied_use, used);
             }
-            Appetite::Hungry => add(&self.hungry_weight, weight),
+            Demand::Backlogged => add(&self.backlogged_weight, weight),
         }
         put(&self.heaviest, get(&self.heaviest).max(weight));
     }
 
     fn parts(&self) -> Parts {
         let rate = get(&self.rate);
-        let (hungry, content) = (get(&self.hungry_weight), get(&self.content_weight));
-        if hungry + content == 0 {
+        let (backlogged, satisfied) = (get(&self.backlogged_weight), get(&self.satisfied_weight));
+        if backlogged + satisfied == 0 {
             // No member wants anything: a newcomer while the sums cannot be changed gets no more than all.
             let all = (rate, get(&self.heaviest).max(1));
-            return Parts { hungry: all, others: all };
+            return Parts { backlogged: all, others: all };
         }
-        let others = (rate, hungry + content);
-        // Not more than what the content may use; the rest is not their doing.
-        let may_use = (u128::from(rate) * u128::from(content) / u128::from(hungry + content)) as u64;
-        let left = rate - get(&self.content_use).min(may_use);
-        Parts { hungry: if hungry == 0 { others } else { (left, hungry) }, others }
+        let others = (rate, backlogged + satisfied);
+        // Not more than what the satisfied may use; the rest is not their doing.
+        let may_use = (u128::from(rate) * u128::from(satisfied) / u128::from(backlogged + satisfied)) as u64;
+        let left = rate - get(&self.satisfied_use).min(may_use);
+        Parts { backlogged: if backlogged == 0 { others } else { (left, backlogged) }, others }
     }
 
     /// Price of an idle member of this weight, if it comes while the sums cannot be changed.
     fn newcomers_price(&self, weight: Weight) -> Price {
-        let active = get(&self.hungry_weight) + get(&self.content_weight);
+        let active = get(&self.backlogged_weight) + get(&self.satisfied_weight);
         match active {
             0 => Price::of_parts(self.parts().others),
             _ => Price::of_parts((get(&self.rate), active + u64::from(weight.get()))),

@@ -69,8 +69,8 @@ const WORDS: usize = if cfg!(loom) { 1 } else { HCTXS_MAX / 64 };
 /// The set of ready hctxs of one device. See the module's text.
 pub struct ReadySet {
     sockets: Box<[Socket]>,
-    /// Seat of each hctx.
-    seats: Box<[Seat]>,
+    /// Place of each hctx.
+    places: Box<[BitPlace]>,
 }
 
 /// One socket's bits and the hctx of each.
@@ -93,7 +93,7 @@ impl Due {
 }
 
 /// Place of an hctx's bit.
-struct Seat {
+struct BitPlace {
     socket: usize,
     bit: usize,
     /// The bits of its core.
@@ -104,15 +104,15 @@ impl ReadySet {
     /// An empty set for the hctxs of `topology`.
     pub fn new(topology: &Topology) -> ReadySet {
         let by_place = topology.by_place();
-        let mut seats: Vec<Option<Seat>> = Vec::new();
-        seats.resize_with(topology.hctx_count(), || None);
+        let mut places: Vec<Option<BitPlace>> = Vec::new();
+        places.resize_with(topology.hctx_count(), || None);
         let mut sockets = Vec::new();
         for hctxs in by_place.chunk_by(|&a, &b| topology.place(a).socket == topology.place(b).socket) {
             let mut bit = 0;
             for core in hctxs.chunk_by(|&a, &b| topology.place(a) == topology.place(b)) {
                 let range = bit..bit + core.len();
                 for &hctx in core {
-                    seats[hctx.index()] = Some(Seat { socket: sockets.len(), bit, core: range.clone() });
+                    places[hctx.index()] = Some(BitPlace { socket: sockets.len(), bit, core: range.clone() });
                     bit += 1;
                 }
             }
@@ -120,8 +120,8 @@ impl ReadySet {
             let due = CachePadded::new(std::array::from_fn(|_| Due::new()));
             sockets.push(Socket { words, due, hctxs: hctxs.into() });
         }
-        let seats = seats.into_iter().map(|seat| seat.expect("every hctx has a place")).collect();
-        ReadySet { sockets: sockets.into(), seats }
+        let places = places.into_iter().map(|place| place.expect("every hctx has a place")).collect();
+        ReadySet { sockets: sockets.into(), places }
     }
 
     /// Says that `hctx` would dispatch if it had a token. The caller must then try once more to get one.
@@ -223,10 +223,10 @@ impl ReadySet {
     /// Claims the ready hctx nearest to `from` (itself first): clears its mark. The caller must see to it that the
     /// worker of that hctx picks again.
     pub fn take_nearest(&self, from: HctxId) -> Option<HctxId> {
-        let seat = &self.seats[from.index()];
-        let own = &self.sockets[seat.socket];
+        let place = &self.places[from.index()];
+        let own = &self.sockets[place.socket];
         if !own.is_empty() {
-            let (core, bit) = (&seat.core, seat.bit);
+            let (core, bit) = (&place.core, place.bit);
             // Ring order within a distance, so that not every worker asks for the same one.
             let nearest_first =
                 [bit..bit + 1, bit + 1..core.end, core.start..bit, core.end..own.hctxs.len(), 0..core.start];
@@ -234,7 +234,7 @@ impl ReadySet {
                 return Some(hctx);
             }
         }
-        let (before, after) = self.sockets.split_at(seat.socket);
+        let (before, after) = self.sockets.split_at(place.socket);
         let others = after[1..].iter().chain(before);
         others.filter(|socket| !socket.is_empty()).find_map(|socket| socket.claim(0..socket.hctxs.len()))
     }
@@ -245,13 +245,13 @@ impl ReadySet {
     }
 
     fn due(&self, hctx: HctxId) -> (&Due, u64) {
-        let seat = &self.seats[hctx.index()];
-        (&self.sockets[seat.socket].due[seat.bit / 64], 1 << (seat.bit % 64))
+        let place = &self.places[hctx.index()];
+        (&self.sockets[place.socket].due[place.bit / 64], 1 << (place.bit % 64))
     }
 
     fn word(&self, hctx: HctxId) -> (&AtomicU64, u64) {
-        let seat = &self.seats[hctx.index()];
-        (&self.sockets[seat.socket].words[seat.bit / 64], 1 << (seat.bit % 64))
+        let place = &self.places[hctx.index()];
+        (&self.sockets[place.socket].words[place.bit / 64], 1 << (place.bit % 64))
     }
 }
 

@@ -33,7 +33,7 @@ pub const PHASE_NS: u64 = 20_000_000;
 
 /// Counters of one worker's completions. They only grow, and wrap.
 #[derive(Default)]
-struct Line {
+struct CounterLine {
     requests: AtomicU64,
     /// Cost of completed reads, and of completed writes as the model has it.
     read_units: AtomicU64,
@@ -59,7 +59,7 @@ struct Judge {
 /// The cost of writes on one device, shared by its workers.
 pub struct WriteCost {
     model: CostModel,
-    lines: Box<[CachePadded<Line>]>,
+    lines: Box<[CachePadded<CounterLine>]>,
     /// When a phase may end, ns. The worker that moves it on judges.
     due_ns: CachePadded<AtomicU64>,
     /// Cost of a write, in 256ths of the model's.
@@ -135,7 +135,7 @@ impl WriteCost {
         }
         // A panic under the lock is a bug of ours that has already been reported; the others need not follow.
         let mut judge = self.judge.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let sum = |of: fn(&Line) -> &AtomicU64| {
+        let sum = |of: fn(&CounterLine) -> &AtomicU64| {
             // Relaxed: each counter is right by itself, and one that lags by a reap ends in the next phase.
             self.lines.iter().fold(0_u64, |sum, line| sum.wrapping_add(of(line).load(Relaxed)))
         };

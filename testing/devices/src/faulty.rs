@@ -3,7 +3,7 @@
 use crate::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
 use mqfq_blkmq::{MultiQueue, QueueLimits};
-use mqfq_sched::topology::Place;
+use mqfq_sched::topology::CpuPlace;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl MultiQueue for Faulty {
         QueueLimits { depth_max: limits.depth_max.saturating_sub(self.fault.own_commands()).max(1), ..limits }
     }
 
-    fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
+    fn map_queues(&self, workers: &[CpuPlace], queues: usize) -> Vec<u16> {
         self.inner.map_queues(workers, queues)
     }
 

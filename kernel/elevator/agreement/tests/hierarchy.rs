@@ -87,7 +87,7 @@ fn what_a_member_leaves_stays_in_its_group() {
     // One request at a time, and a pause: a twelfth of the device, where it might have 0.375.
     let shy = Load { node: a2, in_flight: 1, thinks: 8 };
     let found = shares(&mut forest, &[Load::always(a1), shy, Load::always(b)], 40_000);
-    assert!(found[1] < 0.2, "it is content: {found:?}");
+    assert!(found[1] < 0.2, "it is satisfied: {found:?}");
     assert_near(&[found[0] + found[1], found[2]], &[0.5, 0.5]);
 }
 
@@ -176,7 +176,7 @@ fn a_request_that_grows_after_its_charge_is_paid_for_in_full() {
 
 /// Once all ask, and again as soon as the weight of one has changed.
 #[test]
-fn effective_weights_of_the_hungry_sum_to_their_groups_weight() {
+fn effective_weights_of_the_backlogged_sum_to_their_groups_weight() {
     for_seeds(40, |random| {
         let mut forest = Forest::new(4, VSpan::from_bytes(64 << 10).0);
         let mut parents: Vec<Option<u32>> = Vec::new();

@@ -315,10 +315,10 @@ fn count_for(machine: (usize, usize, usize)) -> Vec<CountedRow> {
 
 /// Returns the places for the source that counts.
 fn counted_topology(topology: &Topology) -> mqfq_sched_watched::topology::Topology {
-    use mqfq_sched_watched::topology::{Place, Topology};
-    let places: Vec<Place> = (0..topology.hctx_count() as u16)
+    use mqfq_sched_watched::topology::{CpuPlace, Topology};
+    let places: Vec<CpuPlace> = (0..topology.hctx_count() as u16)
         .map(|hctx| topology.place(HctxId(hctx)))
-        .map(|place| Place { socket: place.socket, core: place.core })
+        .map(|place| CpuPlace { socket: place.socket, core: place.core })
         .collect();
     Topology::from_places(&places)
 }

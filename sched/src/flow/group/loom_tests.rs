@@ -52,7 +52,7 @@ fn loom_hierarchy_two_come_at_once() {
 fn loom_hierarchy_one_comes_while_another_makes_a_step() {
     // The step may take the newcomer for idle still. It competes after the next, in which it is seen to have used its
     // part; its weight is in the sums once, however the two have met.
-    // Shown to fail: `wake` that sets the appetite before it has `busy`: the step may count the newcomer, and it itself
+    // Shown to fail: `wake` that sets the demand before it has `busy`: the step may count the newcomer, and it itself
     // once more.
     model(|| {
         let scene = scene(2);
@@ -62,10 +62,10 @@ fn loom_hierarchy_one_comes_while_another_makes_a_step() {
         step(&scene, [true, false]);
         come.join().unwrap();
         let sums = &scene.0.cells[0].sums;
-        let weights = sums.hungry_weight.load(Relaxed) + sums.content_weight.load(Relaxed);
+        let weights = sums.backlogged_weight.load(Relaxed) + sums.satisfied_weight.load(Relaxed);
         assert!([100, 200].contains(&weights), "{weights} are in the sums");
         step(&scene, [true; 2]);
-        assert_eq!(sums.hungry_weight.load(Relaxed), 200);
+        assert_eq!(sums.backlogged_weight.load(Relaxed), 200);
         assert!(parts(&scene).iter().all(|part| part.abs_diff(50_000_000) <= 1), "{:?}", parts(&scene));
     });
 }

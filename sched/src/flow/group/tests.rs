@@ -1,4 +1,4 @@
-//! Prices by themselves: against exact numbers, and what holds of them after each step whatever the appetites are.
+//! Prices by themselves: against exact numbers, and what holds of them after each step whatever the demands are.
 
 use super::*;
 use mqfq_testing::random::{Random, for_seeds};
@@ -54,8 +54,8 @@ impl Scene {
         (0..self.members.len()).map(|flow| self.effective(flow)).collect()
     }
 
-    fn appetite(&self, flow: usize) -> Appetite {
-        self.members[flow].0.appetite()
+    fn demand(&self, flow: usize) -> Demand {
+        self.members[flow].0.demand()
     }
 }
 
@@ -110,7 +110,7 @@ fn who_comes_from_idleness_has_its_part_before_it_is_charged() {
     scene.step(&[256, 0, 0]);
     // It comes to a group that is there, and then one comes to a group that was not.
     scene.wake(1);
-    assert_eq!(scene.appetite(1), Appetite::Content);
+    assert_eq!(scene.demand(1), Demand::Satisfied);
     expect(&[scene.effective(1)], &[75.0]);
     scene.wake(2);
     expect(&[scene.effective(2)], &[40.0]);
@@ -126,7 +126,7 @@ fn who_comes_to_a_busy_group_while_its_sums_are_taken_gets_no_more_than_its_part
     scene.step(&[256, 0, 0]);
     assert!(scene.hierarchy.enter(), "nobody is at the sums");
     [1, 2].into_iter().for_each(|flow| scene.wake(flow));
-    assert_eq!(scene.appetite(1), Appetite::Idle, "somebody is");
+    assert_eq!(scene.demand(1), Demand::Idle, "somebody is");
     expect(&scene.all(), &[100.0, 99.0, 25.0]);
     scene.hierarchy.leave();
     // And that is what it has once it has come.
@@ -168,13 +168,13 @@ fn steps_come_as_often_as_the_window_in_force_says() {
     assert!(steps(&mut scene, PERIOD.0 / 4));
 }
 
-/// Expects the members of each group to get together, as [`Scene::effective`] says and with what the content use (H1),
+/// Expects the members of each group to get together, as [`Scene::effective`] says and with what the satisfied use (H1),
 /// the group's rate, worked out from the top in floating point.
 fn expect_rates(scene: &Scene, used: &[u64], before: &[f64]) {
     let groups = scene.tree.groups.len();
     let flows_of =
         |group: usize| (0..scene.members.len()).filter(move |&flow| scene.members[flow].0.group as usize == group);
-    let is_hungry = |flow: usize| scene.appetite(flow) == Appetite::Hungry;
+    let is_backlogged = |flow: usize| scene.demand(flow) == Demand::Backlogged;
     for group in 0..groups {
         let kin: Vec<usize> = (0..groups)
             .filter(|&other| {
@@ -189,23 +189,23 @@ fn expect_rates(scene: &Scene, used: &[u64], before: &[f64]) {
             })
             .collect();
         let members: Vec<usize> = kin.iter().flat_map(|&group| flows_of(group)).collect();
-        if !members.iter().any(|&flow| is_hungry(flow)) {
+        if !members.iter().any(|&flow| is_backlogged(flow)) {
             continue;
         }
         let rate = scene.hierarchy.effective_weight_of(GroupId(group as u32)).millionths as f64 / 1e6;
         let got = |&flow: &usize| {
-            if is_hungry(flow) { scene.effective(flow) } else { before[flow] * used[flow] as f64 / 256.0 }
+            if is_backlogged(flow) { scene.effective(flow) } else { before[flow] * used[flow] as f64 / 256.0 }
         };
         let sum: f64 = members.iter().map(got).sum();
-        // Together the content may have used more than they may now; then the hungry have their parts by weight.
+        // Together the satisfied may have used more than they may now; then the backlogged have their parts by weight.
         assert!(sum >= rate * 0.9999, "group {group} gets {sum}, its rate is {rate}");
-        let content_fit = kin.iter().all(|&group| {
-            let content = || flows_of(group).filter(|&flow| scene.appetite(flow) == Appetite::Content);
-            let entitled: f64 = content().map(|flow| scene.effective(flow)).sum();
-            let had: f64 = content().map(|flow| before[flow] * used[flow] as f64 / 256.0).sum();
+        let satisfied_fit = kin.iter().all(|&group| {
+            let satisfied = || flows_of(group).filter(|&flow| scene.demand(flow) == Demand::Satisfied);
+            let entitled: f64 = satisfied().map(|flow| scene.effective(flow)).sum();
+            let had: f64 = satisfied().map(|flow| before[flow] * used[flow] as f64 / 256.0).sum();
             had <= entitled
         });
-        if content_fit && kin.len() == 1 {
+        if satisfied_fit && kin.len() == 1 {
             assert!((sum / rate - 1.0).abs() < 1e-4, "group {group} gets {sum}, its rate is {rate}");
         }
     }
@@ -222,11 +222,14 @@ fn wake_and_look(scene: &Scene, flow: usize) {
     while at != NOBODY {
         path.push(at as usize);
         let sums = &hierarchy.cells[at as usize].sums;
-        at = if sums.appetite() == Appetite::Idle { sums.parent } else { NOBODY };
+        at = if sums.demand() == Demand::Idle { sums.parent } else { NOBODY };
     }
     let seen = || {
         let prices = path.iter().map(|group| &hierarchy.cells[*group].prices);
-        (prices.map(|prices| (get(&prices.hungry), get(&prices.others))).collect::<Vec<_>>(), member.units_per_cost())
+        (
+            prices.map(|prices| (get(&prices.backlogged), get(&prices.others))).collect::<Vec<_>>(),
+            member.units_per_cost(),
+        )
     };
     scene.wake(flow);
     let before = seen();
@@ -259,11 +262,11 @@ fn every_group_gets_its_rate_whatever_its_members_want() {
             scene.step(&used);
             for (flow, used) in used.iter().enumerate() {
                 let expected = match used {
-                    0 => Appetite::Idle,
-                    252.. => Appetite::Hungry,
-                    _ => Appetite::Content,
+                    0 => Demand::Idle,
+                    252.. => Demand::Backlogged,
+                    _ => Demand::Satisfied,
                 };
-                assert_eq!(scene.appetite(flow), expected);
+                assert_eq!(scene.demand(flow), expected);
             }
             expect_rates(&scene, &used, &before);
         }
@@ -356,13 +359,13 @@ fn a_flow_that_skipped_more_than_its_part_is_content_and_one_that_skipped_all_is
         scene.now = scene.now.plus(scene.hierarchy.period());
         let look = |flow: FlowId| (&scene.members[flow.0 as usize].0, scene.members[flow.0 as usize].1);
         scene.hierarchy.step_if_due(scene.now, look, |_| (VSpan(skipped), is_ahead));
-        scene.members[0].0.appetite()
+        scene.members[0].0.demand()
     };
     let passed = PERIOD.0;
-    assert_eq!(after(0, false), Appetite::Hungry);
-    assert_eq!(after(passed / HUNGRY_PART, false), Appetite::Hungry);
-    assert_eq!(after(passed / HUNGRY_PART + 1, false), Appetite::Content);
-    assert_eq!(after(passed - 1, false), Appetite::Content);
-    assert_eq!(after(passed, true), Appetite::Content, "it came just now");
-    assert_eq!(after(passed, false), Appetite::Idle);
+    assert_eq!(after(0, false), Demand::Backlogged);
+    assert_eq!(after(passed / BACKLOGGED_PART, false), Demand::Backlogged);
+    assert_eq!(after(passed / BACKLOGGED_PART + 1, false), Demand::Satisfied);
+    assert_eq!(after(passed - 1, false), Demand::Satisfied);
+    assert_eq!(after(passed, true), Demand::Satisfied, "it came just now");
+    assert_eq!(after(passed, false), Demand::Idle);
 }

@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::sync::model::{Arc, Builder, model, thread};
-use crate::topology::Place;
+use crate::topology::CpuPlace;
 
 const H0: HctxId = HctxId(0);
 const H1: HctxId = HctxId(1);
@@ -22,7 +22,7 @@ fn one_level(count: usize) -> Arc<Mindicator> {
 
 /// The root over { a core with hctxs 0 and 1 } and { hctx 2 alone }.
 fn two_levels() -> Arc<Mindicator> {
-    let places = [0, 0, 1].map(|core| Place { socket: 0, core });
+    let places = [0, 0, 1].map(|core| CpuPlace { socket: 0, core });
     Arc::new(Mindicator::new(&Topology::from_places(&places), grains(10)))
 }
 

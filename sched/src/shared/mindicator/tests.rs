@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::topology::Place;
+use crate::topology::CpuPlace;
 
 const SIZES: [usize; 5] = [1, 2, 16, 100, 1024];
 
@@ -218,7 +218,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 fn topologies() -> impl Strategy<Value = Topology> {
     let irregular = prop::collection::vec((0u16..3, 0u16..4), 1..40).prop_map(|places| {
-        let places: Vec<Place> = places.into_iter().map(|(socket, core)| Place { socket, core }).collect();
+        let places: Vec<CpuPlace> = places.into_iter().map(|(socket, core)| CpuPlace { socket, core }).collect();
         Topology::from_places(&places)
     });
     prop_oneof![irregular, prop::sample::select(SIZES.to_vec()).prop_map(Topology::flat)]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::topology::Place;
+use crate::topology::CpuPlace;
 
 #[test]
 fn the_nearest_is_claimed_first() {
@@ -28,7 +28,7 @@ fn a_mark_can_be_taken_back_once() {
 #[test]
 fn the_shallow_mark_of_smallest_rank_is_called_until_its_worker_answers() {
     // Bits of two words on two sockets.
-    let places: Vec<Place> = (0..160).map(|n| Place { socket: n / 80, core: n % 80 }).collect();
+    let places: Vec<CpuPlace> = (0..160).map(|n| CpuPlace { socket: n / 80, core: n % 80 }).collect();
     let ready = ReadySet::new(&Topology::from_places(&places));
     let all = [3, 70, 90, 155].map(HctxId);
     all.iter().for_each(|hctx| {
@@ -73,9 +73,9 @@ proptest! {
         scatter in any::<u64>(),
         ops in prop::collection::vec((any::<u16>(), 0..4), 1..200),
     ) {
-        let places: Vec<Place> = (0..size as u64)
+        let places: Vec<CpuPlace> = (0..size as u64)
             .map(|i| (i + 1).wrapping_mul(scatter | 1) >> 20)
-            .map(|bits| Place { socket: (bits % 3) as u16, core: (bits / 3 % 150) as u16 })
+            .map(|bits| CpuPlace { socket: (bits % 3) as u16, core: (bits / 3 % 150) as u16 })
             .collect();
         let topology = Topology::from_places(&places);
         let ready = ReadySet::new(&topology);

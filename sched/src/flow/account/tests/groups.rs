@@ -63,7 +63,7 @@ fn steps_follow_a_period_that_is_set() {
     let flows = grouped();
     flows.set_step_period(VSpan(4 * PERIOD));
     come(&flows);
-    // The first look makes a step: both are hungry. The next one comes four periods later.
+    // The first look makes a step: both are backlogged. The next one comes four periods later.
     for (now, weight) in [(64, 50_000), (PERIOD + 64, 50_000), (4 * PERIOD, 50_000), (4 * PERIOD + 64, 96_875)] {
         flows.refresh_if_due(VTime::from_raw(now));
         assert_eq!(weighs(&flows, FLOW).0, weight, "at {now}");
