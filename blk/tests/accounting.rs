@@ -88,7 +88,7 @@ fn time_on_the_device_is_counted_once_and_by_commands() {
     let stats = hctx.stats();
     assert_eq!((stats.in_flight, stats.staged), (0, 0));
     assert_eq!((stats.busy_ns, stats.in_flight_ns), (600, 1100), "nothing was there for 1000 ns, then one for 100");
-    let flow = hctx.board().read_flow(FlowId(0)).unwrap();
+    let flow = hctx.counters().read_flow(FlowId(0)).unwrap();
     // From 100 to 700 twice, from 100 to 1800.
     assert_eq!((flow.completed[0], flow.bytes[0], flow.total_ns_sum[0]), (3, 3 * 4096, 2 * 600 + 1700));
 }
@@ -229,7 +229,7 @@ fn zeroes_and_discards_hold_a_unit_of_d_however_long_they_are() {
                 break;
             }
         }
-        let cost = |flow: u32| hctx.board().read_flow(FlowId(flow)).map(|stats| stats.cost);
+        let cost = |flow: u32| hctx.counters().read_flow(FlowId(flow)).map(|stats| stats.cost);
         assert_eq!((cost(0), cost(1)), (Some(if op == Op::Discard { 4096 } else { 1 << 20 }), Some(4 * 4096)));
     }
 }

@@ -264,7 +264,7 @@ fn a_flow_with_three_times_the_weight_gets_three_times_the_bytes_on_other_queues
         env.finish_one(draw);
     }
     let bytes = |hctx: usize, flow: u32| {
-        env.hctxs[hctx].board().read_flow(FlowId(flow)).map_or(0, |stats| stats.transferred_bytes())
+        env.hctxs[hctx].counters().read_flow(FlowId(flow)).map_or(0, |stats| stats.transferred_bytes())
     };
     let weighted = [bytes(0, 0) + bytes(1, 0), bytes(2, 1) / 3];
     assert!(weighted[0] > 2000 << 10, "{weighted:?}");

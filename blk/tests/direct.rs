@@ -444,7 +444,7 @@ fn the_low_latency_layer_asks_for_the_class_and_counts_nothing_else() {
     }
     assert_eq!((rig.cookies(), rig.hctx.in_flight()), (vec![2, 3, 0, 1], 0));
     assert_eq!(rig.seen.borrow().weights, Some(ClassWeights { high: 9, medium: 3, low: 1 }));
-    assert_eq!(rig.hctx.board().flows(), 0);
+    assert_eq!(rig.hctx.counters().flows(), 0);
 }
 
 #[test]

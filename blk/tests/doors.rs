@@ -4,7 +4,7 @@
 #![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::client::{Client, Context, DESCRIPTORS_MAX, DeviceIndex, Event, Label, Part, Whose};
+use mqfq_blk::client::{Client, ClientFilter, Context, DESCRIPTORS_MAX, DeviceIndex, Event, Label, Part};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::foreign::ForeignMemory;
@@ -501,11 +501,11 @@ fn one_client_or_those_of_one_export_drain_and_the_others_go_on() {
         let lives = |end: &mpsc::Receiver<()>| end.try_recv() == Err(mpsc::TryRecvError::Empty);
         (0..6).filter(|&number| lives(&ends[number])).collect()
     };
-    assert!(engine.drain_some(Whose::Client(2), LIMIT));
+    assert!(engine.drain_some(ClientFilter::Client(2), LIMIT));
     assert_eq!(living(), [0, 1, 3, 4, 5]);
-    assert!(engine.drain_some(Whose::Client(2), LIMIT), "nobody is left to wait for");
+    assert!(engine.drain_some(ClientFilter::Client(2), LIMIT), "nobody is left to wait for");
     assert!(
-        !engine.drain_some(Whose::Export(1), Duration::from_millis(1)),
+        !engine.drain_some(ClientFilter::Export(1), Duration::from_millis(1)),
         "the third and the fifth had to be cut off"
     );
     assert_eq!(living(), [0, 4]);

@@ -3,7 +3,7 @@
 #![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Label, Refused, Remains, Whose};
+use mqfq_blk::client::{Client, ClientFilter, Context, DeviceIndex, Event, Label, Refused, Remains};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, DeviceStats, Engine, EngineOptions, FlowOptions, Grouping};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
@@ -123,7 +123,7 @@ fn attach(engine: &Engine, device: usize, flow: u32, numbers: [u64; 2], depth: u
 }
 
 fn drain(engine: &Engine, device: usize, flow: u32) {
-    assert!(engine.drain_some(Whose::Export((device as u64) << 32 | u64::from(flow)), PATIENCE));
+    assert!(engine.drain_some(ClientFilter::Export((device as u64) << 32 | u64::from(flow)), PATIENCE));
 }
 
 fn await_completions(count: &Count, more: u64) {
@@ -251,7 +251,7 @@ fn a_drain_ends_although_a_device_never_does() {
         std::thread::yield_now();
     }
     let moment = Duration::from_millis(1);
-    assert!(!engine.drain_some(Whose::Export(1 << 32), moment));
+    assert!(!engine.drain_some(ClientFilter::Export(1 << 32), moment));
     await_completions(&works, 100);
     let stays = engine.remove_device(1, moment).unwrap_err();
     assert_eq!(stays, "device hangs: requests did not come back from it within 0.001 s");

@@ -83,7 +83,7 @@ fn contexts_on(options: &PolicyOptions, flows: u32, device_depth: u16, path: Pat
             path: path.for_device(&device.info()),
         });
         context.set_tuning(tuning.clone(), 0);
-        context.following(cost.clone())
+        context.with_write_cost(cost.clone())
     };
     (0..HCTXS).map(context).collect()
 }

@@ -44,7 +44,7 @@ pub use crate::socket::AddressFault;
 use crate::connection_slots::ConnectionSlots;
 use crate::export::{Export, ExportTable};
 use crate::stats::Stats;
-use mqfq_blk::client::{MakeClient, Packed, Whose};
+use mqfq_blk::client::{ClientFilter, MakeClient, Packed};
 use mqfq_blk::engine::Engine;
 use std::fmt;
 use std::path::PathBuf;
@@ -302,12 +302,12 @@ impl Eq for ExportAddress {}
 /// more; its earlier clients stay. Returns whether it was gone within `grace`: a socket's listener has no requests and
 /// waits for nothing; a block device's waits for the kernel and for the device's users.
 pub fn close_listener(engine: &Engine, number: u64, grace: Duration) -> bool {
-    engine.drain_some(Whose::Client(number), grace)
+    engine.drain_some(ClientFilter::Client(number), grace)
 }
 
 /// Takes no new clients of `export`, on any of its addresses, and drains those that it has. Clients still there after
 /// `grace` have what they wait for ended. Returns whether none had to be. The other exports go on.
 pub fn drain_export(engine: &Engine, export: &Export, grace: Duration) -> bool {
     export.state.close();
-    engine.drain_some(Whose::Export(export.id.number()), grace)
+    engine.drain_some(ClientFilter::Export(export.id.number()), grace)
 }

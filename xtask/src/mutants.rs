@@ -57,7 +57,6 @@ const MUTATED: &[Mutated] = &[
             "path/hctx",
             "path/parts",
             "path/stage",
-            "path/staged",
             "path/table",
             "path/timeout",
             "split",

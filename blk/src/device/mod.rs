@@ -10,7 +10,7 @@ pub mod store;
 pub use crate::device_info::DeviceInfo;
 
 use crate::buffer::Buffer;
-use crate::foreign::Room;
+use crate::foreign::BufferSlice;
 use crate::request::{Op, Status};
 use crate::tag::Tag;
 use mqfq_sched::policy::{ClassWeights, QueueClass};
@@ -76,7 +76,7 @@ impl Command {
     /// # Panics
     /// If a command that moves bytes came without its buffer, or the buffer is shorter: the layers above validate.
     #[inline]
-    pub fn room(&mut self) -> Room<'_> {
+    pub fn room(&mut self) -> BufferSlice<'_> {
         let op = self.op;
         let buffer = self.buffer.as_mut().unwrap_or_else(|| panic!("a command to {op:?} came without its buffer"));
         buffer.room(self.length_bytes as usize)

@@ -1,7 +1,7 @@
 //! A device that completes every command at once and keeps nothing: measures the cost of the layers above.
 
 use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
-use crate::edge::list::Place;
+use crate::edge::list::VacantEntry;
 use crate::request::{Op, Status};
 
 /// Largest transfer, bytes: what NBD clients assume of a server that does not say.
@@ -113,7 +113,7 @@ impl NullQueue {
         if self.ended.len() == self.depth {
             return Err(QueueFull(command));
         }
-        match Place::within(&mut self.ended) {
+        match VacantEntry::within(&mut self.ended) {
             Some(place) => place.fill(command.ended(Status::Ok)),
             None => unreachable!("the list has room for the depth"),
         }

@@ -18,7 +18,7 @@
 #[cfg(feature = "uring")]
 mod arena;
 #[cfg(feature = "uring")]
-mod travel;
+mod handover;
 
 #[cfg(not(feature = "uring"))]
 mod arena {
@@ -41,7 +41,7 @@ mod arena {
 use arena::{Arena, Chunk};
 
 use crate::device::Command;
-use crate::foreign::Room;
+use crate::foreign::BufferSlice;
 use crate::request::{Op, Status};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -94,11 +94,11 @@ impl SparseStore {
     /// # Panics
     /// If the range does not lie inside; so do the other methods.
     pub fn read(&self, offset_bytes: u64, bytes: &mut [u8]) {
-        self.read_into(offset_bytes, Room::from(bytes));
+        self.read_into(offset_bytes, BufferSlice::from(bytes));
     }
 
     /// Reads into a command's buffer.
-    fn read_into(&self, offset_bytes: u64, mut room: Room<'_>) {
+    fn read_into(&self, offset_bytes: u64, mut room: BufferSlice<'_>) {
         for (chunk, range) in self.pieces(offset_bytes, room.len() as u64) {
             let mut piece = room.take_front(range.len());
             match self.shard(chunk).lock().get(&chunk) {
@@ -114,14 +114,14 @@ impl SparseStore {
     /// If there is no memory for them.
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) {
         let mut copy = bytes.to_vec();
-        self.write_from(offset_bytes, Room::from(&mut copy[..])).expect("memory for a device's bytes");
+        self.write_from(offset_bytes, BufferSlice::from(&mut copy[..])).expect("memory for a device's bytes");
     }
 
     /// Writes from a command's buffer.
     ///
     /// # Errors
     /// There is no memory for a chunk. Those before it are stored.
-    fn write_from(&self, offset_bytes: u64, mut room: Room<'_>) -> io::Result<()> {
+    fn write_from(&self, offset_bytes: u64, mut room: BufferSlice<'_>) -> io::Result<()> {
         for (chunk, range) in self.pieces(offset_bytes, room.len() as u64) {
             let mut piece = room.take_front(range.len());
             self.change(chunk, |present| piece.copy_to(&mut present[range]))?;

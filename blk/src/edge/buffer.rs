@@ -16,7 +16,7 @@
 //! that hands a buffer to a client must have written every byte of the length it states (the conformance suite checks
 //! each device for that).
 
-use crate::foreign::{ForeignMemory, Room};
+use crate::foreign::{BufferSlice, ForeignMemory};
 use crate::pages::{self, Pages, PagesAt};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -126,14 +126,14 @@ impl Cut {
 unsafe impl Send for Buffer {}
 
 /// Memory that a thread keeps for its next buffers, by class.
-struct Kept {
+struct FreeBuffers {
     classes: [Vec<Buffer>; CLASSES],
     bytes: usize,
     #[expect(clippy::vec_box, reason = "a buffer holds the address of one, and takes it as it is")]
     lent: Vec<Box<Lent>>,
 }
 
-impl Kept {
+impl FreeBuffers {
     fn take(&mut self, class: usize) -> Option<Buffer> {
         let buffer = self.classes[class].pop()?;
         self.bytes -= buffer.capacity_bytes();
@@ -152,8 +152,8 @@ impl Kept {
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> =
-        const { RefCell::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0, lent: Vec::new() }) };
+    static FREE_BUFFERS: RefCell<FreeBuffers> =
+        const { RefCell::new(FreeBuffers { classes: [const { Vec::new() }; CLASSES], bytes: 0, lent: Vec::new() }) };
 }
 
 impl Buffer {
@@ -162,8 +162,9 @@ impl Buffer {
     pub fn new(length_bytes: usize) -> Buffer {
         let capacity_bytes = Self::capacity_for(length_bytes);
         let class = class_of(capacity_bytes);
-        let kept =
-            (class < CLASSES).then(|| KEPT.try_with(|kept| kept.borrow_mut().take(class)).ok().flatten()).flatten();
+        let kept = (class < CLASSES)
+            .then(|| FREE_BUFFERS.try_with(|kept| kept.borrow_mut().take(class)).ok().flatten())
+            .flatten();
         kept.unwrap_or_else(|| Self::allocate(capacity_bytes))
     }
 
@@ -183,7 +184,7 @@ impl Buffer {
 
     /// A buffer of `length_bytes` that begin at `start` and that `lender` keeps.
     fn lent(start: NonNull<u8>, length_bytes: usize, lender: Lender) -> Buffer {
-        let kept = KEPT.try_with(|kept| kept.borrow_mut().lent.pop()).ok().flatten();
+        let kept = FREE_BUFFERS.try_with(|kept| kept.borrow_mut().lent.pop()).ok().flatten();
         let mut lent = kept.unwrap_or_else(|| Box::new(Lent { length_bytes, lender: Lender::Nobody }));
         (lent.length_bytes, lent.lender) = (length_bytes, lender);
         Buffer { start, word: Box::into_raw(lent).wrapping_byte_add(1) }
@@ -259,12 +260,12 @@ impl Buffer {
     /// # Panics
     /// If it has fewer, or they are not here ([`Buffer::pages`]).
     #[inline]
-    pub fn room(&mut self, length_bytes: usize) -> Room<'_> {
+    pub fn room(&mut self, length_bytes: usize) -> BufferSlice<'_> {
         let capacity_bytes = self.capacity_bytes();
         assert!(length_bytes <= capacity_bytes, "{length_bytes} bytes of a buffer of {capacity_bytes}");
         assert!(self.pages().is_none(), "the bytes of {self:?} are in the kernel");
         // SAFETY: inside, checked above; owned bytes are borrowed with self, and foreign ones have no reference.
-        unsafe { Room::new(self.start, length_bytes, self.is_foreign()) }
+        unsafe { BufferSlice::new(self.start, length_bytes, self.is_foreign()) }
     }
 
     /// First byte, for system calls; stays where it is when the buffer is moved. Aligned to [`ALIGNMENT_BYTES`] unless
@@ -280,7 +281,7 @@ impl Buffer {
         self.start.as_ptr()
     }
 
-    /// Room, bytes; of a foreign buffer or a part its length.
+    /// BufferSlice, bytes; of a foreign buffer or a part its length.
     #[inline]
     pub fn capacity_bytes(&self) -> usize {
         self.lender().map_or(self.word.addr(), |lent| lent.length_bytes)
@@ -294,7 +295,7 @@ impl Buffer {
         // Not while the thread's memory is borrowed: it may run any code.
         drop(std::mem::replace(&mut lent.lender, Lender::Nobody));
         // A thread that ends keeps nothing.
-        let _ = KEPT.try_with(|kept| {
+        let _ = FREE_BUFFERS.try_with(|kept| {
             if let Ok(mut kept) = kept.try_borrow_mut()
                 && kept.lent.len() < LENT_MAX
             {
@@ -322,7 +323,7 @@ impl Drop for Buffer {
         // Kept or not, this drop does not run again for it.
         let mut own = Some(ManuallyDrop::new(Buffer { start: self.start, word: self.word }));
         if class < CLASSES {
-            let kept = KEPT.try_with(|kept| {
+            let kept = FREE_BUFFERS.try_with(|kept| {
                 let Ok(mut kept) = kept.try_borrow_mut() else { return };
                 let Some(buffer) = own.take() else { return };
                 own = kept.keep(class, ManuallyDrop::into_inner(buffer)).map(ManuallyDrop::new);
@@ -435,12 +436,12 @@ mod tests {
     #[test]
     fn a_thread_keeps_no_more_than_its_share() {
         drop((0..20).map(|_| Buffer::new(2 << 20)).collect::<Vec<_>>());
-        let kept = KEPT.with(|kept| kept.borrow().classes[class_of(2 << 20)].len());
+        let kept = FREE_BUFFERS.with(|kept| kept.borrow().classes[class_of(2 << 20)].len());
         assert_eq!(kept, 8, "16 MiB / 2 MiB");
         drop(Buffer::new(4096));
-        let small = KEPT.with(|kept| (kept.borrow().classes[0].len(), kept.borrow().bytes));
+        let small = FREE_BUFFERS.with(|kept| (kept.borrow().classes[0].len(), kept.borrow().bytes));
         assert_eq!(small, (0, 16 << 20), "all classes share what a thread keeps");
         drop(Buffer::new(2 << 20));
-        assert_eq!(KEPT.with(|kept| kept.borrow().bytes), 16 << 20);
+        assert_eq!(FREE_BUFFERS.with(|kept| kept.borrow().bytes), 16 << 20);
     }
 }

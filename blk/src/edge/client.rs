@@ -149,19 +149,19 @@ pub struct Label {
 
 /// Which clients are meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
+pub enum ClientFilter {
     /// All clients with this [`Label::client`].
     Client(u64),
     /// All clients with this [`Label::export`].
     Export(u64),
 }
 
-impl Whose {
+impl ClientFilter {
     /// A client that is called `label` is meant.
     pub fn includes(self, label: Label) -> bool {
         match self {
-            Whose::Client(client) => label.client == Some(client),
-            Whose::Export(export) => label.export == Some(export),
+            ClientFilter::Client(client) => label.client == Some(client),
+            ClientFilter::Export(export) => label.export == Some(export),
         }
     }
 }

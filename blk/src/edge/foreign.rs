@@ -6,14 +6,14 @@
 //!
 //! # Why there is no slice of it
 //! Its owner may write to it at any time, and no check holds once it was made. A `&[u8]` promises the compiler that its
-//! bytes do not change. So safe code gets a [`Room`] or copies: read once, check the copy, use the copy. Copies are
-//! made of volatile accesses, each word of 8 bytes once. Several workers may copy to the same bytes at once if the
+//! bytes do not change. So safe code gets a [`BufferSlice`] or copies: read once, check the copy, use the copy. Copies
+//! are made of volatile accesses, each word of 8 bytes once. Several workers may copy to the same bytes at once if the
 //! owner asks for that; which bytes win is the owner's affair.
 //!
 //! # What devices need
 //! | device | of a buffer |
 //! |---|---|
-//! | null, memory, nvme | nothing: they copy by [`Room`] |
+//! | null, memory, nvme | nothing: they copy by [`BufferSlice`] |
 //! | file through the page cache | nothing: the kernel copies |
 //! | file past the page cache (O_DIRECT) | its address is a multiple of the block; it copies through a buffer of its own otherwise |
 //!
@@ -233,28 +233,28 @@ impl<T> Drop for Mapping<T> {
 }
 
 /// The bytes of a buffer, as a device moves them: owned or foreign.
-pub struct Room<'a> {
+pub struct BufferSlice<'a> {
     start: NonNull<u8>,
     length_bytes: usize,
     is_foreign: bool,
     buffer: PhantomData<&'a mut [u8]>,
 }
 
-impl<'a> From<&'a mut [u8]> for Room<'a> {
+impl<'a> From<&'a mut [u8]> for BufferSlice<'a> {
     #[inline]
-    fn from(bytes: &'a mut [u8]) -> Room<'a> {
+    fn from(bytes: &'a mut [u8]) -> BufferSlice<'a> {
         let length_bytes = bytes.len();
-        Room { start: NonNull::from(bytes).cast(), length_bytes, is_foreign: false, buffer: PhantomData }
+        BufferSlice { start: NonNull::from(bytes).cast(), length_bytes, is_foreign: false, buffer: PhantomData }
     }
 }
 
-impl<'a> Room<'a> {
+impl<'a> BufferSlice<'a> {
     /// # Safety
     /// The range is readable and writable for `'a`. If `is_foreign`, no reference to it exists; otherwise it is
     /// borrowed mutably for `'a`.
     #[inline]
-    pub(crate) unsafe fn new(start: NonNull<u8>, length_bytes: usize, is_foreign: bool) -> Room<'a> {
-        Room { start, length_bytes, is_foreign, buffer: PhantomData }
+    pub(crate) unsafe fn new(start: NonNull<u8>, length_bytes: usize, is_foreign: bool) -> BufferSlice<'a> {
+        BufferSlice { start, length_bytes, is_foreign, buffer: PhantomData }
     }
 
     /// Its length, bytes.
@@ -280,9 +280,9 @@ impl<'a> Room<'a> {
     /// # Panics
     /// If it has fewer.
     #[inline]
-    pub fn take_front(&mut self, length_bytes: usize) -> Room<'a> {
+    pub fn take_front(&mut self, length_bytes: usize) -> BufferSlice<'a> {
         assert!(length_bytes <= self.length_bytes, "{length_bytes} bytes of {}", self.length_bytes);
-        let front = Room { start: self.start, length_bytes, is_foreign: self.is_foreign, buffer: PhantomData };
+        let front = BufferSlice { start: self.start, length_bytes, is_foreign: self.is_foreign, buffer: PhantomData };
         // SAFETY: inside, checked above. From here on the two share no byte.
         self.start = unsafe { self.start.add(length_bytes) };
         self.length_bytes -= length_bytes;
@@ -309,7 +309,7 @@ impl<'a> Room<'a> {
     /// Copies `bytes` into the room.
     ///
     /// # Panics
-    /// If the lengths differ; so does [`Room::copy_to`].
+    /// If the lengths differ; so does [`BufferSlice::copy_to`].
     #[inline]
     pub fn copy_from(&mut self, bytes: &[u8]) {
         match self.as_mut_slice() {

@@ -3,22 +3,22 @@
 /// The place behind the last of a list, which has room for it. [`Vec::push`] gets a value that was made before the list
 /// may have to grow: one of several words is then kept on the stack and copied from there. One that is made after this
 /// is written where it belongs.
-pub(crate) struct Place<'a, T>(&'a mut Vec<T>);
+pub(crate) struct VacantEntry<'a, T>(&'a mut Vec<T>);
 
-impl<'a, T> Place<'a, T> {
+impl<'a, T> VacantEntry<'a, T> {
     /// Place behind this list, which grows if it must.
     #[inline(always)]
-    pub(crate) fn behind(list: &'a mut Vec<T>) -> Place<'a, T> {
+    pub(crate) fn behind(list: &'a mut Vec<T>) -> VacantEntry<'a, T> {
         if list.len() == list.capacity() {
             grow(list);
         }
-        Place(list)
+        VacantEntry(list)
     }
 
     /// Place behind this list, if it has room.
     #[inline(always)]
-    pub(crate) fn within(list: &'a mut Vec<T>) -> Option<Place<'a, T>> {
-        (list.len() < list.capacity()).then_some(Place(list))
+    pub(crate) fn within(list: &'a mut Vec<T>) -> Option<VacantEntry<'a, T>> {
+        (list.len() < list.capacity()).then_some(VacantEntry(list))
     }
 
     /// Appends the value.
@@ -57,7 +57,7 @@ mod tests {
         let shared = std::sync::Arc::new(());
         let mut list = Vec::new();
         for number in 0..100 {
-            Place::behind(&mut list).fill((number, shared.clone()));
+            VacantEntry::behind(&mut list).fill((number, shared.clone()));
         }
         assert!(list.iter().map(|&(number, _)| number).eq(0..100));
         assert_eq!(std::sync::Arc::strong_count(&shared), 101);
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_place_that_is_not_filled_is_none() {
         let mut list = vec![String::from("first")];
-        let _ = Place::behind(&mut list);
+        let _ = VacantEntry::behind(&mut list);
         assert_eq!(list, ["first"]);
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! Cost: the device runs empty once. Requests meanwhile wait, bounded by the tenants' limits.
 
-use super::flows::{self, Room, index};
+use super::flows::{self, FlowCapacity, index};
 use super::{Current, Engine};
 use crate::cap::{Cap, CapLimits};
 use crate::hctx::HwCtx;
@@ -55,12 +55,13 @@ impl Engine {
             ));
         }
         let (flows, tree) = self.of(device, |at| (at.flows.clone(), at.grouping.tree.clone()));
-        let (policy, room) = flows::build(&options, &self.topology, &flows, &tree).map_err(|error| named(&error))?;
+        let (policy, capacity) =
+            flows::build(&options, &self.topology, &flows, &tree).map_err(|error| named(&error))?;
         let tuning = Tuning::new(&options, self.workers());
         let split = self.shared_device(device).split.clone();
         // While all workers are quiet: the first request that is ordered by the policy is cut as it wants.
         let take_over = |_: &AnyPolicy| split.set_policy(options.kind.has_depth());
-        self.replace(device, policy, room, tuning, patience, take_over)
+        self.replace(device, policy, capacity, tuning, patience, take_over)
             .map_err(|reason| format!("device {name}: {reason}; it keeps the policy {now}"))?;
         self.with(device, |at| at.policy = options);
         Ok(())
@@ -84,15 +85,15 @@ impl Engine {
         &self,
         device: usize,
         policy: AnyPolicy,
-        room: Room,
+        capacity: FlowCapacity,
         tuning: Option<Arc<Tuning>>,
         patience: Duration,
         take_over: impl FnOnce(&AnyPolicy),
     ) -> Result<(), String> {
         let policy = Arc::new(policy);
         // Contexts never get smaller: each flow may still be told all the room that they have.
-        let room = room.at_least(&self.of(device, |at| at.room.limits.clone()));
-        let limits: Arc<[StageLimits]> = room.limits.clone().into();
+        let capacity = capacity.at_least(&self.of(device, |at| at.capacity.limits.clone()));
+        let limits: Arc<[StageLimits]> = capacity.limits.clone().into();
         let capacity_requests = HwCtx::<AnyPolicy>::capacity_requests(&limits);
         // All of them before the first request: a policy may say so.
         let queues: Vec<_> =
@@ -107,7 +108,7 @@ impl Engine {
             self.thaw(device, worker, Some((policy.clone(), queue)), tuning.clone());
         }
         self.shared_device(device).set_running(Running { policy, tuning });
-        self.with(device, |at| at.room = room);
+        self.with(device, |at| at.capacity = capacity);
         Ok(())
     }
 

@@ -29,8 +29,7 @@ use super::{Current, Engine, FlowOptions, Grouping};
 use crate::client::Remains;
 use crate::stage::StageLimits;
 use crate::worker::host::Mail;
-use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::flow::{GroupId, Tree};
+use mqfq_sched::flow::{FlowId, GroupId, Tree, Weight};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyError, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +50,7 @@ fn capacity_of(flows: usize) -> usize {
 }
 
 /// Places and bounds of a device's policy and contexts.
-pub(super) struct Room {
+pub(super) struct FlowCapacity {
     /// By place, the bounds that contexts have room for.
     pub(super) limits: Vec<StageLimits>,
     /// Requests that a flow in a place that was empty may stage, at least.
@@ -64,8 +63,8 @@ pub(super) struct Room {
     stale: BTreeSet<usize>,
 }
 
-impl Room {
-    fn new(flows: &[Option<FlowOptions>], tree: &Tree, capacity: usize) -> Room {
+impl FlowCapacity {
+    fn new(flows: &[Option<FlowOptions>], tree: &Tree, capacity: usize) -> FlowCapacity {
         let taken = flows.iter().flatten().count();
         let part = |all: usize, of: usize| u32::try_from((all / of.max(1)).max(1)).unwrap_or(u32::MAX);
         let fair_part = part(STAGED_REQUESTS_MAX, taken);
@@ -80,11 +79,11 @@ impl Room {
         let mut of_flow = tree.of_flow.clone();
         of_flow.resize(capacity, None);
         let limits = (0..capacity).map(limits_of).collect();
-        Room { limits, spare_requests, fair_part, of_flow, stale: BTreeSet::new() }
+        FlowCapacity { limits, spare_requests, fair_part, of_flow, stale: BTreeSet::new() }
     }
 
     /// Raises each place's bound to the one in `before`.
-    pub(super) fn at_least(mut self, before: &[StageLimits]) -> Room {
+    pub(super) fn at_least(mut self, before: &[StageLimits]) -> FlowCapacity {
         for (limits, before) in self.limits.iter_mut().zip(before) {
             limits.requests_max = limits.requests_max.max(before.requests_max);
         }
@@ -114,7 +113,7 @@ pub(super) fn build(
     topology: &Topology,
     flows: &[Option<FlowOptions>],
     tree: &Tree,
-) -> Result<(AnyPolicy, Room), PolicyError> {
+) -> Result<(AnyPolicy, FlowCapacity), PolicyError> {
     let weight = |flow: &Option<FlowOptions>| flow.as_ref().map_or(Weight::DEFAULT, |flow| flow.weight);
     let mut weights: Vec<Weight> = flows.iter().map(weight).collect();
     weights.resize(capacity_of(flows.len()), Weight::DEFAULT);
@@ -127,7 +126,7 @@ pub(super) fn build(
             policy.set_class(FlowId(place as u32), flow.class);
         }
     }
-    Ok((policy, Room::new(flows, tree, weights.len())))
+    Ok((policy, FlowCapacity::new(flows, tree, weights.len())))
 }
 
 /// A device's number in a message.
@@ -148,8 +147,8 @@ fn has_groups(at: &Current, changed: &BTreeMap<usize, Option<FlowOptions>>, grou
         Some(flow) => flow.is_some(),
         None => at.flows.get(place).is_some_and(Option::is_some),
     };
-    let is_right = |place: usize| !is_taken(place) || at.room.of_flow[place] == group_of(place);
-    same_groups(&at.grouping.tree, &grouping.tree) && (0..at.room.of_flow.len()).all(is_right)
+    let is_right = |place: usize| !is_taken(place) || at.capacity.of_flow[place] == group_of(place);
+    same_groups(&at.grouping.tree, &grouping.tree) && (0..at.capacity.of_flow.len()).all(is_right)
 }
 
 /// Returns `flows` with the changed ones.
@@ -161,6 +160,41 @@ fn with(
     flows.resize(flows.len().max(places), None);
     changed.iter().for_each(|(place, flow)| flows[*place].clone_from(flow));
     flows
+}
+
+/// The change of one place: a flow leaves it, a flow has it from now on, or both.
+struct FlowChange {
+    place: usize,
+    leaves: bool,
+    /// Options until now of a flow that stays.
+    was: Option<FlowOptions>,
+    /// Options from now on of a flow that stays or comes.
+    is: Option<FlowOptions>,
+}
+
+impl FlowChange {
+    /// A flow of another name is another flow.
+    fn new(at: &Current, place: usize, is: Option<&FlowOptions>) -> FlowChange {
+        let had = at.flows.get(place).cloned().flatten();
+        let stays = had.as_ref().zip(is).is_some_and(|(had, is)| had.name == is.name);
+        let (leaves, was) = if stays { (false, had) } else { (had.is_some(), None) };
+        FlowChange { place, leaves, was, is: is.cloned() }
+    }
+
+    fn id(&self) -> FlowId {
+        FlowId(self.place as u32)
+    }
+
+    /// The policy and the contexts of the device have what the flow needs. `keeps_groups`: no flow changes its group.
+    fn fits(&self, at: &Current, keeps_groups: bool) -> bool {
+        let Some(FlowOptions { limits, .. }) = self.is else { return true };
+        let before = self.was.as_ref().map(|was| was.limits);
+        let has_room_to_wait = !at.shared.path.bypass;
+        at.capacity.bounds(self.place, limits).is_some()
+            && (!has_room_to_wait || at.capacity.is_enough_for_more(self.place, before, limits))
+            && (self.was.is_some() || !at.capacity.stale.contains(&self.place))
+            && (!keeps_groups || at.capacity.of_flow[self.place].is_none())
+    }
 }
 
 /// Time after the caller's patience at which a worker forgets the question, ns.
@@ -223,31 +257,15 @@ impl Engine {
         grouping: Option<&Grouping>,
         patience: Duration,
     ) -> Result<(), String> {
-        let of = |place: &usize, at: &Current| (*place, at.flows.get(*place).cloned().flatten());
-        let (name, before): (String, BTreeMap<usize, Option<FlowOptions>>) =
-            self.of(device, |at| (at.name.clone(), changed.keys().map(|place| of(place, at)).collect()));
-        let had = |place: usize| before.get(&place).and_then(Option::as_ref);
-        let was = |place: usize, is: &FlowOptions| had(place).filter(|was| is.name == was.name);
-        let stays = |place: usize| changed[&place].as_ref().is_some_and(|is| was(place, is).is_some());
-        let gone: Vec<usize> = changed.keys().copied().filter(|&place| had(place).is_some() && !stays(place)).collect();
-        let fits = self.of(device, |at| {
-            let has_room_to_wait = !at.shared.path.bypass;
-            // Flows that stay as they are keep their room.
-            let has_room = |(place, flow): (&usize, &Option<FlowOptions>)| match flow {
-                None => true,
-                Some(flow) => {
-                    let was = was(*place, flow);
-                    at.room.bounds(*place, flow.limits).is_some()
-                        && (!has_room_to_wait
-                            || at.room.is_enough_for_more(*place, was.map(|was| was.limits), flow.limits))
-                        && (was.is_some() || !at.room.stale.contains(place))
-                        && (grouping.is_some() || at.room.of_flow[*place].is_none())
-                }
-            };
-            changed.iter().all(has_room) && grouping.is_none_or(|grouping| has_groups(at, changed, grouping))
+        let (name, changes, fits) = self.of(device, |at| {
+            let changes: Vec<FlowChange> =
+                changed.iter().map(|(&place, flow)| FlowChange::new(at, place, flow.as_ref())).collect();
+            let fits = changes.iter().all(|change| change.fits(at, grouping.is_none()))
+                && grouping.is_none_or(|grouping| has_groups(at, changed, grouping));
+            (at.name.clone(), changes, fits)
         });
-        for &place in &gone {
-            self.await_end(device, Remains::Flow(FlowId(place as u32)), patience)
+        for change in changes.iter().filter(|change| change.leaves) {
+            self.await_end(device, Remains::Flow(change.id()), patience)
                 .map_err(|reason| format!("device {name}: {reason}"))?;
         }
         if !fits {
@@ -258,46 +276,58 @@ impl Engine {
             });
             self.rebuild(device, &flows, &tree, patience).map_err(|reason| format!("device {name}: {reason}"))?;
         }
-        let policy = self.shared_device(device).running().policy;
-        let mut stale = Vec::new();
-        for &place in &gone {
-            let nothing = StageLimits { requests_max: 0, bytes_max: 0 };
-            self.set_limits(device, FlowId(place as u32), nothing, true);
-            // A policy that was built just now has nothing to forget.
-            if fits && !policy.retire(FlowId(place as u32)) {
-                stale.push(place);
-            }
-        }
-        for (&place, flow) in changed {
-            let Some(flow) = flow else { continue };
-            let (old, id) = (was(place, flow), FlowId(place as u32));
-            if old.is_none_or(|old| old.weight != flow.weight) {
-                policy.set_weight(id, flow.weight);
-            }
-            if old.is_none_or(|old| old.class != flow.class) {
-                policy.set_class(id, flow.class);
-            }
-            if old.is_none_or(|old| old.limits != flow.limits) {
-                let bounds =
-                    self.of(device, |at| at.room.bounds(place, flow.limits)).expect("looked at above, or built");
-                self.set_limits(device, id, bounds, old.is_none());
-            }
-        }
-        let groups_before = self.of(device, |at| at.grouping.tree.groups.clone());
-        let groups = grouping.map_or(&[][..], |grouping| &grouping.tree.groups);
-        for (number, (group, before)) in (0..).map(GroupId).zip(groups.iter().zip(&groups_before)) {
-            if fits && group.weight != before.weight {
-                policy.set_group_weight(number, group.weight);
-            }
+        let stale = self.apply_changes(device, &changes, fits);
+        if let Some(grouping) = grouping.filter(|_| fits) {
+            self.apply_group_weights(device, &grouping.tree);
         }
         self.with(device, |at| {
             at.flows = with(std::mem::take(&mut at.flows), changed);
             if let Some(grouping) = grouping {
                 at.grouping = grouping.clone();
             }
-            at.room.stale.extend(stale);
+            at.capacity.stale.extend(stale);
         });
         Ok(())
+    }
+
+    /// Tells policy and workers of the changes. `fits`: the policy is the one from before. Returns the places that it
+    /// cannot give to another flow.
+    fn apply_changes(&self, device: usize, changes: &[FlowChange], fits: bool) -> Vec<usize> {
+        let policy = self.shared_device(device).running().policy;
+        let mut stale = Vec::new();
+        for change in changes.iter().filter(|change| change.leaves) {
+            let nothing = StageLimits { requests_max: 0, bytes_max: 0 };
+            self.set_limits(device, change.id(), nothing, true);
+            // A policy that was built just now has nothing to forget.
+            if fits && !policy.retire(change.id()) {
+                stale.push(change.place);
+            }
+        }
+        for change in changes {
+            let (Some(is), was, id) = (&change.is, &change.was, change.id()) else { continue };
+            if was.as_ref().is_none_or(|was| was.weight != is.weight) {
+                policy.set_weight(id, is.weight);
+            }
+            if was.as_ref().is_none_or(|was| was.class != is.class) {
+                policy.set_class(id, is.class);
+            }
+            if was.as_ref().is_none_or(|was| was.limits != is.limits) {
+                let bounds = self.of(device, |at| at.capacity.bounds(change.place, is.limits));
+                self.set_limits(device, id, bounds.expect("looked at above, or built"), was.is_none());
+            }
+        }
+        stale
+    }
+
+    /// Tells the policy of the groups' weights that differ from those in force.
+    fn apply_group_weights(&self, device: usize, tree: &Tree) {
+        let policy = self.shared_device(device).running().policy;
+        let before = self.of(device, |at| at.grouping.tree.groups.clone());
+        for (number, (group, before)) in (0..).map(GroupId).zip(tree.groups.iter().zip(&before)) {
+            if group.weight != before.weight {
+                policy.set_group_weight(number, group.weight);
+            }
+        }
     }
 
     /// Waits until no request of `whose` that was admitted before this call is left on a device.
@@ -331,7 +361,7 @@ impl Engine {
         patience: Duration,
     ) -> Result<(), String> {
         let options = self.of(device, |at| at.policy);
-        let (policy, room) = build(&options, &self.topology, flows, tree).map_err(|error| error.to_string())?;
+        let (policy, capacity) = build(&options, &self.topology, flows, tree).map_err(|error| error.to_string())?;
         // Parameters found while the policy ran stay in force, and their controller goes on. They go over when all
         // workers are quiet: until then each completion may change them, and a D not the controller's would stay.
         let running = self.shared_device(device).running();
@@ -344,7 +374,7 @@ impl Engine {
                 policy.set_window(&terms);
             }
         };
-        self.replace(device, policy, room, running.tuning, patience, take_over)
+        self.replace(device, policy, capacity, running.tuning, patience, take_over)
     }
 
     /// Sends a message to each worker, and waits for all answers.
@@ -384,16 +414,16 @@ mod tests {
         let tree = Tree::default();
         for taken in [1, 7, 1000, 1023, 1024, 1640, 1648, 1700, 2046, 2047, 3500, 13_500, 60_000, 65_535] {
             let mut all = flows(taken);
-            let room = Room::new(&all, &tree, capacity_of(taken));
+            let capacity = FlowCapacity::new(&all, &tree, capacity_of(taken));
             let more = StageLimits { requests_max: 300, ..StageLimits::DEFAULT };
-            let lacks = |room: &Room, place: usize, wanted| room.bounds(place, wanted).is_none();
-            assert!((0..taken).all(|place| !lacks(&room, place, StageLimits::DEFAULT)), "{taken} flows");
+            let lacks = |capacity: &FlowCapacity, place: usize, wanted| capacity.bounds(place, wanted).is_none();
+            assert!((0..taken).all(|place| !lacks(&capacity, place, StageLimits::DEFAULT)), "{taken} flows");
             // Another one comes, and one asks for more: built for both, if it must be built.
             all.push(Some(FlowOptions::new("b")));
             if let Some(first) = &mut all[0] {
                 first.limits = more;
             }
-            let built = Room::new(&all, &tree, capacity_of(all.len())).at_least(&room.limits);
+            let built = FlowCapacity::new(&all, &tree, capacity_of(all.len())).at_least(&capacity.limits);
             assert!(!lacks(&built, 0, more) && !lacks(&built, taken, StageLimits::DEFAULT), "{taken} flows and one");
         }
     }

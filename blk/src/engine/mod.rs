@@ -12,7 +12,7 @@ mod pulse;
 
 pub use prepare::{Finding, Prepare, Settled};
 
-use crate::client::{MakeClient, Whose};
+use crate::client::{ClientFilter, MakeClient};
 use crate::counters::FlowCounters;
 use crate::device::{Device, DeviceInfo, Health};
 use crate::passed::start_closers;
@@ -23,14 +23,14 @@ use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::table::{Swept, UnderWay};
 use crate::trace::Trace;
 use crate::tuning::{InForce, Tuning};
-use crate::worker::Desk;
+use crate::worker::WorkerContext;
 use crate::worker::bell::Bell;
 use crate::worker::clock::Clock;
 use crate::worker::cores;
 use crate::worker::host::{Mail, Sweep};
 use crate::worker::steps::Steps;
-use crate::worker::thread::{self, Running, Shared, SharedDevice};
-use flows::Room;
+use crate::worker::thread::{self, EngineShared, Running, SharedDevice};
+use flows::FlowCapacity;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::{EffectiveWeight, Group, GroupId, Tree};
@@ -223,13 +223,13 @@ struct Current {
     /// By `FlowId`; `None`: an empty place. Behind them the policy has places for more.
     flows: Vec<Option<FlowOptions>>,
     grouping: Grouping,
-    room: Room,
+    capacity: FlowCapacity,
     shared: Arc<SharedDevice>,
 }
 
 /// A running engine. Dropping it stops the workers at once; [`Engine::drain`] first if clients matter.
 pub struct Engine {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     topology: Topology,
     /// By device; `None`: the index is free. Held for moments.
     current: Mutex<Vec<Option<Current>>>,
@@ -274,21 +274,21 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Starts an engine without threads: the caller makes each worker of its [`Desk`], on a host of its own, and steps
-    /// it ([`Worker::step`](crate::worker::Worker::step)) as `steps` says. Devices begin with the configured policies.
-    /// The workers stop, when the engine is dropped, at their next step.
+    /// Starts an engine without threads: the caller makes each worker of its [`WorkerContext`], on a host of its own,
+    /// and steps it ([`Worker::step`](crate::worker::Worker::step)) as `steps` says. Devices begin with the configured
+    /// policies. The workers stop, when the engine is dropped, at their next step.
     ///
     /// # Errors
     /// As [`Engine::start`], but for queues that a worker opens.
-    pub fn start_stepped(options: EngineOptions, steps: Steps) -> Result<(Engine, Vec<Desk>), String> {
+    pub fn start_stepped(options: EngineOptions, steps: Steps) -> Result<(Engine, Vec<WorkerContext>), String> {
         check(&options)?;
         let topology = Topology::flat(options.workers);
         let bells = (0..options.workers).map(|_| Arc::new(Bell::silent())).collect();
         let clock = Clock::made_up(steps.now_ns);
         let engine = Engine::over(&options, topology, clock, Some(steps), bells)?;
-        let desk = |index| Desk { shared: engine.shared.clone(), index };
-        let desks = (0..options.workers).map(desk).collect();
-        Ok((engine, desks))
+        let context = |index| WorkerContext { shared: engine.shared.clone(), index };
+        let contexts = (0..options.workers).map(context).collect();
+        Ok((engine, contexts))
     }
 
     /// Whether a caller steps its workers on one thread ([`Engine::start_stepped`]).
@@ -308,7 +308,7 @@ impl Engine {
         let prepared = prepare(options, &topology, probe)?.into_iter();
         let current: Vec<Current> = prepared.map(|prepared| prepared.assemble(options.workers)).collect();
         let devices = current.iter().map(|device| device.shared.clone()).collect();
-        let shared = Arc::new(Shared::new(clock, steps, bells, devices, options.spin_ns));
+        let shared = Arc::new(EngineShared::new(clock, steps, bells, devices, options.spin_ns));
         Ok(Engine {
             shared,
             topology,
@@ -388,7 +388,7 @@ impl Engine {
 
     /// As [`Engine::drain`], for some clients. Others go on, and new ones are taken, unless the caller has them refused
     /// before.
-    pub fn drain_some(&self, whose: Whose, grace: Duration) -> bool {
+    pub fn drain_some(&self, whose: ClientFilter, grace: Duration) -> bool {
         self.drain_by(|gone| Mail::DrainSome { whose, gone }, || Mail::AbortSome(whose), grace)
     }
 
@@ -497,14 +497,14 @@ impl Engine {
             for device in &mut devices {
                 let Swept { flows, in_flight, staged, .. } = swept.next().unwrap_or_default();
                 let Some((device, ids, shared)) = device else { continue };
-                let Some(board) = shared.boards[worker].get() else { continue };
-                device.hctxs.push(HctxStats { in_flight, staged, ..board.read() });
+                let Some(counters) = shared.counters[worker].get() else { continue };
+                device.hctxs.push(HctxStats { in_flight, staged, ..counters.read() });
                 for (sum, id) in device.flows.iter_mut().zip(ids) {
                     let UnderWay { requests, oldest_ns } = flows.get(id.0 as usize).copied().unwrap_or(UnderWay::NONE);
-                    board.add_flow(*id, &mut sum.stats, with_latencies);
+                    counters.add_flow(*id, &mut sum.stats, with_latencies);
                     if with_latencies {
                         sum.last_ns.resize(worker, 0);
-                        sum.last_ns.push(board.flow(*id).map_or(0, FlowCounters::last_ns));
+                        sum.last_ns.push(counters.flow(*id).map_or(0, FlowCounters::last_ns));
                     }
                     sum.stats.under_way += requests;
                     let oldest_ns = (requests > 0).then_some(oldest_ns);
@@ -591,7 +591,7 @@ struct Prepared {
     options: DeviceOptions,
     settled: Settled,
     policy: AnyPolicy,
-    room: Room,
+    capacity: FlowCapacity,
 }
 
 fn prepare(options: &EngineOptions, topology: &Topology, probe: Option<Clock>) -> Result<Vec<Prepared>, String> {
@@ -605,13 +605,13 @@ impl Prepared {
         let settled = options.settle(topology, probe).map_err(named)?;
         let flows: Vec<Option<FlowOptions>> = device.flows.iter().cloned().map(Some).collect();
         let built = flows::build(&settled.policy, topology, &flows, &device.grouping.tree);
-        let (policy, room) = built.map_err(|error| named(error.to_string()))?;
+        let (policy, capacity) = built.map_err(|error| named(error.to_string()))?;
         options.check_policy(settled.policy.kind).map_err(named)?;
-        Ok(Prepared { options, settled, policy, room })
+        Ok(Prepared { options, settled, policy, capacity })
     }
 
     fn assemble(self, workers: usize) -> Current {
-        let Prepared { options: device, settled, policy, room } = self;
+        let Prepared { options: device, settled, policy, capacity } = self;
         let split = Arc::new(SplitControl::new(device.path.split, workers));
         split.set_policy(settled.policy.kind.has_depth());
         let tuning = Tuning::new(&settled.policy, workers);
@@ -619,12 +619,12 @@ impl Prepared {
             device: device.device,
             running: Mutex::new(Running { policy: Arc::new(policy), tuning }),
             queue_depth: device.queue_depth,
-            limits: room.limits.clone(),
+            limits: capacity.limits.clone(),
             cost: device.cost,
             write_cost: device.path.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, workers))),
             path: device.path,
             split,
-            boards: (0..workers).map(|_| OnceLock::new()).collect(),
+            counters: (0..workers).map(|_| OnceLock::new()).collect(),
         });
         Current {
             name: device.name,
@@ -632,7 +632,7 @@ impl Prepared {
             settled,
             flows: device.flows.into_iter().map(Some).collect(),
             grouping: device.grouping,
-            room,
+            capacity,
             shared,
         }
     }

@@ -40,7 +40,7 @@ impl<P: Policy> HwCtx<P> {
     /// If something of it is staged here.
     pub fn forget(&mut self, flow: FlowId) {
         self.shared.staging.forget(flow);
-        self.shared.counters.board.clear(flow);
+        self.shared.counters.published.clear(flow);
     }
 
     /// Room for `limits.len()` flows that stage as much as that; the new ones stage nothing until they are told their
@@ -57,7 +57,7 @@ impl<P: Policy> HwCtx<P> {
         shared.requests.grow(places);
         shared.splitting.iter_mut().for_each(|splitting| splitting.grow(places));
         shared.staging.grow(limits.len());
-        shared.counters.board.grow(limits.len());
+        shared.counters.published.grow(limits.len());
         shared.room.reserve(shared.staging.flows());
         if let Some(held) = &mut self.frozen {
             held.reserve(places);

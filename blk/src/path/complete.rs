@@ -6,7 +6,7 @@ use super::parts::{Ended, WholeEnd};
 use super::request_path::RequestPath;
 use crate::buffer::Buffer;
 use crate::device::Reaped;
-use crate::edge::list::{Place, forget_all};
+use crate::edge::list::{VacantEntry, forget_all};
 use crate::request::{Completion, Status};
 use crate::table::{Completed, Owner, Request};
 use crate::trace::TraceEvent;
@@ -139,7 +139,7 @@ impl<P: Policy> RequestPath<P> {
         if let Some(trace) = &mut self.counters.trace {
             trace.completed(self.requests.get_mut(handle), status, now_ns);
         }
-        let place = Place::behind(out);
+        let place = VacantEntry::behind(out);
         let Completed { owner, completion, token, request } =
             self.requests.take(handle).complete(status, buffer, now_ns);
         let Completion { op, length_bytes, queued_ns, device_ns, .. } = completion;
@@ -215,7 +215,7 @@ impl<P: Policy> RequestPath<P> {
             let queued_ns = dispatched_ns.saturating_sub(submitted_ns);
             let device_ns = now_ns.saturating_sub(dispatched_ns);
             let flow = request.submission.flow;
-            Place::behind(out)
+            VacantEntry::behind(out)
                 .fill((owner, Completion { cookie, status, op, length_bytes, buffer, queued_ns, device_ns }));
             splitting.note(&Ended { flow: flow.0, op, status, length_bytes, device_ns });
             if let Some(stats) = counters.of(flow) {

@@ -1,13 +1,14 @@
 //! Counters and trace of one context: of itself, of each flow, and of each request while a trace is on.
 
-use crate::counters::{Board, FlowCounters, HctxCounters};
+use crate::counters::{Counters, FlowCounters, HctxCounters};
 use crate::trace::{Recorder, TraceEvent};
 use mqfq_sched::flow::FlowId;
 use std::sync::Arc;
 
 pub(super) struct ContextCounters {
-    pub(super) board: Arc<Board>,
-    /// Since when the board counts the time that commands spend on the device.
+    /// For any thread to read.
+    pub(super) published: Arc<Counters>,
+    /// Since when the counters counts the time that commands spend on the device.
     accounted_ns: u64,
     /// Since when the policy holds back the staged requests, and why.
     held_back: Option<(TraceEvent, u64)>,
@@ -16,12 +17,12 @@ pub(super) struct ContextCounters {
 
 impl ContextCounters {
     pub(super) fn new(flows: usize) -> ContextCounters {
-        ContextCounters { board: Arc::new(Board::new(flows)), accounted_ns: 0, held_back: None, trace: None }
+        ContextCounters { published: Arc::new(Counters::new(flows)), accounted_ns: 0, held_back: None, trace: None }
     }
 
     #[inline(always)]
     pub(super) fn stats(&self) -> &HctxCounters {
-        &self.board.stats
+        &self.published.stats
     }
 
     /// Counts the time since the last call towards the `in_flight` commands that were on the device all the while.
@@ -37,10 +38,10 @@ impl ContextCounters {
     /// The counters of a flow, unless flows are not counted.
     #[inline(always)]
     pub(super) fn of(&self, flow: FlowId) -> Option<&FlowCounters> {
-        self.board.flow(flow)
+        self.published.flow(flow)
     }
 
-    /// The policy holds back the staged requests, for this reason, until [`ContextCounters::let_go`].
+    /// The policy holds back the staged requests, for this reason, until [`ContextCounters::end_hold_back`].
     pub(super) fn hold_back(&mut self, why: TraceEvent, now_ns: u64) {
         let stats = self.stats();
         if why == TraceEvent::Throttled { &stats.throttled } else { &stats.no_token }.add(1);
@@ -50,7 +51,7 @@ impl ContextCounters {
 
     /// The policy is asked again.
     #[cold]
-    pub(super) fn let_go(&mut self, now_ns: u64) {
+    pub(super) fn end_hold_back(&mut self, now_ns: u64) {
         let Some((why, since_ns)) = self.held_back.take() else { return };
         let stats = self.stats();
         let sum = if why == TraceEvent::Throttled { &stats.throttled_ns } else { &stats.no_token_ns };

@@ -1,8 +1,8 @@
 //! Counters that one worker writes and any thread reads, without either of them waiting.
 //!
 //! Answers: how does a scrape learn what a worker has counted, if it must cost that worker nothing? Each context has a
-//! [`Board`]: words of its own, and words of each flow. Its worker changes a word by a load and a store, which is one
-//! instruction on memory and no locked one; a reader takes each word as it finds it.
+//! [`Counters`]: words of its own, and words of each flow. Its worker changes a word by a load and a store, which is
+//! one instruction on memory and no locked one; a reader takes each word as it finds it.
 //!
 //! # Runs
 //! Time is read once per turn of a worker's loop, so requests that were dispatched and reaped in one batch have the
@@ -19,12 +19,12 @@
 //! # Memory
 //! [`FlowCounters`] is 5.8 KB for each flow on each worker. The words of flows that are known at the start are one
 //! zeroed piece, of which the system hands out pages as flows complete something: 10,000 flows of which none is served
-//! take address space only, and 58 MB per worker if all are. More flows take further pieces ([`Board::grow`]).
+//! take address space only, and 58 MB per worker if all are. More flows take further pieces ([`Counters::grow`]).
 //!
 //! # Invariants
 //! B1. A word is written by the worker of its context alone.
 //! B2. A reader never sees more than there was.
-//! B3. Words only grow, but for those of the run, and those of a flow that is gone ([`Board::clear`]).
+//! B3. Words only grow, but for those of the run, and those of a flow that is gone ([`Counters::clear`]).
 //!
 //! # Orderings
 //! Where nothing else is said, every access is Relaxed: each word is right for itself, and late is as good. Atomics of
@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// Tries of a reader before it does without the run that is under way.
 const READS_MAX: usize = 16;
 
-/// Pieces of memory that a board may have: each after the second doubles it.
+/// Pieces of memory that counters may have: each after the second doubles it.
 const PIECES: usize = 21;
 
 /// Flows of the first piece, at least.
@@ -264,21 +264,21 @@ fn is_recalled(kind: u64) -> bool {
 
 /// Counters of one context and its flows: its worker writes them, any thread reads them.
 #[derive(Debug)]
-pub struct Board {
+pub struct Counters {
     pub(crate) stats: HctxCounters,
     first: Box<[FlowCounters]>,
     /// Counters of the flows behind the first ones.
     more: [OnceLock<Box<[FlowCounters]>>; PIECES],
 }
 
-impl Board {
-    /// A board of zeros for so many flows.
-    pub fn new(flows: usize) -> Board {
+impl Counters {
+    /// Counters of zeros for so many flows.
+    pub fn new(flows: usize) -> Counters {
         let first = if flows == 0 { 0 } else { flows.next_power_of_two().max(FIRST_FLOWS) };
-        Board { stats: HctxCounters::default(), first: zeroed(first), more: Default::default() }
+        Counters { stats: HctxCounters::default(), first: zeroed(first), more: Default::default() }
     }
 
-    /// A flow's words, if flows are counted and the board was grown to have it.
+    /// A flow's words, if flows are counted and the counters were grown to have it.
     #[inline(always)]
     pub fn flow(&self, flow: FlowId) -> Option<&FlowCounters> {
         match self.first.get(flow.0 as usize) {
@@ -300,7 +300,7 @@ impl Board {
     }
 
     /// Has words of flows 0 to `flows` - 1 from now on. For the control plane, before the first request of such a flow.
-    /// A board without flows stays without.
+    /// Counters without flows stay without.
     pub fn grow(&self, flows: usize) {
         let Some((last, _)) = flows.checked_sub(1).and_then(|last| self.place(last)) else { return };
         for (piece, words) in self.more[..=last].iter().enumerate() {
@@ -384,32 +384,32 @@ crate::stats::of_hctx!(hctx_counts);
 mod tests {
     use super::*;
 
-    fn read(board: &Board, flow: u32) -> FlowStats {
-        *board.read_flow(FlowId(flow)).expect("it was counted")
+    fn read(counters: &Counters, flow: u32) -> FlowStats {
+        *counters.read_flow(FlowId(flow)).expect("it was counted")
     }
 
     #[test]
     fn a_flow_that_goes_leaves_its_cost_with_the_context() {
-        let board = Board::new(1);
-        let flow = board.flow(FlowId(0)).unwrap();
+        let counters = Counters::new(1);
+        let flow = counters.flow(FlowId(0)).unwrap();
         flow.count(Op::Read, Status::Ok, 512, 1000, 2000, 9000);
         flow.charge(512);
-        board.clear(FlowId(0));
-        board.clear(FlowId(0));
-        assert_eq!((board.read_flow(FlowId(0)), board.read().gone_cost), (None, 512));
+        counters.clear(FlowId(0));
+        counters.clear(FlowId(0));
+        assert_eq!((counters.read_flow(FlowId(0)), counters.read().gone_cost), (None, 512));
     }
 
     #[test]
     fn runs_of_equal_completions_count_as_each_one_would() {
-        let board = Board::new(1);
-        let flow = board.flow(FlowId(0)).unwrap();
+        let counters = Counters::new(1);
+        let flow = counters.flow(FlowId(0)).unwrap();
         // 3 x (1000, 2000), 1 x (1000, 5000), 2 x (1000, 2000), the last of them a write that fails.
         for device_ns in [2000, 2000, 2000, 5000, 2000] {
             flow.count(Op::Read, Status::Ok, 512, 1000, device_ns, 9000);
             flow.charge(512);
         }
         flow.count(Op::Write, Status::Io, 4096, 1000, 2000, 9000);
-        let stats = read(&board, 0);
+        let stats = read(&counters, 0);
         assert_eq!((stats.completed, stats.bytes, stats.failed), ([5, 1, 0, 0, 0], [5 * 512, 0, 0, 0, 0], 1));
         assert_eq!(stats.total_ns_sum, [4 * 3000 + 6000, 3000, 0, 0, 0]);
         assert_eq!((stats.queued_ns_sum, stats.device_ns_sum, stats.cost), (6000, 5 * 2000 + 5000, 5 * 512));
@@ -418,39 +418,39 @@ mod tests {
         assert_eq!((counts(&stats.total_ns, 3000), counts(&stats.total_ns, 6000)), (5, 1));
         assert_eq!((counts(&stats.queued_ns, 1000), stats.queued_ns.len()), (6, 6));
         assert_eq!((stats.device_ns.max_ns(), stats.total_ns.max_ns()), (5000, 6000));
-        assert_eq!(read(&board, 0).completed, stats.completed, "to read changes nothing");
+        assert_eq!(read(&counters, 0).completed, stats.completed, "to read changes nothing");
     }
 
     #[test]
     fn active_time_is_that_with_a_request_under_way_whatever_their_number() {
-        let board = Board::new(1);
-        let flow = board.flow(FlowId(0)).unwrap();
+        let counters = Counters::new(1);
+        let flow = counters.flow(FlowId(0)).unwrap();
         // Eight at a time for 3 us, a pause of 97, and again; the last one overlaps the eight before it.
         for end_ns in [3_000, 103_000] {
             (0..8).for_each(|_| flow.count(Op::Read, Status::Ok, 512, 1_000, 2_000, end_ns));
         }
         flow.count(Op::Read, Status::Ok, 512, 0, 2_000, 104_000);
-        assert_eq!((read(&board, 0).active_ns, flow.last_ns()), (7_000, 104_000));
-        board.clear(FlowId(0));
-        assert_eq!((board.read_flow(FlowId(0)), flow.last_ns()), (None, 0));
+        assert_eq!((read(&counters, 0).active_ns, flow.last_ns()), (7_000, 104_000));
+        counters.clear(FlowId(0));
+        assert_eq!((counters.read_flow(FlowId(0)), flow.last_ns()), (None, 0));
         flow.count(Op::Read, Status::Ok, 512, 0, 2_000, 204_000);
-        assert_eq!(read(&board, 0).active_ns, 2_000, "the next flow in its place");
+        assert_eq!(read(&counters, 0).active_ns, 2_000, "the next flow in its place");
     }
 
     #[test]
     fn a_reader_beside_a_writer_never_sees_more_than_there_is_nor_less_than_before() {
         const ROUNDS: u64 = 20_000;
-        let board = Board::new(1);
+        let counters = Counters::new(1);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let flow = board.flow(FlowId(0)).unwrap();
+                let flow = counters.flow(FlowId(0)).unwrap();
                 // Each second one begins another run.
                 (0..ROUNDS).for_each(|n| flow.count(Op::Read, Status::Ok, 8, n / 2, 1, n));
             });
             let mut before = 0;
             while before < ROUNDS {
                 let mut stats = FlowStats::default();
-                board.add_flow(FlowId(0), &mut stats, true);
+                counters.add_flow(FlowId(0), &mut stats, true);
                 let seen = stats.completed[0];
                 assert!(seen <= ROUNDS && stats.bytes[0] <= 8 * ROUNDS, "{seen}");
                 // Without the run it may be less than before by that run, which is two.
@@ -458,25 +458,25 @@ mod tests {
                 before = before.max(seen);
             }
         });
-        assert_eq!(read(&board, 0).completed[0], ROUNDS);
+        assert_eq!(read(&counters, 0).completed[0], ROUNDS);
     }
 
     #[test]
     fn flows_that_come_later_have_words_of_their_own_and_start_at_nothing() {
-        let board = Board::new(3);
-        assert_eq!((board.flows(), board.flow(FlowId(8)).is_some()), (8, false));
-        board.grow(40);
-        assert_eq!(board.flows(), 64, "8, and pieces of 8, 16 and 32");
+        let counters = Counters::new(3);
+        assert_eq!((counters.flows(), counters.flow(FlowId(8)).is_some()), (8, false));
+        counters.grow(40);
+        assert_eq!(counters.flows(), 64, "8, and pieces of 8, 16 and 32");
         for flow in 0..64 {
-            (0..=flow).for_each(|_| board.flow(FlowId(flow)).unwrap().count(Op::Read, Status::Ok, 1, 0, 0, 1));
+            (0..=flow).for_each(|_| counters.flow(FlowId(flow)).unwrap().count(Op::Read, Status::Ok, 1, 0, 0, 1));
         }
         for flow in 0..64 {
-            assert_eq!(read(&board, flow).completed[0], u64::from(flow) + 1);
+            assert_eq!(read(&counters, flow).completed[0], u64::from(flow) + 1);
         }
-        board.clear(FlowId(20));
-        assert!(board.read_flow(FlowId(20)).is_none());
-        assert_eq!((read(&board, 19).requests(), read(&board, 21).requests()), (20, 22));
-        let none = Board::new(0);
+        counters.clear(FlowId(20));
+        assert!(counters.read_flow(FlowId(20)).is_none());
+        assert_eq!((read(&counters, 19).requests(), read(&counters, 21).requests()), (20, 22));
+        let none = Counters::new(0);
         none.grow(10);
         assert!(none.flow(FlowId(0)).is_none() && none.flow(FlowId(9)).is_none(), "flows are not counted");
     }

@@ -69,7 +69,7 @@ impl DirectPath {
     /// Dispatches waiting requests while there are tags, and rings the doorbell.
     pub(super) fn run<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64) -> Run {
         let mut dispatched = std::mem::take(&mut self.fresh);
-        dispatched += shared.hand_over_left(now_ns);
+        dispatched += shared.dispatch_left_over(now_ns);
         for class in QueueClass::ALL {
             let lane = lane(shared, class);
             while shared.commands.refused.is_none()

@@ -1,17 +1,158 @@
-//! How a granted request becomes a command and gets to the device queue: at once, when there is a place again, or
-//! again.
+//! How admitted requests get to the device queue: which one goes next, its command, and what it waits for.
+//!
+//! The path of a policy that stages: admitted requests wait in the policy's queue until the policy grants them.
+//!
+//! ```text
+//!   submit ──▶ admit ──▶ policy.submit                              (stage)
+//!   run    ──▶ policy.pick ──▶ tag ──▶ device.submit … ring_doorbell (dispatch)
+//!   reap   ──▶ device.reap ──▶ policy.complete ──▶ Completion        (complete)
+//! ```
 
+use super::complete::Ending;
+use super::context::{BATCH_MAX, Run};
 use super::recall::{Nowhere, Recall};
 use super::request_path::RequestPath;
 use crate::device::{Command, DeviceQueue, QueueFull, Reaped};
 use crate::request::Submission;
 use crate::table::{Request, State};
 use crate::tag::{Tag, TagSet};
+use crate::trace::TraceEvent;
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::{Grant, Handle, Policy, QueueClass};
+use mqfq_sched::policy::{DispatchToken, Done, Grant, Handle, Kick, Pick, Policy, QueueClass};
+use mqfq_sched::topology::HctxId;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+
+/// State of this path alone: why the last run ended.
+#[derive(Debug, Default)]
+pub(super) struct StagedPath {
+    /// The policy held back the staged requests until another worker goes on.
+    pub(super) is_held_back: bool,
+    /// Time at which the policy wants to be asked again, if it holds back the staged requests.
+    pub(super) later_ns: Option<u64>,
+}
+
+impl StagedPath {
+    /// Dispatches what the policy grants, at most a batch.
+    #[inline(always)]
+    pub(super) fn run<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+        // Without competition or measurement, requests do not pay for it.
+        if shared.intake.is_watched() {
+            return self.run_watched(shared, now_ns, kick);
+        }
+        if shared.meter.is_on() {
+            return self.run_metered(shared, now_ns, kick);
+        }
+        self.run_as::<P, false, false>(shared, now_ns, kick)
+    }
+
+    /// [`StagedPath::run`] while flows compete.
+    #[inline(never)]
+    fn run_watched<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+        self.run_as::<P, true, true>(shared, now_ns, kick)
+    }
+
+    /// [`StagedPath::run`] where something is measured.
+    #[inline(never)]
+    fn run_metered<P: Policy>(&mut self, shared: &mut RequestPath<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+        self.run_as::<P, false, true>(shared, now_ns, kick)
+    }
+
+    #[inline(always)]
+    fn run_as<P: Policy, const IS_WATCHED: bool, const IS_METERED: bool>(
+        &mut self,
+        shared: &mut RequestPath<P>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+    ) -> Run {
+        let mut kicks = 0;
+        let mut counting = |hctx: HctxId| {
+            kicks += 1;
+            kick.kick(hctx);
+        };
+        let mut again = false;
+        let mut full = false;
+        let mut is_waiting = false;
+        if self.is_held_back {
+            shared.counters.end_hold_back(now_ns);
+        }
+        *self = StagedPath::default();
+        let batch_max = if IS_WATCHED && shared.intake.is_over() { 0 } else { BATCH_MAX };
+        let mut dispatched = shared.dispatch_left_over(now_ns);
+        while shared.commands.refused.is_none() {
+            if dispatched >= batch_max {
+                again = true;
+                break;
+            }
+            // Without a tag there is no point in picking: commands of ours fill the device queue, and the reap of the
+            // first of them leads here again.
+            let Some(tag) = shared.commands.tags.acquire() else {
+                full = true;
+                break;
+            };
+            match shared.policy.pick(&mut shared.queue, now_ns, &mut counting) {
+                Pick::Dispatch(grant) => {
+                    let handle = grant.handle;
+                    dispatched += shared.dispatch::<IS_METERED>(tag, grant, QueueClass::default(), now_ns);
+                    if IS_WATCHED && shared.ends_turn(handle) {
+                        again = true;
+                        break;
+                    }
+                    continue;
+                }
+                Pick::Throttled => {
+                    // The queue that virtual time waits for has no token, and no kick tells this one when it could go.
+                    is_waiting = IS_METERED && shared.meter.finds_depth() && shared.policy.is_out_of_units();
+                    self.hold_back(shared, TraceEvent::Throttled, now_ns);
+                }
+                Pick::NoToken => {
+                    is_waiting = true;
+                    self.hold_back(shared, TraceEvent::NoToken, now_ns);
+                }
+                Pick::Later(at_ns) => self.wait(shared, at_ns, now_ns),
+                Pick::Idle => shared.counters.stats().idle.add(1),
+            }
+            shared.commands.tags.release(tag);
+            break;
+        }
+        if full || shared.commands.refused.is_some() {
+            shared.policy.pause(&mut shared.queue, &mut counting);
+        }
+        if IS_METERED && shared.meter.is_on() {
+            let waiting_flows = if self.is_held_back { shared.policy.staged_flows(&shared.queue) } else { 0 };
+            shared.meter.picked(is_waiting, waiting_flows as u64);
+        }
+        shared.ring(dispatched, now_ns);
+        if kicks > 0 {
+            shared.intake.compete();
+            shared.counters.stats().kicks.add(kicks);
+        }
+        Run { dispatched, again }
+    }
+
+    /// Notes that the policy holds back the staged requests, for this reason.
+    #[inline(never)]
+    fn hold_back<P: Policy>(&mut self, shared: &mut RequestPath<P>, why: TraceEvent, now_ns: u64) {
+        self.is_held_back = true;
+        shared.counters.hold_back(why, now_ns);
+    }
+
+    /// The policy holds back the staged requests until `at_ns`, in the hope of a better request.
+    #[inline(never)]
+    fn wait<P: Policy>(&mut self, shared: &mut RequestPath<P>, at_ns: u64, now_ns: u64) {
+        self.later_ns = Some(at_ns);
+        shared.counters.stats().later.add(1);
+        shared.counters.mark(TraceEvent::Later, now_ns);
+    }
+}
+
+impl<P: Policy> Ending<P> for StagedPath {
+    #[inline(always)]
+    fn ended(policy: &P, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+        policy.complete(queue, done, token, now_ns, kick);
+    }
+}
 
 /// The device queue, the commands on it, and those on the way there.
 pub(super) struct Commands {
@@ -149,24 +290,24 @@ impl<P: Policy> RequestPath<P> {
     pub(super) fn ends_turn(&mut self, handle: Handle) -> bool {
         let request = self.requests.get_mut(handle);
         let (owner, flow, bytes) = (request.owner, request.submission.flow, request.submission.length_bytes);
-        let given = self.turn.give(owner, bytes);
+        let given = self.intake.give(owner, bytes);
         if given.is_worth_a_look() && self.staging.staged(flow) == 1 && self.staging.hold_back(flow) {
-            self.turn.end_for(flow);
+            self.intake.end_for(flow);
         } else if given.is_all() {
-            self.turn.end();
+            self.intake.end();
         }
-        self.turn.is_over()
+        self.intake.is_over()
     }
 
     /// Notes that the sockets were looked at, and the requests read are staged.
     pub(super) fn looked(&mut self, flow: FlowId) {
-        if let Some(flow) = self.turn.take_held_back() {
+        if let Some(flow) = self.intake.take_held_back() {
             self.staging.held_back(flow);
         }
         let staged = self.policy.staged(&self.queue);
         // With nothing staged there need not even be a flow.
         if staged > 0 && staged > self.staging.staged(flow) {
-            self.turn.compete();
+            self.intake.compete();
         }
     }
 
@@ -196,7 +337,7 @@ impl<P: Policy> RequestPath<P> {
     /// Hands over commands from earlier runs: those that the device had no place for, and requests that go again.
     /// Returns requests handed over.
     #[inline(always)]
-    pub(super) fn hand_over_left(&mut self, now_ns: u64) -> usize {
+    pub(super) fn dispatch_left_over(&mut self, now_ns: u64) -> usize {
         let mut handed_over = 0;
         if let Some(command) = self.commands.refused.take() {
             handed_over += self.offer_again(command, now_ns);

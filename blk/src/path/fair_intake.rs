@@ -47,7 +47,7 @@ const COMPETING_TURNS: u32 = 16;
 
 /// The turn, on one device.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct FairIntake {
     /// Turns are told, so another follows this one.
     is_told: bool,
     is_over: bool,
@@ -61,7 +61,7 @@ pub(super) struct Turn {
     given: Vec<(u32, u32)>,
 }
 
-impl Turn {
+impl FairIntake {
     pub(super) fn begin(&mut self) {
         (self.is_told, self.is_over) = (true, false);
         self.competing_turns = self.competing_turns.saturating_sub(1);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_a_client_was_given_counts_within_one_turn() {
-        let mut turn = Turn::default();
+        let mut turn = FairIntake::default();
         turn.begin();
         // A small request counts as 2 KiB; 95 of them are not all, the 96th is.
         let given: Vec<Given> = (0..96).map(|_| turn.give(ONE, 512)).collect();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_turn_is_watched_while_somebody_competes_and_for_sixteen_turns_after() {
-        let mut turn = Turn::default();
+        let mut turn = FairIntake::default();
         turn.compete();
         assert!(!turn.is_watched(), "nobody tells its turns");
         turn.begin();
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_turn_ends_for_nobody_or_for_a_flow_which_is_told_once() {
-        let mut turn = Turn::default();
+        let mut turn = FairIntake::default();
         turn.begin();
         turn.end();
         assert_eq!((turn.is_over(), turn.take_held_back()), (true, None));

@@ -21,11 +21,10 @@ use super::bypass::BypassPath;
 use super::context::capacity_requests;
 use super::context_counters::ContextCounters;
 use super::direct::{self, DirectPath};
-use super::dispatch::Commands;
+use super::dispatch::{Commands, StagedPath};
 use super::request_path::RequestPath;
-use super::staged::StagedPath;
 use super::write_cost_meter::WriteCostMeter;
-use crate::counters::Board;
+use crate::counters::Counters;
 use crate::device::DeviceQueue;
 use crate::request::{Completion, Submission};
 use crate::split::{SplitControl, SplitState};
@@ -82,7 +81,7 @@ impl<P: Policy> HwCtx<P> {
         HwCtx { path, plug, detour_from_bytes: shared.cut_from_bytes(), shared, frozen: None }
     }
 
-    /// Returns this context without counters per flow ([`HwCtx::board`] has none): 5.8 KB for each flow that
+    /// Returns this context without counters per flow ([`HwCtx::counters`] has none): 5.8 KB for each flow that
     /// completes something here, which the simulator's 100,000 tenants do not have.
     #[must_use]
     pub fn without_flow_stats(mut self) -> HwCtx<P> {
@@ -93,7 +92,7 @@ impl<P: Policy> HwCtx<P> {
     /// Returns this context with write costs taken from `cost`, which all contexts of the device share. Without a block
     /// layer nothing is counted, and nothing followed.
     #[must_use]
-    pub fn following(mut self, cost: Arc<WriteCost>) -> HwCtx<P> {
+    pub fn with_write_cost(mut self, cost: Arc<WriteCost>) -> HwCtx<P> {
         self.shared.write_cost = Some(WriteCostMeter::new(cost));
         self
     }
@@ -213,7 +212,7 @@ impl<P: Policy> HwCtx<P> {
     /// [`HwCtx::run`] dispatches nothing, and answers [`Run::again`], until the next one begins. A context that is
     /// never told of a turn has one without an end; so has a direct policy, which stages nothing.
     pub fn begin_turn(&mut self) {
-        self.shared.turn.begin();
+        self.shared.intake.begin();
     }
 
     /// All that the look at the sockets brought is staged, and `flow` was any that has submitted.
@@ -424,8 +423,8 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// Counters of this context, for any thread to read. `in_flight` and `staged` of it are 0 ([`HwCtx::sweep`]).
-    pub fn board(&self) -> &Arc<Board> {
-        &self.shared.counters.board
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.shared.counters.published
     }
 
     /// Adds the requests under way in places `from` to `from + places` of the table to `found`, by flow. `None`: those
@@ -440,7 +439,7 @@ impl<P: Policy> HwCtx<P> {
     /// Counters of this context, as of the last [`HwCtx::run`] or [`HwCtx::reap`].
     pub fn stats(&self) -> HctxStats {
         let (in_flight, staged) = (self.in_flight() as u64, self.staged() as u64);
-        HctxStats { in_flight, staged, ..self.shared.counters.board.read() }
+        HctxStats { in_flight, staged, ..self.shared.counters.published.read() }
     }
 
     /// From now on keeps the last `capacity` requests that complete, and as many marks. Earlier records are dropped.

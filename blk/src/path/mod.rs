@@ -5,8 +5,8 @@
 //! | `hctx.rs` | which path does a request take, and what may a worker ask of a context |
 //! | `request_path.rs` | what do all paths have |
 //! | `admit.rs` | how is a request taken in, and what is it charged |
-//! | `staged.rs`, `direct.rs`, `bypass.rs` | when does a request go to the device |
-//! | `dispatch.rs` | how does a command get to the device queue, and again; what is a tag used for |
+//! | `dispatch.rs` | when does a staged request go to the device, how does its command get there, and again |
+//! | `direct.rs`, `bypass.rs` | when does a request go that is not staged |
 //! | `complete.rs` | how does a request end |
 //! | `parts.rs` | what is a part of a request, and when has the whole ended |
 //! | `recall.rs` | how does a request that waits for the device get back to its client |
@@ -35,7 +35,6 @@ pub mod path_options;
 mod recall;
 mod request_path;
 pub mod stage;
-mod staged;
 pub mod stats;
 pub mod table;
 mod timeout;

@@ -3,7 +3,7 @@
 //! | option | what it is about | told in |
 //! |---|---|---|
 //! | `split` | requests that go to the device in parts | `split.rs`, `parts.rs` |
-//! | `plug` | requests that gather before they are dispatched, so that one doorbell is for many | `worker/mod.rs` |
+//! | `plug` | requests that gather before they are dispatched, so that one doorbell is for many | `worker/devices.rs` |
 //! | `timeout_ns`, `retries` | commands that the device does not end | `timeout.rs` |
 //! | `async_writes` | what the policy is told of writes | here |
 //! | `follow_writes` | what a write is charged | `write_cost_meter.rs` |

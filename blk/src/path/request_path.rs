@@ -7,7 +7,7 @@ use super::admit::Charges;
 use super::context::{HwCtxOptions, capacity_requests};
 use super::context_counters::ContextCounters;
 use super::dispatch::Commands;
-use super::fair_intake::Turn;
+use super::fair_intake::FairIntake;
 use super::parts::Splitting;
 use super::timeout::Expiry;
 use super::write_cost_meter::WriteCostMeter;
@@ -33,7 +33,7 @@ pub(super) struct RequestPath<P: Policy> {
     /// Not 0: a completion takes the slow path. Parts under way, and one more while every end is counted.
     pub(super) slow_completions: usize,
     pub(super) expiry: Expiry,
-    pub(super) turn: Turn,
+    pub(super) intake: FairIntake,
     /// Flows that were refused, have room, and are to be told.
     pub(super) room: Vec<FlowId>,
     pub(super) counters: ContextCounters,
@@ -60,7 +60,7 @@ impl<P: Policy> RequestPath<P> {
             splitting,
             slow_completions: 0,
             expiry: Expiry::new(&path),
-            turn: Turn::default(),
+            intake: FairIntake::default(),
             room: Vec::with_capacity(staging.flows()),
             staging,
             counters: ContextCounters::new(limits.len()),

@@ -49,7 +49,7 @@ const NEVER: u64 = u64::MAX;
 
 /// Where a command is that is not simply on the device since it was dispatched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum CommandState {
     /// On the device, for a second time or later than its dispatch.
     Again,
     /// The device was asked to give it up.
@@ -63,7 +63,7 @@ struct Special {
     tag: Tag,
     generation: u32,
     since_ns: u64,
-    phase: Phase,
+    state: CommandState,
 }
 
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Expiry {
     /// The time of this command counts from now, not from its dispatch.
     pub(super) fn begins_at(&mut self, tag: Tag, generation: u32, now_ns: u64) {
         if self.timeout_ns > 0 {
-            self.set(Special { tag, generation, since_ns: now_ns, phase: Phase::Again });
+            self.set(Special { tag, generation, since_ns: now_ns, state: CommandState::Again });
         }
     }
 
@@ -142,10 +142,10 @@ impl<P: Policy> RequestPath<P> {
                 next_ns = next_ns.min(due_ns);
                 continue;
             }
-            match special.map_or(Phase::Again, |special| special.phase) {
-                Phase::Again => self.expire(tag, slot.head, now_ns),
-                Phase::Aborted => resets = true,
-                Phase::Stuck => {}
+            match special.map_or(CommandState::Again, |special| special.state) {
+                CommandState::Again => self.expire(tag, slot.head, now_ns),
+                CommandState::Aborted => resets = true,
+                CommandState::Stuck => {}
             }
         }
         if resets {
@@ -178,7 +178,7 @@ impl<P: Policy> RequestPath<P> {
         self.on_timeout(head, now_ns);
         self.counters.stats().aborts.add(u64::from(self.commands.device.abort(tag, now_ns)));
         let generation = self.commands.by_tag[tag.0 as usize].generation;
-        self.expiry.set(Special { tag, generation, since_ns: now_ns, phase: Phase::Aborted });
+        self.expiry.set(Special { tag, generation, since_ns: now_ns, state: CommandState::Aborted });
     }
 
     /// Called for each command that times out, with its request.
@@ -190,8 +190,8 @@ impl<P: Policy> RequestPath<P> {
     fn reset<E: Ending<P>>(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
         let mut given_back = Vec::new();
         if !self.commands.device.reset(now_ns, &mut given_back) {
-            for special in self.expiry.specials.iter_mut().filter(|special| special.phase == Phase::Aborted) {
-                special.phase = Phase::Stuck;
+            for special in self.expiry.specials.iter_mut().filter(|special| special.state == CommandState::Aborted) {
+                special.state = CommandState::Stuck;
                 self.counters.stats().stuck.add(1);
             }
             return;
@@ -204,7 +204,7 @@ impl<P: Policy> RequestPath<P> {
                 continue;
             };
             let has_timed_out =
-                self.expiry.specials.iter().any(|special| special.tag == tag && special.phase != Phase::Again);
+                self.expiry.specials.iter().any(|special| special.tag == tag && special.state != CommandState::Again);
             let request = self.requests.get_mut(head);
             if has_timed_out || request.retries >= self.expiry.retries {
                 self.complete_slowly::<E>(head, Status::TimedOut, &mut buffer, now_ns, kick, out);

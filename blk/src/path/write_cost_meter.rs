@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_reap_that_brings_a_request_or_a_part_is_looked_at_and_one_that_brings_nothing_is_not() {
         let path = PathOptions { split: Split::Bytes(4096), ..PathOptions::TIMELESS };
-        let mut hctx = context(path).following(Arc::new(WriteCost::new(CostModel::FLAT, 1)));
+        let mut hctx = context(path).with_write_cost(Arc::new(WriteCost::new(CostModel::FLAT, 1)));
         let since_ns = |hctx: &HwCtx<AnyPolicy>| hctx.shared.write_cost.as_ref().expect("it follows").waiting_since_ns;
         // Twelve parts for eight tags.
         assert!(submit(&mut hctx, Op::Read, 0, 12 * 4096));
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_worker_that_finds_several_requests_done_and_none_left_while_others_wait_has_emptied_the_device() {
         let cost = Arc::new(WriteCost::new(CostModel::FLAT, 1));
-        let mut hctx = context(PathOptions::TIMELESS).following(cost.clone());
+        let mut hctx = context(PathOptions::TIMELESS).with_write_cost(cost.clone());
         (0..20).for_each(|_| assert!(submit(&mut hctx, Op::Read, 0, 4096)));
         assert_eq!((serve(&mut hctx, 10), cost.waits_ns(HctxId(0))), (8, [0, 0]), "eight tags, twelve wait");
         assert_eq!((serve(&mut hctx, 30), cost.waits_ns(HctxId(0))), (8, [20, 20]), "all eight at once, four wait");

@@ -1,6 +1,6 @@
 //! Which clients of this worker wait for a cap, and whose turn is it when there is room?
 //!
-//! Clients with the same caps (`cap.rs`) pass one turnstile of their worker. Only its first request waits: it has a
+//! Clients with the same caps (`cap.rs`) pass one cap queue of their worker. Only its first request waits: it has a
 //! *reservation*, its place in the cap's time, which no other worker can take. The clients behind it have none. They
 //! read no more from their sockets, and are told one after another when the reservation is due, as clients are that met
 //! a full stage.
@@ -10,7 +10,7 @@
 //!             └────────── refused: the client keeps its request and waits ──────────┘
 //! ```
 //! * A worker never waits: the earliest reservation is a time at which it must look again.
-//! * One reservation per turnstile, and reservations of a cap have their turns in the order in which they were made: at
+//! * One reservation per cap queue, and reservations of a cap have their turns in the order in which they were made: at
 //!   one request per second each worker with clients gets its turn.
 //! * A reservation is for the request that made it. If another client comes in its place, the difference is settled
 //!   with the cap. If none comes, it is given back.
@@ -18,17 +18,14 @@
 //! Cost: nothing to a client without caps but a comparison. With caps two read-modify-writes for each limit, of a word
 //! that the workers share. Memory is taken when a client learns of its caps.
 
-use super::{Slot, Worker};
 use crate::cap::{Capped, Caps, Due};
 use crate::request::{Op, Submission};
-use crate::worker::host::Host;
-use mqfq_sched::policy::Policy;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-/// Turnstile of a client that has no caps, or none with a limit.
-pub(super) const NO_TURNSTILE: u32 = u32::MAX;
+/// CapQueue of a client that has no caps, or none with a limit.
+pub(super) const NO_CAP_QUEUE: u32 = u32::MAX;
 
 /// The place of one request in the time of a cap.
 #[derive(Clone, Copy, Debug)]
@@ -41,18 +38,18 @@ struct Reservation {
     since: Option<(u64, Capped)>,
 }
 
-struct Turnstile {
+struct CapQueue {
     caps: Arc<Caps>,
     /// Clients that pass here.
     clients: u32,
     reservation: Option<Reservation>,
     /// Clients that were refused, in the order of their turns.
     waiting: VecDeque<u32>,
-    /// It is in the list of turnstiles that are due some time.
+    /// It is in the list of cap queues that are due some time.
     is_listed: bool,
 }
 
-impl Turnstile {
+impl CapQueue {
     /// The reservation, if it is not due yet at any of its caps. `None`: the client may pass.
     fn hold_up(&mut self, bytes: u32, now_ns: u64) -> Option<Reservation> {
         let caps = self.caps.in_order();
@@ -95,12 +92,12 @@ impl Turnstile {
     }
 }
 
-/// The turnstiles of one worker.
+/// The cap queues of one worker.
 #[derive(Default)]
-pub(super) struct Turnstiles {
-    all: Vec<Turnstile>,
+pub(super) struct CapQueues {
+    all: Vec<CapQueue>,
     free: Vec<u32>,
-    /// Times to look at turnstiles. A time may be that of an earlier reservation.
+    /// Times to look at cap queues. A time may be that of an earlier reservation.
     due: BinaryHeap<Reverse<(u64, u32)>>,
     /// The client that is told of room, and need not wait behind others.
     told: Option<u32>,
@@ -108,8 +105,8 @@ pub(super) struct Turnstiles {
     is_open: bool,
 }
 
-impl Turnstiles {
-    /// Adds a client to the turnstile of these caps; returns its number.
+impl CapQueues {
+    /// Adds a client to the cap queue of these caps; returns its number.
     pub(super) fn enter(&mut self, caps: &Arc<Caps>) -> u32 {
         if let Some(known) = self.all.iter().position(|of| of.clients > 0 && Arc::ptr_eq(&of.caps, caps)) {
             let of = &mut self.all[known];
@@ -118,7 +115,7 @@ impl Turnstiles {
             return known as u32;
         }
         let waiting = VecDeque::with_capacity(1);
-        let new = Turnstile { caps: caps.clone(), clients: 1, reservation: None, waiting, is_listed: false };
+        let new = CapQueue { caps: caps.clone(), clients: 1, reservation: None, waiting, is_listed: false };
         let place = match self.free.pop() {
             Some(place) => {
                 self.all[place as usize] = new;
@@ -134,8 +131,8 @@ impl Turnstiles {
     }
 
     /// The client passes no more. True: it was waiting.
-    pub(super) fn leave(&mut self, turnstile: u32, client: u32, now_ns: u64) -> bool {
-        let of = &mut self.all[turnstile as usize];
+    pub(super) fn leave(&mut self, cap_queue: u32, client: u32, now_ns: u64) -> bool {
+        let of = &mut self.all[cap_queue as usize];
         let waited = of.waiting.len();
         of.waiting.retain(|waiting| *waiting != client);
         let was_waiting = of.waiting.len() < waited;
@@ -144,28 +141,28 @@ impl Turnstiles {
             of.give_back(now_ns);
             // The time at which to look was that claim's: the next claim here, of other caps perhaps, is due earlier.
             if std::mem::take(&mut of.is_listed) {
-                self.due.retain(|Reverse((_, listed))| *listed != turnstile);
+                self.due.retain(|Reverse((_, listed))| *listed != cap_queue);
             }
         }
         if of.clients == 0 {
-            self.free.push(turnstile);
+            self.free.push(cap_queue);
         }
         was_waiting
     }
 
     /// Whether a request may be staged now; if not, its client waits, and is told. `is_told`: its client has waited for
     /// room in the stage, and is not behind the clients that wait here.
-    pub(super) fn pass(&mut self, turnstile: u32, client: u32, is_told: bool, bytes: u32, now_ns: u64) -> bool {
+    pub(super) fn pass(&mut self, cap_queue: u32, client: u32, is_told: bool, bytes: u32, now_ns: u64) -> bool {
         if self.is_open {
             return true;
         }
-        let of = &mut self.all[turnstile as usize];
+        let of = &mut self.all[cap_queue as usize];
         let is_behind = !is_told && self.told != Some(client) && !of.waiting.is_empty();
         if is_behind || of.hold_up(bytes, now_ns).is_some() {
             if !of.waiting.contains(&client) {
                 of.waiting.push_back(client);
             }
-            self.list(turnstile);
+            self.list(cap_queue);
             return false;
         }
         true
@@ -173,19 +170,19 @@ impl Turnstiles {
 
     /// The request that passed has been staged: the reservation is used. Without this call it stays, for the request
     /// that did not fit the stage.
-    pub(super) fn passed(&mut self, turnstile: u32, bytes: u32, now_ns: u64) {
-        let of = &mut self.all[turnstile as usize];
+    pub(super) fn passed(&mut self, cap_queue: u32, bytes: u32, now_ns: u64) {
+        let of = &mut self.all[cap_queue as usize];
         if let Some(reservation) = of.take_reservation(now_ns) {
             of.caps.in_order().iter().for_each(|cap| cap.settle(reservation.bytes, bytes, now_ns));
         }
     }
 
     /// Puts it into the list, once, by the time of its reservation.
-    fn list(&mut self, turnstile: u32) {
-        let of = &mut self.all[turnstile as usize];
+    fn list(&mut self, cap_queue: u32) {
+        let of = &mut self.all[cap_queue as usize];
         if !std::mem::replace(&mut of.is_listed, true) {
             let at_ns = of.reservation.map_or(0, |reservation| reservation.due.at_ns);
-            self.due.push(Reverse((at_ns, turnstile)));
+            self.due.push(Reverse((at_ns, cap_queue)));
         }
     }
 
@@ -194,21 +191,21 @@ impl Turnstiles {
         self.due.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
 
-    /// A turnstile at which to look now, and how many wait there. Each is answered once.
+    /// A cap queue at which to look now, and how many wait there. Each is answered once.
     pub(super) fn take_due(&mut self, now_ns: u64) -> Option<(u32, usize)> {
-        let &Reverse((at_ns, turnstile)) = self.due.peek()?;
+        let &Reverse((at_ns, cap_queue)) = self.due.peek()?;
         if at_ns > now_ns && !self.is_open {
             return None;
         }
         self.due.pop();
-        let of = &mut self.all[turnstile as usize];
+        let of = &mut self.all[cap_queue as usize];
         of.is_listed = false;
-        Some((turnstile, of.waiting.len()))
+        Some((cap_queue, of.waiting.len()))
     }
 
     /// The next client whose turn it is, to be told. `None`: none waits, or its time has not come.
-    pub(super) fn tell(&mut self, turnstile: u32, now_ns: u64) -> Option<u32> {
-        let of = &mut self.all[turnstile as usize];
+    pub(super) fn tell(&mut self, cap_queue: u32, now_ns: u64) -> Option<u32> {
+        let of = &mut self.all[cap_queue as usize];
         if of.waiting.is_empty() {
             return None;
         }
@@ -221,22 +218,22 @@ impl Turnstiles {
         self.told
     }
 
-    /// All that could be told at this turnstile have been.
-    pub(super) fn told(&mut self, turnstile: u32, now_ns: u64) {
+    /// All that could be told at this cap queue have been.
+    pub(super) fn told(&mut self, cap_queue: u32, now_ns: u64) {
         self.told = None;
-        let of = &mut self.all[turnstile as usize];
+        let of = &mut self.all[cap_queue as usize];
         if of.waiting.is_empty() {
             of.give_back(now_ns);
         } else {
-            self.list(turnstile);
+            self.list(cap_queue);
         }
     }
 
     /// Limits have changed: every reservation is made anew.
     pub(super) fn give_back_unused(&mut self, now_ns: u64) {
         self.due.clear();
-        for turnstile in 0..self.all.len() as u32 {
-            let of = &mut self.all[turnstile as usize];
+        for cap_queue in 0..self.all.len() as u32 {
+            let of = &mut self.all[cap_queue as usize];
             of.is_listed = false;
             if let Some(Reservation { stage, bytes, since, .. }) = of.reservation {
                 let cap = &of.caps.in_order()[stage];
@@ -244,7 +241,7 @@ impl Turnstiles {
                 of.reservation = Some(Reservation { stage, due: cap.take(bytes, now_ns), bytes, since });
             }
             if !of.waiting.is_empty() {
-                self.list(turnstile);
+                self.list(cap_queue);
             }
         }
     }
@@ -260,40 +257,5 @@ pub(super) fn capped_bytes(submission: &Submission) -> u32 {
     match submission.op {
         Op::Read | Op::Write => submission.length_bytes,
         Op::Flush | Op::Discard | Op::WriteZeroes { .. } => 0,
-    }
-}
-
-impl<H: Host<P>, P: Policy> Worker<H, P> {
-    /// As in `drain`: requests that this client still has pass at once.
-    pub(super) fn uncap(&mut self, client: u32) {
-        let slot = &mut self.clients[client as usize];
-        slot.caps = None;
-        let turnstile = std::mem::replace(&mut slot.counts.turnstile, NO_TURNSTILE);
-        if turnstile != NO_TURNSTILE && self.core.turnstiles.leave(turnstile, client, self.core.now_ns) {
-            self.call(client, |client, context| client.room(context));
-        }
-    }
-
-    /// Clients whose caps have limits now pass a turnstile, and none waits for a limit that is no more.
-    pub(super) fn caps_changed(&mut self) {
-        for Slot { caps, counts, .. } in &mut self.clients {
-            if let Some(caps) = caps.as_ref().filter(|caps| counts.turnstile == NO_TURNSTILE && caps.is_limited()) {
-                counts.turnstile = self.core.turnstiles.enter(caps);
-            }
-        }
-        self.core.turnstiles.give_back_unused(self.core.now_ns);
-    }
-
-    /// Tells clients that have waited for a cap, in the order of their turns, as many as it lets through.
-    pub(super) fn tell_turnstiles(&mut self) {
-        let now_ns = self.core.now_ns;
-        while let Some((turnstile, waiting)) = self.core.turnstiles.take_due(now_ns) {
-            for _ in 0..waiting {
-                let Some(client) = self.core.turnstiles.tell(turnstile, now_ns) else { break };
-                self.call(client, |client, context| client.room(context));
-                self.dispatch_if_due();
-            }
-            self.core.turnstiles.told(turnstile, now_ns);
-        }
     }
 }

@@ -12,7 +12,7 @@
 pub use crate::edge::host_event::{Ended, HostEvent};
 
 use crate::ask::Ask;
-use crate::client::{MakeClient, PackedClient, Remains, Whose};
+use crate::client::{ClientFilter, MakeClient, PackedClient, Remains};
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
 use crate::table::Swept;
@@ -35,12 +35,12 @@ pub enum Mail<P: Policy = AnyPolicy> {
     /// Ask some clients to drain; report when those are gone. Other clients, and later ones, stay.
     DrainSome {
         /// The clients that are asked.
-        whose: Whose,
+        whose: ClientFilter,
         /// Told once.
         gone: mpsc::Sender<()>,
     },
     /// As [`Mail::Abort`], for some clients.
-    AbortSome(Whose),
+    AbortSome(ClientFilter),
     /// Find the requests under way on each device, a piece of the table in each turn.
     Sweep(Sweep),
     /// Record requests on every device: see [`crate::hctx::HwCtx::start_trace`].

@@ -27,14 +27,16 @@
 
 #[cfg(feature = "uring")]
 pub(crate) mod bell;
-mod call;
 mod cap_queue;
+mod changes;
+mod clients;
 #[cfg(feature = "uring")]
 pub mod clock;
 #[cfg(feature = "uring")]
 pub mod cores;
+mod devices;
 pub mod host;
-mod live;
+mod options;
 mod patience;
 mod pause;
 #[cfg(feature = "uring")]
@@ -42,27 +44,26 @@ pub mod steps;
 #[cfg(feature = "uring")]
 pub(crate) mod thread;
 
-use crate::ask::CountedAs;
-use crate::cap::Caps;
-use crate::client::{Client, Context, DeviceIndex, Event, Whose};
+pub use options::WorkerOptions;
+#[cfg(feature = "uring")]
+pub use thread::{HasWorkerContext, WorkerContext};
+
+use crate::client::{Client, ClientFilter};
 use crate::device::DeviceInfo;
 use crate::hctx::HwCtx;
 use crate::request::Completion;
 use crate::table::Owner;
 use crate::tuning::Tuning;
-use call::Call;
-use cap_queue::{NO_TURNSTILE, Turnstiles};
-use host::{Ended, Host, HostEvent, Mail, Sweep};
-use mqfq_sched::flow::FlowId;
+use cap_queue::CapQueues;
+use changes::{AwaitedEnd, LiveDevices};
+use clients::{Counts, RoomNotices, Slot};
+use devices::{Core, Plug};
+use host::{Ended, Host, Mail, Sweep};
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use patience::Patience;
 use pause::Pausing;
 use std::sync::{Arc, mpsc};
-#[cfg(feature = "uring")]
-pub use thread::{AtDesk, Desk};
-
-use live::{Ending, LiveDevices};
 
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
 /// would otherwise keep the worker as long as its clients have requests staged.
@@ -70,122 +71,6 @@ const ROUNDS_MAX: usize = 4;
 
 /// Places of a table that one turn sweeps: about a microsecond.
 const SWEEP_PLACES: usize = 256;
-
-/// Options of a worker, fixed at its start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WorkerOptions {
-    /// A worker whose next device event is nearer than this goes round again instead of sleeping, ns.
-    pub spin_ns: u64,
-    /// Time that a worker that waits for another spins before it sleeps, ns, as long as that pays; 0: it sleeps at
-    /// once.
-    pub patience_ns: u64,
-    /// Most ended operations that one look at the host brings: memory for so many is taken at the start.
-    pub ended_max: usize,
-    /// Turns end for the sake of fairness ([`HwCtx::begin_turn`]). Off for clients that have staged all that they have:
-    /// there are no sockets in which requests could wait.
-    pub fair_turns: bool,
-}
-
-impl Default for WorkerOptions {
-    /// Options for a device that interrupts, on real cores.
-    fn default() -> WorkerOptions {
-        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0, fair_turns: true }
-    }
-}
-
-/// A client and its operations in flight.
-struct Slot {
-    client: Option<Box<dyn Client>>,
-    caps: Option<Arc<Caps>>,
-    counts: Counts,
-}
-
-#[derive(Clone, Copy)]
-struct Counts {
-    /// Operations that keep this client alive.
-    operations: u32,
-    requests: u32,
-    /// Timers, polls, counts and commands.
-    waits: u32,
-    called: bool,
-    /// Turnstile that it passes, or [`NO_TURNSTILE`].
-    turnstile: u32,
-}
-
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts { operations: 0, requests: 0, waits: 0, called: false, turnstile: NO_TURNSTILE }
-    }
-}
-
-/// A client that was refused, and for which flow. At most one of a kind, however often it was refused.
-#[derive(PartialEq, Eq)]
-struct Waiting {
-    device: DeviceIndex,
-    flow: FlowId,
-    client: u32,
-}
-
-/// Everything that a client may reach through its context.
-struct Core<H: Host<P>, P: Policy> {
-    // Dropped before the device queues, whose memory a host's ring may still point to.
-    host: H,
-    now_ns: u64,
-    /// Number of this turn.
-    turn: u64,
-    hctxs: Vec<HwCtx<P>>,
-    infos: Vec<DeviceInfo>,
-    waiting: Vec<Waiting>,
-    /// The client that is being told of room: it alone need not wait behind others.
-    told: Option<u32>,
-    options: WorkerOptions,
-    /// A request was staged since the last run.
-    staged: bool,
-    /// By device.
-    plugs: Vec<Plug>,
-    turnstiles: Turnstiles,
-}
-
-/// Requests of one device gather while clients are called, so that one doorbell is for many. Not for
-/// long: a flow with requests staged holds global virtual time where it is, and so may keep the device
-/// from others. Where clients take long, it should not be for the length of a whole turn.
-struct Plug {
-    /// Calls of clients that gather ([`crate::path_options::PathOptions::plug`]).
-    calls_max: u32,
-    /// Calls since the first request, that call included.
-    calls: u32,
-    /// A request has gathered.
-    is_in: bool,
-    /// Flow of the last submission.
-    last_flow: FlowId,
-}
-
-/// Outcome of a round of run and reap.
-#[derive(Clone, Copy, Default)]
-struct Round {
-    /// There may be more to dispatch.
-    again: bool,
-    /// A request was dispatched or collected.
-    has_moved: bool,
-}
-
-impl Plug {
-    fn of<P: Policy>(hctx: &HwCtx<P>) -> Plug {
-        Plug { calls_max: hctx.plug(), calls: 0, is_in: false, last_flow: FlowId(0) }
-    }
-
-    fn pull(&mut self) {
-        (self.calls, self.is_in) = (0, false);
-    }
-}
-
-/// Flows that have room again, clients of one that are told, and clients that found a place.
-#[derive(Default)]
-struct Room {
-    flows: Vec<FlowId>,
-    told: Vec<u32>,
-    served: Vec<u32>,
-}
 
 /// One worker: its host, one hctx per device, and the clients that are bound to it.
 pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
@@ -196,7 +81,7 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     completions: Vec<(Owner, Completion)>,
     ended: Vec<Ended>,
     /// Lists of [`Worker::tell_room`], empty between two calls.
-    room: Room,
+    room: RoomNotices,
     patience: Patience,
     /// The last turn found nothing to do.
     is_idle: bool,
@@ -211,7 +96,7 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     sweeping: Option<Sweep>,
     pausing: Pausing,
     /// Requests of which some are left, and the waiting callers.
-    ending: Vec<Ending>,
+    ending: Vec<AwaitedEnd>,
     /// How devices come and go; `None`: those of the start stay.
     devices: Option<LiveDevices<H, P>>,
     draining: bool,
@@ -220,99 +105,9 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
 
 /// Clients that were asked to drain and are not gone, and the waiting caller.
 struct Leaving {
-    whose: Whose,
+    whose: ClientFilter,
     clients: Vec<u32>,
     gone: mpsc::Sender<()>,
-}
-
-impl Waiting {
-    fn is_for(&self, device: DeviceIndex, flow: FlowId) -> bool {
-        self.device == device && self.flow == flow
-    }
-}
-
-impl<H: Host<P>, P: Policy> Core<H, P> {
-    fn wait(&mut self, waiting: Waiting) {
-        if !self.waiting.contains(&waiting) {
-            self.waiting.push(waiting);
-        }
-    }
-
-    /// Dispatches and collects on every device once.
-    fn run_devices(&mut self, completions: &mut Vec<(Owner, Completion)>) -> Round {
-        let mut round = Round::default();
-        self.staged = false;
-        self.plugs.iter_mut().for_each(Plug::pull);
-        let Core { host, hctxs, now_ns, .. } = self;
-        for (device, hctx) in hctxs.iter_mut().enumerate() {
-            let run = hctx.run(*now_ns, &mut |other: HctxId| host.kick(other));
-            host.dispatched(run.dispatched);
-            let reaped = hctx.reap(*now_ns, &mut |other: HctxId| host.kick(other), completions);
-            host.completed(reaped);
-            if let Some(trouble) = hctx.take_trouble() {
-                host.troubled(device, trouble);
-            }
-            // A reap frees tags and tokens, which only the next run can use.
-            let has_moved = run.dispatched > 0 || reaped > 0;
-            round.again |= run.again || reaped > 0;
-            round.has_moved |= has_moved;
-        }
-        round
-    }
-
-    /// A client was called. Hands requests that the policies grant to the devices for which enough have gathered,
-    /// without looking for completions.
-    fn dispatch_if_due(&mut self) {
-        let Core { host, hctxs, now_ns, plugs, staged, .. } = self;
-        let mut more = false;
-        for (hctx, plug) in hctxs.iter_mut().zip(plugs) {
-            plug.calls += u32::from(plug.is_in);
-            if plug.is_in && plug.calls >= plug.calls_max {
-                plug.pull();
-                let run = hctx.run(*now_ns, &mut |other: HctxId| host.kick(other));
-                host.dispatched(run.dispatched);
-                more |= run.again;
-            }
-            more |= plug.is_in;
-        }
-        *staged = more;
-    }
-
-    /// A policy holds back the requests staged here until another worker has gone on.
-    fn is_held_back(&self) -> bool {
-        self.hctxs.iter().any(HwCtx::is_held_back)
-    }
-
-    /// Waits for a kick, or anything else to do, without sleeping. False if nothing came within the worker's patience.
-    fn spin(&mut self, next_ns: Option<u64>) -> bool {
-        let began_ns = self.now_ns;
-        let until_ns = began_ns + self.options.patience_ns;
-        let mut now_ns = began_ns;
-        let something_came = loop {
-            if self.host.is_kicked() {
-                // Spent here, or the turn after the next would be made for this kick as well, for nothing.
-                self.host.woke();
-                break true;
-            }
-            now_ns = self.host.now_ns();
-            if self.host.has_ended() || next_ns.is_some_and(|next| next <= now_ns) {
-                break true;
-            }
-            if now_ns > until_ns {
-                // The sleep that follows is shorter by the time spun.
-                self.now_ns = now_ns;
-                break false;
-            }
-            self.host.spin_hint();
-        };
-        self.host.spun(now_ns - began_ns);
-        something_came
-    }
-
-    /// Time at which the worker must look at a device again, if nothing else happens before.
-    fn next_event_ns(&self) -> Option<u64> {
-        self.hctxs.iter().filter_map(HwCtx::next_event_ns).chain(self.turnstiles.next_ns()).min()
-    }
 }
 
 impl<H: Host<P>, P: Policy> Worker<H, P> {
@@ -336,14 +131,14 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 options,
                 staged: false,
                 plugs,
-                turnstiles: Turnstiles::default(),
+                cap_queues: CapQueues::default(),
             },
             clients: Vec::new(),
             free: Vec::new(),
             called: Vec::new(),
             completions: Vec::with_capacity(completions_max),
             ended: Vec::with_capacity(options.ended_max),
-            room: Room::default(),
+            room: RoomNotices::default(),
             patience: Patience::default(),
             is_idle: false,
             goes_round_ns: None,
@@ -402,7 +197,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         };
         // Room for clients that wait on one device; memory for more is taken when they do.
         let clients = self.clients.len();
-        let Room { told, served, .. } = &mut self.room;
+        let RoomNotices { told, served, .. } = &mut self.room;
         [told, served].into_iter().for_each(|list| list.reserve(clients));
         self.core.waiting.reserve(clients.saturating_sub(self.core.waiting.len()));
         self.call(client, |client, context| client.start(context));
@@ -441,8 +236,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.core.hctxs.iter_mut().for_each(HwCtx::begin_turn);
         }
         self.take_ended();
-        if self.core.turnstiles.next_ns().is_some() {
-            self.tell_turnstiles();
+        if self.core.cap_queues.next_ns().is_some() {
+            self.tell_cap_queues();
         }
         if self.core.options.fair_turns {
             let Core { hctxs, plugs, .. } = &mut self.core;
@@ -605,18 +400,18 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         self.draining = true;
         self.drained = Some(done);
         // The grace time is short, and a cap may ask for hours.
-        self.core.turnstiles.open(true);
+        self.core.cap_queues.open(true);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.drain(context));
         }
     }
 
-    fn clients_of(&self, whose: Whose) -> impl Iterator<Item = u32> {
+    fn clients_of(&self, whose: ClientFilter) -> impl Iterator<Item = u32> {
         let is_meant = move |slot: &Slot| slot.client.as_ref().is_some_and(|client| whose.includes(client.label()));
         self.clients.iter().zip(0..).filter(move |(slot, _)| is_meant(slot)).map(|(_, number)| number)
     }
 
-    fn drain_some(&mut self, whose: Whose, gone: mpsc::Sender<()>) {
+    fn drain_some(&mut self, whose: ClientFilter, gone: mpsc::Sender<()>) {
         let clients: Vec<u32> = self.clients_of(whose).collect();
         for client in &clients {
             self.uncap(*client);
@@ -636,139 +431,6 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         for leaving in self.leaving.extract_if(.., |leaving| leaving.clients.is_empty()) {
             // An engine that no longer waits needs no answer.
             let _ = leaving.gone.send(());
-        }
-    }
-
-    fn take_ended(&mut self) {
-        let mut ended = std::mem::take(&mut self.ended);
-        self.core.host.collect(&mut ended);
-        self.is_idle = ended.is_empty();
-        for ended in ended.drain(..) {
-            match self.core.host.resolve(ended) {
-                Some(HostEvent::Client { client, event }) => {
-                    let counts = &mut self.clients[client as usize].counts;
-                    match event.counted_as() {
-                        CountedAs::Operation => counts.operations -= 1,
-                        CountedAs::Wait => counts.waits -= 1,
-                        CountedAs::Nothing => {}
-                    }
-                    if let Event::Timer { .. } = event {
-                        // It may have ended after this turn's time was read, and a client is told that its time has
-                        // come.
-                        self.core.now_ns = self.core.host.now_ns();
-                    }
-                    self.call(client, |client, context| client.event(context, event));
-                    self.dispatch_if_due();
-                }
-                Some(HostEvent::Device { device, user, result }) => {
-                    self.core.hctxs[device as usize].device_mut().ring_event(user, result);
-                }
-                Some(HostEvent::Bell) | None => {}
-            }
-        }
-        self.ended = ended;
-    }
-
-    fn deliver(&mut self) {
-        let mut completions = std::mem::take(&mut self.completions);
-        for (Owner(client), completion) in completions.drain(..) {
-            self.clients[client as usize].counts.requests -= 1;
-            self.call(client, |client, context| client.completed(context, completion));
-            self.dispatch_if_due();
-        }
-        self.completions = completions;
-    }
-
-    /// Tells the clients that were refused that there is room again, in the order in which they were refused. A client
-    /// that got a place goes behind those that got none next time.
-    fn tell_room(&mut self) {
-        let mut room = std::mem::take(&mut self.room);
-        let Room { flows, told, served } = &mut room;
-        for device in 0..self.core.hctxs.len() {
-            flows.extend(self.core.hctxs[device].take_room());
-            let device = DeviceIndex(device as u16);
-            for flow in flows.drain(..) {
-                let waited = self.core.waiting.extract_if(.., |waiting| waiting.is_for(device, flow));
-                told.extend(waited.map(|waiting| waiting.client));
-                for client in told.drain(..) {
-                    let requests = |worker: &Self| worker.clients[client as usize].counts.requests;
-                    let before = requests(self);
-                    self.core.told = Some(client);
-                    self.call(client, |client, context| client.room(context));
-                    self.core.told = None;
-                    if requests(self) > before {
-                        served.push(client);
-                    }
-                }
-                for client in served.drain(..) {
-                    let is_its = |waiting: &Waiting| waiting.is_for(device, flow) && waiting.client == client;
-                    if let Some(at) = self.core.waiting.iter().position(is_its) {
-                        self.core.waiting[at..].rotate_left(1);
-                    }
-                }
-            }
-        }
-        self.room = room;
-    }
-
-    fn end_turn(&mut self) {
-        let mut called = std::mem::take(&mut self.called);
-        for client in called.drain(..) {
-            self.clients[client as usize].counts.called = false;
-            self.call_quietly(client, |client, context| client.turn_end(context));
-            let slot = &mut self.clients[client as usize];
-            let Counts { operations, requests, waits, .. } = slot.counts;
-            let over = operations == 0 && requests == 0 && slot.client.as_ref().is_some_and(|client| client.is_done());
-            if over {
-                let done = slot.client.take();
-                if waits > 0 {
-                    self.core.host.cancel_waits(client);
-                }
-                // After that: it closes the descriptors that it waited for.
-                drop(done);
-                slot.caps = None;
-                let turnstile = std::mem::replace(&mut slot.counts.turnstile, NO_TURNSTILE);
-                if turnstile != NO_TURNSTILE {
-                    self.core.turnstiles.leave(turnstile, client, self.core.now_ns);
-                }
-                self.leaving.iter_mut().for_each(|leaving| leaving.clients.retain(|other| *other != client));
-                // Else clients behind it would wait until the next room, at which none would answer in its place.
-                self.core.waiting.retain(|waiting| waiting.client != client);
-                self.free.push(client);
-            }
-        }
-        self.called = called;
-        if !self.leaving.is_empty() {
-            self.tell_gone();
-        }
-        let done = self.draining && self.clients.iter().all(|slot| slot.client.is_none());
-        if let Some(drained) = self.drained.take_if(|_| done) {
-            // An engine that no longer waits needs no answer.
-            let _ = drained.send(());
-        }
-    }
-
-    /// After a call of a client: later clients shall not wait for its requests, nor it for theirs.
-    fn dispatch_if_due(&mut self) {
-        if self.core.staged {
-            self.core.dispatch_if_due();
-        }
-    }
-
-    /// Calls a client, and sees to it that its turn is ended.
-    fn call(&mut self, client: u32, action: impl FnOnce(&mut dyn Client, &mut dyn Context)) {
-        let counts = &mut self.clients[client as usize].counts;
-        if !std::mem::replace(&mut counts.called, true) {
-            self.called.push(client);
-        }
-        self.call_quietly(client, action);
-    }
-
-    fn call_quietly(&mut self, client: u32, action: impl FnOnce(&mut dyn Client, &mut dyn Context)) {
-        let slot = &mut self.clients[client as usize];
-        let Slot { client: boxed, caps, counts } = slot;
-        if let Some(boxed) = boxed {
-            action(&mut **boxed, &mut Call { core: &mut self.core, counts, caps, client });
         }
     }
 }

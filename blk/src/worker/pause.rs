@@ -8,7 +8,8 @@
 //!
 //! Invariant: while a worker is quiet, it changes no socket and no device.
 
-use super::{Slot, Worker};
+use super::Worker;
+use super::clients::Slot;
 use crate::client::PackedClient;
 use crate::worker::host::Host;
 use mqfq_sched::policy::Policy;
@@ -43,7 +44,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.recall(true);
         }
         // As in a drain: requests that were read go on past their caps.
-        self.core.turnstiles.open(true);
+        self.core.cap_queues.open(true);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.pause(context));
         }
@@ -62,7 +63,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     pub(super) fn resume(&mut self) {
         self.pausing = Pausing::default();
         self.recall(false);
-        self.core.turnstiles.open(false);
+        self.core.cap_queues.open(false);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.resume(context));
         }

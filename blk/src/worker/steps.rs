@@ -1,8 +1,9 @@
 //! An engine whose workers are stepped: a program turns them, and no thread of the engine's.
 //!
 //! A program that has all workers on one thread (a simulation of the whole server, in virtual time) makes the engine
-//! with [`crate::engine::Engine::start_stepped`], gets a [`crate::worker::Desk`] for each worker, and makes the workers
-//! on hosts of its own. The engine then makes no thread, no ring and no eventfd, and asks for the time here.
+//! with [`crate::engine::Engine::start_stepped`], gets a [`crate::worker::WorkerContext`] for each worker, and makes
+//! the workers on hosts of its own. The engine then makes no thread, no ring and no eventfd, and asks for the time
+//! here.
 //!
 //! Where the engine of a server waits for its workers' answers, this one has the program go on until they are there:
 //! the same orders and answers, in one order that the program decides.

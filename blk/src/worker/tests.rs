@@ -1,9 +1,11 @@
 //! The loop on a host of the test's making: virtual time, no thread, no ring. Events while a worker sleeps are set
 //! beforehand; a worker that sleeps with nothing left to come is told to stop.
 
+use super::host::HostEvent;
 use super::*;
 use crate::ask::Ask;
 use crate::buffer::Buffer;
+use crate::client::{Context, DeviceIndex, Event};
 use crate::device::null::NullDevice;
 use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::hctx::HwCtxOptions;
@@ -11,7 +13,7 @@ use crate::path_options::PathOptions;
 use crate::request::{Op, Status, Submission};
 use crate::stage::StageLimits;
 use mqfq_sched::cost::CostModel;
-use mqfq_sched::flow::Weight;
+use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::wake::WakeWord;

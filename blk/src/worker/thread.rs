@@ -6,11 +6,11 @@
 //!
 //! This file is the only one of the crate that makes threads.
 
-use super::live::LiveDevices;
+use super::changes::LiveDevices;
 use super::{Worker, WorkerOptions};
 use crate::ask::Ask;
 use crate::client::MakeClient;
-use crate::counters::Board;
+use crate::counters::Counters;
 use crate::device::null::NullDevice;
 use crate::device::{Device, DeviceInfo, QueueOptions};
 use crate::hctx::{HwCtx, HwCtxOptions};
@@ -58,7 +58,7 @@ pub(crate) struct SharedDevice {
     pub(crate) path: PathOptions,
     pub(crate) split: Arc<SplitControl>,
     /// Counters of each worker, by worker, once it has started.
-    pub(crate) boards: Box<[OnceLock<Arc<Board>>]>,
+    pub(crate) counters: Box<[OnceLock<Arc<Counters>>]>,
 }
 
 impl SharedDevice {
@@ -119,7 +119,7 @@ impl Alarm {
 }
 
 /// State that the workers of an engine share.
-pub(crate) struct Shared {
+pub(crate) struct EngineShared {
     pub(crate) clock: Clock,
     /// How the caller steps the workers; `None`: each has a thread of its own.
     pub(crate) steps: Option<Steps>,
@@ -136,18 +136,18 @@ pub(crate) struct Shared {
     on_trouble: OnceLock<OnTrouble>,
 }
 
-impl Shared {
+impl EngineShared {
     pub(crate) fn new(
         clock: Clock,
         steps: Option<Steps>,
         bells: Vec<Arc<Bell>>,
         devices: Vec<Arc<SharedDevice>>,
         spin_ns: u64,
-    ) -> Shared {
+    ) -> EngineShared {
         let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
         let devices = Mutex::new(devices.into_iter().map(Some).collect());
         let paces = bells.iter().map(|_| Pace::default()).collect();
-        Shared {
+        EngineShared {
             clock,
             steps,
             bells,
@@ -257,7 +257,7 @@ impl Shared {
 
 /// Starts the worker's thread. Reports once whether it could open its ring and device queues.
 pub(crate) fn start(
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     index: usize,
     cpu: Option<Cpu>,
     started: mpsc::Sender<Result<(), String>>,
@@ -300,13 +300,13 @@ pub(crate) fn check_ring() -> Result<(), String> {
 }
 
 /// The worker of this index, with its ring and its queue of each device.
-fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String> {
+fn open(shared: Arc<EngineShared>, index: usize) -> Result<Worker<ThreadHost>, String> {
     let mut ring = Ring::new(shared.bells[index].event())
         .map_err(|error| format!("worker {index}: {}", ring::cannot_set_up(&error)))?;
     let devices: Vec<Arc<SharedDevice>> = shared.devices().iter().flatten().cloned().collect();
     ring.register_files(&devices.iter().map(|device| device.device.ring_file()).collect::<Vec<_>>());
-    let host = ThreadHost { desk: Desk { shared, index }, ring };
-    Desk::worker(host, ring::COMPLETION_ENTRIES as usize)
+    let host = ThreadHost { context: WorkerContext { shared, index }, ring };
+    WorkerContext::worker(host, ring::COMPLETION_ENTRIES as usize)
 }
 
 /// A stand-in for a device that is gone: it is never asked for anything.
@@ -329,45 +329,46 @@ fn vacant() -> (HwCtx<AnyPolicy>, DeviceInfo) {
 }
 
 /// A worker's part in its engine, on any host: its bell, its mail, its queue of each device.
-pub struct Desk {
-    pub(crate) shared: Arc<Shared>,
+pub struct WorkerContext {
+    pub(crate) shared: Arc<EngineShared>,
     pub(crate) index: usize,
 }
 
-/// The part of a [`Host`] that the desk of an [`AtDesk`] has. Goes into the implementation of `Host`.
+/// The part of a [`Host`] that the context of a [`HasWorkerContext`] has. Goes into the implementation of `Host`.
 #[macro_export]
-macro_rules! at_desk {
+macro_rules! worker_context {
     () => {
         fn kick(&mut self, hctx: $crate::HctxId) {
-            $crate::worker::AtDesk::desk(self).kick(hctx);
+            $crate::worker::HasWorkerContext::worker_context(self).kick(hctx);
         }
 
         fn may_sleep(&mut self) -> bool {
-            $crate::worker::AtDesk::desk(self).may_sleep()
+            $crate::worker::HasWorkerContext::worker_context(self).may_sleep()
         }
 
         fn is_kicked(&mut self) -> bool {
-            $crate::worker::AtDesk::desk(self).is_kicked()
+            $crate::worker::HasWorkerContext::worker_context(self).is_kicked()
         }
 
         fn take_mail(&mut self) -> Option<$crate::worker::host::Mail> {
-            $crate::worker::AtDesk::desk(self).take_mail()
+            $crate::worker::HasWorkerContext::worker_context(self).take_mail()
         }
 
         fn spun(&mut self, ns: u64) {
-            $crate::worker::AtDesk::desk(self).spun(ns);
+            $crate::worker::HasWorkerContext::worker_context(self).spun(ns);
         }
 
         fn troubled(&mut self, device: usize, trouble: $crate::stats::Trouble) {
-            $crate::worker::AtDesk::desk(self).troubled(device, trouble);
+            $crate::worker::HasWorkerContext::worker_context(self).troubled(device, trouble);
         }
     };
 }
 
-/// A host that has a desk: [`at_desk!`](crate::at_desk) hands the desk's part of [`Host`] to it.
-pub trait AtDesk: Host {
+/// A host with the context of a worker: [`worker_context!`](crate::worker_context) hands the context's part of [`Host`]
+/// to it.
+pub trait HasWorkerContext: Host {
     /// It.
-    fn desk(&self) -> &Desk;
+    fn worker_context(&self) -> &WorkerContext;
 
     /// The door of a device's queue to the host's ring, if it has one.
     fn device_ring(&self, device: u16) -> Option<DeviceRing> {
@@ -381,7 +382,7 @@ pub trait AtDesk: Host {
     }
 }
 
-impl Desk {
+impl WorkerContext {
     fn bell(&self) -> &Bell {
         &self.shared.bells[self.index]
     }
@@ -455,13 +456,13 @@ impl Desk {
     ///
     /// # Errors
     /// One sentence: a device queue that could not be opened.
-    pub fn worker<H: AtDesk>(host: H, ended_max: usize) -> Result<Worker<H>, String> {
-        let shared = host.desk().shared.clone();
+    pub fn worker<H: HasWorkerContext>(host: H, ended_max: usize) -> Result<Worker<H>, String> {
+        let shared = host.worker_context().shared.clone();
         let devices: Vec<Arc<SharedDevice>> = shared.devices().iter().flatten().cloned().collect();
         let hctxs: Result<Vec<_>, String> = devices
             .iter()
             .zip(0..)
-            .map(|(device, number)| host.desk().open_context(device, host.device_ring(number)))
+            .map(|(device, number)| host.worker_context().open_context(device, host.device_ring(number)))
             .collect();
         let infos: Vec<DeviceInfo> = devices.iter().map(|device| device.device.info()).collect();
         let options = WorkerOptions { spin_ns: shared.spin_ns, ended_max, ..WorkerOptions::default() };
@@ -492,43 +493,43 @@ impl Desk {
         let hctx = hctx.with_split(device.split.clone());
         let hctx = if device.device.has_class_queues() { hctx.with_class_queues() } else { hctx };
         let hctx = match &device.write_cost {
-            Some(cost) => hctx.following(cost.clone()),
+            Some(cost) => hctx.with_write_cost(cost.clone()),
             None => hctx,
         };
         let hctx = if device.path.bypass { hctx.raw() } else { hctx };
         // A worker opens a device once.
-        let _ = device.boards[self.index].set(hctx.board().clone());
+        let _ = device.counters[self.index].set(hctx.counters().clone());
         Ok(hctx)
     }
 }
 
-fn open_device<H: AtDesk>(host: &mut H, device: u16) -> Result<(HwCtx<AnyPolicy>, DeviceInfo), String> {
-    let desk = host.desk();
-    let shared = desk.shared.device(device.into()).ok_or("it has gone before it was opened")?;
-    Ok((desk.open_context(&shared, host.device_ring(device))?, shared.device.info()))
+fn open_device<H: HasWorkerContext>(host: &mut H, device: u16) -> Result<(HwCtx<AnyPolicy>, DeviceInfo), String> {
+    let context = host.worker_context();
+    let shared = context.shared.device(device.into()).ok_or("it has gone before it was opened")?;
+    Ok((context.open_context(&shared, host.device_ring(device))?, shared.device.info()))
 }
 
-fn close_device<H: AtDesk>(host: &mut H, device: u16) -> (HwCtx<AnyPolicy>, DeviceInfo) {
+fn close_device<H: HasWorkerContext>(host: &mut H, device: u16) -> (HwCtx<AnyPolicy>, DeviceInfo) {
     host.close_device(device);
     vacant()
 }
 
 /// A worker's surroundings on a thread: see [`Host`].
 struct ThreadHost {
-    desk: Desk,
+    context: WorkerContext,
     ring: Ring,
 }
 
 impl ThreadHost {
     fn entered(&self, result: io::Result<()>) -> io::Result<()> {
-        let index = self.desk.index;
+        let index = self.context.index;
         result.map_err(|error| io::Error::new(error.kind(), format!("worker {index}: io_uring_enter: {error}")))
     }
 }
 
-impl AtDesk for ThreadHost {
-    fn desk(&self) -> &Desk {
-        &self.desk
+impl HasWorkerContext for ThreadHost {
+    fn worker_context(&self) -> &WorkerContext {
+        &self.context
     }
 
     fn device_ring(&self, device: u16) -> Option<DeviceRing> {
@@ -541,14 +542,14 @@ impl AtDesk for ThreadHost {
 }
 
 impl Host for ThreadHost {
-    crate::at_desk!();
+    crate::worker_context!();
 
     fn now_ns(&mut self) -> u64 {
-        self.desk.now_ns()
+        self.context.now_ns()
     }
 
     fn woke(&mut self) {
-        self.desk.woke();
+        self.context.woke();
     }
 
     fn collect(&mut self, ended: &mut Vec<Ended>) {
@@ -580,12 +581,12 @@ impl Host for ThreadHost {
     #[inline]
     fn ask(&mut self, client: u32, ask: Ask) {
         match ask {
-            Ask::Attach { make } => self.desk.attach(make),
+            Ask::Attach { make } => self.context.attach(make),
             Ask::Timer { at_ns, user } => {
                 // A timer owns nothing: see `Ring::ask`.
                 std::mem::forget(ask);
                 // Counted from when the ring is entered, which is later: the timer is never early.
-                let wait_ns = at_ns.saturating_sub(self.desk.now_ns());
+                let wait_ns = at_ns.saturating_sub(self.context.now_ns());
                 self.ring.timer(client, Duration::from_nanos(wait_ns), user);
             }
             ask => self.ring.ask(client, ask),
@@ -601,7 +602,7 @@ impl Host for ThreadHost {
     }
 
     fn turned(&mut self) {
-        self.desk.turned();
+        self.context.turned();
     }
 
     fn cancel_waits(&mut self, client: u32) {

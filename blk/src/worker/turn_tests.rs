@@ -6,7 +6,7 @@
 use super::tests::VirtualHost;
 use super::*;
 use crate::buffer::Buffer;
-use crate::client::Refused;
+use crate::client::{Context, DeviceIndex, Event, Refused};
 use crate::device::null::NullDevice;
 use crate::device::{Device, QueueOptions};
 use crate::hctx::{CLIENT_BYTES, HwCtxOptions};
@@ -14,7 +14,7 @@ use crate::path_options::PathOptions;
 use crate::request::{Op, Submission};
 use crate::stage::StageLimits;
 use mqfq_sched::cost::CostModel;
-use mqfq_sched::flow::Weight;
+use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use std::cell::Cell;

@@ -1,6 +1,6 @@
 //! Bounds of one call and of one flow.
 
-use crate::harness::{Asked, Rig, Setup};
+use crate::harness::{RequestSpec, Rig, Setup};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::Op;
@@ -27,7 +27,7 @@ fn a_run_dispatches_a_batch_at_most_and_says_that_there_is_more() {
 #[test]
 fn a_flows_bound_in_bytes_is_of_what_holds_memory() {
     // 64 MiB may be staged. A discard or a zeroing names bytes and holds none.
-    let asked = |op| Asked { flow: 0, op, offset_bytes: 0, length_bytes: 32 << 20, fill: 1 };
+    let asked = |op| RequestSpec { flow: 0, op, offset_bytes: 0, length_bytes: 32 << 20, fill: 1 };
     let staged = |op| {
         let mut rig = Rig::new(&Setup::plain(PathOptions::TIMELESS), &NullDevice::new(GIB));
         let count = (0..10).take_while(|_| rig.submit(0, asked(op), false).is_some()).count();
@@ -74,7 +74,7 @@ fn a_worker_whose_device_queue_is_full_passes_on_what_it_cannot_use() {
         let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
         for (n, worker) in [1, 0, 1, 1, 1, 0].into_iter().enumerate() {
             let offset_bytes = n as u64 * u64::from(BLOCK);
-            let asked = Asked { flow: 0, op: Op::Read, offset_bytes, length_bytes: BLOCK, fill: 0 };
+            let asked = RequestSpec { flow: 0, op: Op::Read, offset_bytes, length_bytes: BLOCK, fill: 0 };
             rig.submit(worker, asked, false).expect("within the bound");
         }
         let in_flight_after_runs = |rig: &mut Rig, due: &[usize]| {
@@ -99,7 +99,8 @@ fn whoever_lets_others_go_ends_its_turns_for_their_sake() {
     let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
     let reads = |rig: &mut Rig, flow: u32, count: u64| {
         (0..count).for_each(|n| {
-            let asked = Asked { flow, op: Op::Read, offset_bytes: n * u64::from(LARGE), length_bytes: LARGE, fill: 0 };
+            let asked =
+                RequestSpec { flow, op: Op::Read, offset_bytes: n * u64::from(LARGE), length_bytes: LARGE, fill: 0 };
             rig.submit(flow as usize, asked, false).expect("within the bound");
         });
     };

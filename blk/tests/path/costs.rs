@@ -19,7 +19,7 @@ fn a_reader_and_a_writer_share_the_time_of_a_device_that_takes_three_times_as_lo
     let cost = Arc::new(WriteCost::new(CostModel::FLAT, 1));
     let setup = Setup { kind: SFQD, weights: vec![100, 100], depth: 1, ..Setup::plain(PathOptions::TIMELESS) };
     let mut rig = Rig::new(&setup, &NullDevice::new(1 << 30));
-    rig.hctxs = rig.hctxs.into_iter().map(|hctx| hctx.following(cost.clone())).collect();
+    rig.hctxs = rig.hctxs.into_iter().map(|hctx| hctx.with_write_cost(cost.clone())).collect();
     let ask = |rig: &mut Rig, op| rig.ask((op == Op::Write).into(), op, 0, BLOCK, 1);
     [Op::Read, Op::Write, Op::Read, Op::Write].into_iter().for_each(|op| ask(&mut rig, op));
     let mut of_each_ns = [0; 2];

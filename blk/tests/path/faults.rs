@@ -5,7 +5,7 @@
 //! The device is the software drive behind the fault device, so time is the drive's. A policy that is new joins by
 //! [`mqfq_policies::ALL`].
 
-use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes};
+use crate::harness::{Ended, RequestSpec, Rig, Setup, WINDOW_BYTES, bytes};
 use mqfq_blk::PolicyKind;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::model::{ModelDevice, presets};
@@ -96,7 +96,7 @@ impl Load {
             let block = u64::from(flow) * BLOCKS + self.draw.below(BLOCKS - (blocks - 1));
             let start_bytes = block * u64::from(BLOCK);
             let end_bytes = start_bytes + u64::from(length_bytes);
-            let is_apart = |asked: &Asked| {
+            let is_apart = |asked: &RequestSpec| {
                 end_bytes <= asked.offset_bytes || start_bytes >= asked.offset_bytes + u64::from(asked.length_bytes)
             };
             if self.rig.outstanding.values().all(is_apart) {
@@ -105,7 +105,7 @@ impl Load {
         };
         let op = if self.draw.below(2) == 0 { Op::Read } else { Op::Write };
         let (fill, fua) = (self.draw.below(255) as u8 + 1, op == Op::Write && self.draw.below(8) == 0);
-        let asked = Asked { flow, op, offset_bytes, length_bytes, fill };
+        let asked = RequestSpec { flow, op, offset_bytes, length_bytes, fill };
         self.rig.submit(worker, asked, fua).expect("within the bound");
     }
 
@@ -159,7 +159,7 @@ impl Load {
     /// Reads back every block.
     fn check(&mut self, context: &str) {
         for block in 0..self.model.len() as u64 {
-            let asked = Asked {
+            let asked = RequestSpec {
                 flow: (block / BLOCKS) as u32,
                 op: Op::Read,
                 offset_bytes: block * u64::from(BLOCK),

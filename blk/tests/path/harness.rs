@@ -45,7 +45,7 @@ impl Setup {
 
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct RequestSpec {
     pub flow: u32,
     pub op: Op,
     pub offset_bytes: u64,
@@ -57,7 +57,7 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct Ended {
     pub worker: usize,
-    pub asked: Asked,
+    pub asked: RequestSpec,
     pub completion: Completion,
 }
 
@@ -72,7 +72,7 @@ pub struct Rig {
     pub hctxs: Vec<HwCtx<AnyPolicy>>,
     pub policy: Arc<AnyPolicy>,
     pub now_ns: u64,
-    pub outstanding: BTreeMap<u64, Asked>,
+    pub outstanding: BTreeMap<u64, RequestSpec>,
     depth: u32,
     next_cookie: u64,
     due: Due,
@@ -123,8 +123,8 @@ impl Rig {
     }
 
     /// Stages a request. `None`: its flow has its bound staged.
-    pub fn submit(&mut self, worker: usize, asked: Asked, fua: bool) -> Option<u64> {
-        let Asked { op, length_bytes, fill, .. } = asked;
+    pub fn submit(&mut self, worker: usize, asked: RequestSpec, fua: bool) -> Option<u64> {
+        let RequestSpec { op, length_bytes, fill, .. } = asked;
         let buffer = matches!(op, Op::Read | Op::Write).then(|| {
             let mut buffer = Buffer::new(length_bytes as usize);
             let letter = if op == Op::Read { 0xee } else { fill };
@@ -135,8 +135,8 @@ impl Rig {
     }
 
     /// As [`Rig::submit`], with this payload.
-    pub fn submit_with(&mut self, worker: usize, asked: Asked, fua: bool, buffer: Option<Buffer>) -> Option<u64> {
-        let Asked { flow, op, offset_bytes, length_bytes, .. } = asked;
+    pub fn submit_with(&mut self, worker: usize, asked: RequestSpec, fua: bool, buffer: Option<Buffer>) -> Option<u64> {
+        let RequestSpec { flow, op, offset_bytes, length_bytes, .. } = asked;
         let cookie = self.next_cookie;
         let submission = Submission { flow: FlowId(flow), op, offset_bytes, length_bytes, fua, buffer, cookie };
         let due = self.due.clone();
@@ -165,13 +165,13 @@ impl Rig {
         let length_bytes = bytes.len() as u32;
         let mut buffer = Buffer::new(bytes.len());
         buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
-        let asked = Asked { flow, op: Op::Write, offset_bytes, length_bytes, fill: 0 };
+        let asked = RequestSpec { flow, op: Op::Write, offset_bytes, length_bytes, fill: 0 };
         self.submit_with(0, asked, false, Some(buffer)).expect("within the bound");
     }
 
     /// On the first worker, not FUA.
     pub fn ask(&mut self, flow: u32, op: Op, offset_bytes: u64, length_bytes: u32, fill: u8) {
-        self.submit(0, Asked { flow, op, offset_bytes, length_bytes, fill }, false).expect("within the bound");
+        self.submit(0, RequestSpec { flow, op, offset_bytes, length_bytes, fill }, false).expect("within the bound");
     }
 
     /// Lets every worker that has something to do do it, at this time. Returns the ended requests.

@@ -6,7 +6,7 @@
 //! request holds new bytes alone, and of the others enough hold old ones to show that the cache does lose bytes that
 //! nothing covered.
 
-use crate::harness::{Asked, Rig, Setup, bytes, is_all};
+use crate::harness::{RequestSpec, Rig, Setup, bytes, is_all};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::path_options::PathOptions;
@@ -81,7 +81,7 @@ impl Round<'_> {
 
     fn ask(&mut self, block: u64, op: Op, fill: u8, fua: bool) {
         let flow = (block / 8 % 2) as u32;
-        let asked = Asked { flow, op, offset_bytes: block * u64::from(BLOCK), length_bytes: BLOCK, fill };
+        let asked = RequestSpec { flow, op, offset_bytes: block * u64::from(BLOCK), length_bytes: BLOCK, fill };
         let worker = (block / RUN.len() as u64) as usize % WORKERS;
         self.rig.submit(worker, asked, fua).expect("within the bound");
     }
@@ -96,7 +96,7 @@ impl Round<'_> {
     fn make_old_bytes_stable(&mut self) {
         (0..BLOCKS).for_each(|block| self.ask(block, Op::Write, OLD, false));
         self.finish();
-        let asked = Asked { flow: 0, op: Op::Flush, offset_bytes: 0, length_bytes: 0, fill: 0 };
+        let asked = RequestSpec { flow: 0, op: Op::Flush, offset_bytes: 0, length_bytes: 0, fill: 0 };
         self.rig.submit(0, asked, false).expect("within the bound");
         self.finish();
         assert!(self.device.is_clean(), "{}: after a flush", self.context);
@@ -184,7 +184,7 @@ fn with_old_bytes(kind: PolicyKind, path: PathOptions, device: &FaultDevice) -> 
 }
 
 fn ask_with_fua(rig: &mut Rig, op: Op, block: u64, fill: u8) {
-    let asked = Asked { flow: 0, op, offset_bytes: block * u64::from(BLOCK), length_bytes: BLOCK, fill };
+    let asked = RequestSpec { flow: 0, op, offset_bytes: block * u64::from(BLOCK), length_bytes: BLOCK, fill };
     rig.submit(0, asked, true).expect("within the bound");
 }
 
@@ -240,7 +240,7 @@ fn every_part_of_an_acknowledged_fua_write_survives_a_power_cut() {
         let mut rig = Rig::new(&setup(kind, PathOptions { split, timeout_ns, ..PathOptions::TIMELESS }), &device);
         let write = |rig: &mut Rig, first: u32, blocks: u32, fill: u8, fua: bool| {
             let (offset_bytes, length_bytes) = (u64::from(first * BLOCK), blocks * BLOCK);
-            rig.submit(0, Asked { flow: 0, op: Op::Write, offset_bytes, length_bytes, fill }, fua)
+            rig.submit(0, RequestSpec { flow: 0, op: Op::Write, offset_bytes, length_bytes, fill }, fua)
                 .expect("within the bound");
         };
         write(&mut rig, 0, 2 * HALF, OLD, true);
@@ -278,7 +278,7 @@ fn a_cut_between_two_parts_takes_the_one_that_had_ended_without_a_word_unless_it
             // One tag, so one part goes when the other has ended.
             let mut rig = Rig::new(&Setup { queue_depth: 1, ..setup(kind, path) }, &device);
             let write = |rig: &mut Rig, fill: u8, fua: bool| {
-                let asked = Asked { flow: 0, op: Op::Write, offset_bytes: 0, length_bytes: 2 * BLOCK, fill };
+                let asked = RequestSpec { flow: 0, op: Op::Write, offset_bytes: 0, length_bytes: 2 * BLOCK, fill };
                 rig.submit(0, asked, fua).expect("within the bound");
             };
             write(&mut rig, OLD, true);

@@ -1,6 +1,6 @@
 //! Requests that wait for the device go back to their client, and none is lost, done twice or answered twice.
 
-use crate::harness::{Asked, Rig, Setup};
+use crate::harness::{RequestSpec, Rig, Setup};
 use mqfq_blk::FlowId;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
@@ -37,9 +37,9 @@ fn rigs() -> impl Iterator<Item = (String, Rig)> {
 }
 
 /// A write of four blocks, each second one right behind the one before it.
-fn write(number: u64) -> Asked {
+fn write(number: u64) -> RequestSpec {
     let offset_bytes = number * 4 * u64::from(BLOCK);
-    Asked { flow: (number % 2) as u32, op: Op::Write, offset_bytes, length_bytes: 4 * BLOCK, fill: number as u8 }
+    RequestSpec { flow: (number % 2) as u32, op: Op::Write, offset_bytes, length_bytes: 4 * BLOCK, fill: number as u8 }
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn what_waits_is_given_back_with_its_payload_when_the_device_has_ended_what_it_h
         }
         assert!(back.len() as u64 >= WRITES / 2, "{what}: {} of {WRITES} came back", back.len());
         let counted = |rig: &Rig| -> u64 {
-            let flows = |hctx: &HwCtx<_>| (0..hctx.board().flows() as u32).map(FlowId);
-            let of = |hctx| flows(hctx).filter_map(|flow| hctx.board().read_flow(flow));
+            let flows = |hctx: &HwCtx<_>| (0..hctx.counters().flows() as u32).map(FlowId);
+            let of = |hctx| flows(hctx).filter_map(|flow| hctx.counters().read_flow(flow));
             rig.hctxs.iter().flat_map(of).map(|flow| flow.completed.iter().sum::<u64>()).sum()
         };
         assert_eq!(counted(&rig), WRITES - back.len() as u64, "{what}: what came back has not ended");
@@ -119,7 +119,7 @@ fn a_context_of_which_nothing_was_recalled_goes_on_when_recalling_ends() {
     let mut rig = Rig::new(&Setup::plain(PathOptions::TIMELESS), &MemoryDevice::new(4 << 20));
     for (is_on, status) in [(false, Status::Ok), (true, Status::Recalled), (false, Status::Ok)] {
         rig.hctxs[0].recall(is_on);
-        rig.submit(0, Asked { flow: 0, ..write(0) }, false).expect("within the bound");
+        rig.submit(0, RequestSpec { flow: 0, ..write(0) }, false).expect("within the bound");
         let ended = rig.finish();
         assert_eq!(ended.iter().map(|ended| ended.completion.status).collect::<Vec<_>>(), [status]);
     }

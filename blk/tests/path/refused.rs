@@ -1,7 +1,7 @@
 //! A device that refuses commands for a while: other workers have the refused one's unused tokens, and nothing is
 //! forgotten meanwhile.
 
-use crate::harness::{Asked, Narrow, Rig, Setup};
+use crate::harness::{Narrow, RequestSpec, Rig, Setup};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::hctx::HwCtx;
 use mqfq_blk::path_options::PathOptions;
@@ -19,8 +19,8 @@ fn device(rules: Vec<FaultRule>) -> FaultDevice {
     FaultDevice::new(Arc::new(MemoryDevice::new(MIB)), FaultPlan { seed: 1, rules, ..FaultPlan::default() })
 }
 
-fn write(block: u64) -> Asked {
-    Asked { flow: 0, op: Op::Write, offset_bytes: block * u64::from(BLOCK), length_bytes: BLOCK, fill: 1 }
+fn write(block: u64) -> RequestSpec {
+    RequestSpec { flow: 0, op: Op::Write, offset_bytes: block * u64::from(BLOCK), length_bytes: BLOCK, fill: 1 }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A large request goes to the device in parts, and its client notices nothing but the time.
 
-use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes, is_all};
+use crate::harness::{Ended, RequestSpec, Rig, Setup, WINDOW_BYTES, bytes, is_all};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
@@ -35,7 +35,7 @@ fn a_request_in_parts_is_charged_and_counted_once() {
         rig.write(0, 4096, 10 * PART, 1);
         rig.read(0, 0, 3 * BLOCK);
         assert_eq!(rig.finish().len(), 2);
-        let stats = rig.hctxs[0].board().read_flow(FlowId(0)).expect("the flow was served");
+        let stats = rig.hctxs[0].counters().read_flow(FlowId(0)).expect("the flow was served");
         (stats.cost, stats.completed, stats.bytes, stats.failed)
     };
     let whole = counted(Split::Off);
@@ -92,7 +92,7 @@ fn a_whole_has_one_completion_with_its_own_length_and_times() {
         (2000, rig.now_ns - 3000),
         "from its first part to its last"
     );
-    let flows = rig.hctxs[0].board().read_flow(FlowId(0)).unwrap();
+    let flows = rig.hctxs[0].counters().read_flow(FlowId(0)).unwrap();
     assert_eq!((flows.requests(), flows.transferred_bytes()), (1, u64::from(8 * PART)), "it counts as one");
     assert_eq!((rig.stats().split, rig.stats().parts, rig.stats().dispatched), (1, 8, 8));
     rig.assert_clean();
@@ -147,8 +147,8 @@ fn parts_are_a_quarter_of_what_the_flow_may_stage_and_a_flow_that_is_full_is_tol
     let plain = Setup::plain(path(Split::Bytes(BLOCK)));
     let mut rig = Rig::new(&Setup { requests_max: 24, ..plain }, &*device);
     // 16 parts are 6 of 12 KiB, of which the last is 4 KiB: a client that is told of room finds that much.
-    let large = Asked { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 16 * BLOCK, fill: 0 };
-    let blocks = |count: u32| Asked { length_bytes: count * BLOCK, ..large };
+    let large = RequestSpec { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 16 * BLOCK, fill: 0 };
+    let blocks = |count: u32| RequestSpec { length_bytes: count * BLOCK, ..large };
     assert!(rig.submit(0, large, false).is_some());
     assert_eq!((rig.stats().parts, rig.hctxs[0].staged()), (6, 6));
     (0..3).for_each(|_| assert!(rig.submit(0, large, false).is_some()));
@@ -334,7 +334,7 @@ fn auto_cuts_while_a_small_request_of_somebody_else_competes_and_not_otherwise()
 fn a_request_in_parts_that_is_refused_is_counted() {
     let setup = Setup { requests_max: 16, ..Setup::plain(path(Split::Bytes(BLOCK))) };
     let mut rig = Rig::new(&setup, &*memory());
-    let asked = Asked { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 4 * BLOCK, fill: 0 };
+    let asked = RequestSpec { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 4 * BLOCK, fill: 0 };
     let taken = (0..6).filter(|_| rig.submit(0, asked, false).is_some()).count();
     assert_eq!((taken, rig.stats().refused, rig.stats().split), (4, 2, 4));
     assert_eq!(rig.finish().len(), 4);

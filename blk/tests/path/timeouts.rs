@@ -1,7 +1,7 @@
 //! Commands that the device does not end: each request ends once all the same, with the right status, and tags and
 //! tokens are back.
 
-use crate::harness::{Asked, Ended, Narrow, Rig, Setup, is_all};
+use crate::harness::{Ended, Narrow, RequestSpec, Rig, Setup, is_all};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
@@ -469,7 +469,7 @@ fn a_modelled_drive_gives_up_what_it_is_asked_to() {
 fn without_a_timeout_nothing_is_ever_looked_at() {
     let device = device(vec![nth_write(0, Fault::Forget)], OnAbort::Ends { after_ns: 0 }, OnReset::Works);
     let mut rig = Rig::new(&Setup::plain(PathOptions::TIMELESS), &device);
-    let asked = Asked { flow: 0, op: Op::Write, offset_bytes: 0, length_bytes: BLOCK, fill: 1 };
+    let asked = RequestSpec { flow: 0, op: Op::Write, offset_bytes: 0, length_bytes: BLOCK, fill: 1 };
     rig.submit(0, asked, false).unwrap();
     assert!(rig.run().is_empty());
     assert_eq!(rig.next_event_ns(), None);

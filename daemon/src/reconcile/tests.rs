@@ -9,7 +9,7 @@ use crate::live_bytes;
 use crate::log_format::LogFormat;
 use crate::watch;
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::client::{Client, Context, DeviceIndex, Label, Whose};
+use mqfq_blk::client::{Client, ClientFilter, Context, DeviceIndex, Label};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::EngineOptions;
@@ -254,7 +254,7 @@ fn a_device_that_hangs_keeps_its_index_and_its_bytes_and_holds_nothing_else_up()
     let again = [stay, after[1], device, taker, ("again", "g", "0", "1MiB")];
     server.propose(&plan(&folder, &again), false).unwrap();
     assert_eq!(server.plan.devices.iter().map(|(slot, _)| slot.place()).collect::<Vec<_>>(), [0, 1, 2]);
-    assert!(server.engine.drain_some(Whose::Export(u64::MAX), Duration::from_secs(60)), "the engine is as ever");
+    assert!(server.engine.drain_some(ClientFilter::Export(u64::MAX), Duration::from_secs(60)), "the engine is as ever");
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn rounds_of_churn_leave_no_byte_behind() {
         let expected = looks.last().copied();
         let look = || {
             // A worker that has answered has taken its mail, and frees it next.
-            assert!(engine.drain_some(Whose::Export(u64::MAX), Duration::from_secs(60)));
+            assert!(engine.drain_some(ClientFilter::Export(u64::MAX), Duration::from_secs(60)));
             (live_bytes::now(), files())
         };
         let mut seen = look();

@@ -20,7 +20,7 @@ use crate::timed::{Counted, Timed};
 use crate::workload;
 use mqfq_blk_watched::cap::{Cap, CapLimits, Capped, Caps};
 use mqfq_blk_watched::client::Client;
-use mqfq_blk_watched::counters::{Board, FlowCounters};
+use mqfq_blk_watched::counters::{self, FlowCounters};
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{CLIENT_BYTES, HwCtx, HwCtxOptions};
 use mqfq_blk_watched::path_options::PathOptions;
@@ -224,7 +224,7 @@ impl PolicyVisitor for Run<'_> {
             context.set_tuning(tuning.clone(), 0);
             let context = if has_classes { context.with_class_queues() } else { context };
             let context = match &write_cost {
-                Some(cost) => context.following(cost.clone()),
+                Some(cost) => context.with_write_cost(cost.clone()),
                 None => context,
             };
             let context = if layer.is_bypass() { context.raw() } else { context };
@@ -244,12 +244,12 @@ impl PolicyVisitor for Run<'_> {
                 clients.into_iter().for_each(|client| worker.adopt(client));
                 worker.work();
                 let (host, contexts) = worker.into_parts();
-                let board = contexts[0].board().clone();
+                let counters = contexts[0].counters().clone();
                 CoreResult {
                     reschedules: host.reschedules(),
                     spun_ns: host.spun_ns(),
                     stats: contexts[0].stats(),
-                    board,
+                    counters,
                 }
             }));
         }
@@ -286,13 +286,13 @@ struct CoreResult {
     reschedules: u64,
     spun_ns: u64,
     stats: HctxStats,
-    board: Arc<Board>,
+    counters: Arc<counters::Counters>,
 }
 
 fn counters(finished: &Finished<CoreResult>, caps: &[Arc<Cap>]) -> Counters {
     let end_ns = finished.end / 1000;
     let held = |cap: &Arc<Cap>| [Capped::Iops, Capped::Bytes].map(|limit| cap.held_ns(limit, end_ns));
-    let by_worker = |flow: FlowId| finished.results.iter().map(move |core| core.board.flow(flow));
+    let by_worker = |flow: FlowId| finished.results.iter().map(move |core| core.counters.flow(flow));
     let stats = |flow| {
         let mut sum = FlowStats::default();
         by_worker(flow).flatten().for_each(|counters| counters.read(&mut sum, true));

@@ -9,7 +9,7 @@ use mqfq_blk::ask::Ask;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Descriptors, Event, Part};
 use mqfq_blk::worker::host::{Ended, Host, HostEvent};
-use mqfq_blk::worker::{AtDesk, Desk};
+use mqfq_blk::worker::{HasWorkerContext, WorkerContext};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::cmp::Reverse;
@@ -54,7 +54,7 @@ struct Operation {
 /// A worker's surroundings.
 pub struct VirtualHost {
     world: Rc<World>,
-    desk: Desk,
+    context: WorkerContext,
     operations: Vec<Operation>,
     pipes: KnownPipes,
     /// Rings of eventfds when the kernel was last asked which waits are over; `None`: there are newer waits.
@@ -74,11 +74,11 @@ pub struct VirtualHost {
 const CANCELED: i32 = Errno::CANCELED.raw_os_error();
 
 impl VirtualHost {
-    /// The host of this desk's worker.
-    pub fn new(world: Rc<World>, desk: Desk) -> VirtualHost {
+    /// The host of this worker.
+    pub fn new(world: Rc<World>, context: WorkerContext) -> VirtualHost {
         VirtualHost {
             world,
-            desk,
+            context,
             operations: Vec::new(),
             pipes: KnownPipes::default(),
             polled_at: None,
@@ -95,7 +95,7 @@ impl VirtualHost {
     pub fn is_ready(&mut self) -> bool {
         let now_ns = world::now_ns();
         let Some(until_ns) = self.sleep else { return true };
-        self.desk.is_kicked()
+        self.context.is_kicked()
             || until_ns.is_some_and(|until_ns| until_ns <= now_ns)
             || self.timers.peek().is_some_and(|Reverse((at_ns, ..))| *at_ns <= now_ns)
             || self.transfer()
@@ -110,7 +110,7 @@ impl VirtualHost {
     /// Its sleep is over.
     pub fn wake(&mut self) {
         if self.sleep.take().is_some() {
-            self.desk.woke();
+            self.context.woke();
         }
     }
 
@@ -261,14 +261,14 @@ impl VirtualHost {
     }
 }
 
-impl AtDesk for VirtualHost {
-    fn desk(&self) -> &Desk {
-        &self.desk
+impl HasWorkerContext for VirtualHost {
+    fn worker_context(&self) -> &WorkerContext {
+        &self.context
     }
 }
 
 impl Host for VirtualHost {
-    mqfq_blk::at_desk!();
+    mqfq_blk::worker_context!();
 
     fn now_ns(&mut self) -> u64 {
         world::now_ns()
@@ -277,7 +277,7 @@ impl Host for VirtualHost {
     fn woke(&mut self) {
         // The sleep that it comes back from has not been slept.
         if self.sleep.is_none() {
-            self.desk.woke();
+            self.context.woke();
         }
     }
 
@@ -344,7 +344,7 @@ impl Host for VirtualHost {
                 return self.timers.push(Reverse((at_ns, self.asked, client, user)));
             }
             Ask::Command { .. } => unreachable!("no client here gives commands to a driver"),
-            Ask::Attach { make } => return self.desk.attach(make),
+            Ask::Attach { make } => return self.context.attach(make),
             Ask::Shutdown { socket } => return self.shutdown(socket),
             Ask::Interrupt => return self.interrupt(client),
         };
@@ -398,7 +398,7 @@ impl Host for VirtualHost {
     }
 
     fn turned(&mut self) {
-        self.desk.turned();
+        self.context.turned();
         world::pass(self.world.turn_ns);
     }
 }

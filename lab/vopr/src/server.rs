@@ -19,7 +19,7 @@ use mqfq_blk::slots::Slot;
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::state;
-use mqfq_blk::worker::Desk;
+use mqfq_blk::worker::WorkerContext;
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions, Weight};
 use mqfq_blkmq::{QueueLayout, Spread, prepare};
 use mqfq_front::FRONT_ENDS;
@@ -273,7 +273,7 @@ impl Server {
         };
         let workers = config.count("workers");
         let options = EngineOptions { workers, pin: false, spin_ns: 0, devices: vec![device] };
-        let (engine, desks) = Engine::start_stepped(options, STEPS)?;
+        let (engine, contexts) = Engine::start_stepped(options, STEPS)?;
         let memory = Arc::new(ServerMemory::new(MemoryLimits { server_bytes: SERVER_BYTES, tenants: count }));
         let caps: Vec<Arc<Cap>> = (0..count).map(|_| Cap::new(CapLimits::NONE)).collect();
         let mut server = Server {
@@ -303,8 +303,8 @@ impl Server {
             server.sockets.push(Socket { table, number: listener.number() });
             listening.push((listener, connections));
         }
-        let worker = |desk: Desk| Desk::worker(VirtualHost::new(site.world.clone(), desk), 64);
-        site.world.employ(desks.into_iter().map(worker).collect::<Result<_, _>>()?);
+        let worker = |context: WorkerContext| WorkerContext::worker(VirtualHost::new(site.world.clone(), context), 64);
+        site.world.employ(contexts.into_iter().map(worker).collect::<Result<_, _>>()?);
         for (listener, connections) in listening {
             listener.into_clients().into_iter().chain(connections).for_each(|client| server.engine.attach(client));
         }

@@ -29,10 +29,10 @@
 //! weights, and the *price* is how long a piece of it is on the common one: effective weight = weight / price. A
 //! request multiplies its cost with one word of its flow, as without groups; a step writes that word where it differs.
 //!
-//! A flow is *idle*, *satisfied* or *backlogged*, by what it did since the last step: nothing; it let virtual time pass its
-//! finish tag for more than 1/64 of the step; it did not. No request counts anything for this: virtual time passes the
-//! finish tag of a flow that wants less than its part, and the charge that then raises the tag, which is one at most
-//! for each time that the flow ran out of requests, adds up by how much. A group wants what its members want.
+//! A flow is *idle*, *satisfied* or *backlogged*, by what it did since the last step: nothing; it let virtual time pass
+//! its finish tag for more than 1/64 of the step; it did not. No request counts anything for this: virtual time passes
+//! the finish tag of a flow that wants less than its part, and the charge that then raises the tag, which is one at
+//! most for each time that the flow ran out of requests, adds up by how much. A group wants what its members want.
 //!
 //! A *step* comes once per period of virtual time and is made by one worker, the one that moves virtual time there
 //! while no other makes one: it reads the finish tags of all flows in groups and sets all prices. A flow that was idle
@@ -44,10 +44,10 @@
 //! theirs with it, as far as one lease goes: that is a small part of a step, and the slow path runs once per lease.
 //!
 //! # Invariants
-//! H1. Whatever the members' demands: (sum of the backlogged's effective weights) + (what the satisfied used in the last
-//!     step, per virtual time) = the group's rate, if there is a backlogged one; and the satisfied members' effective weights are at
-//!     least weight / (sum of active weights) of the rate. The second is at most the first's price, so being satisfied
-//!     is no advantage.
+//! H1. Whatever the members' demands: (sum of the backlogged's effective weights) + (what the satisfied used in the
+//!     last step, per virtual time) = the group's rate, if there is a backlogged one; and the satisfied members'
+//!     effective weights are at least weight / (sum of active weights) of the rate. The second is at most the first's
+//!     price, so being satisfied is no advantage.
 //! H2. Sums, prices and effective weights are written by the thread that holds `busy`. Any thread reads the last, each
 //!     as one word, and never 0. An idle member's is what it gets if it comes: its weight counts beside those of the
 //!     active, or in an idle group the heaviest member would get the group's rate. A newcomer has its own at once, its
@@ -65,10 +65,11 @@
 //! A flow is a group of one. A change of demand adds, once each, to the group that it is in and to those above:
 //!
 //! * *Until it is seen*: a flow that falls idle is seen at the end of the second step at the latest, and so is one that
-//!   becomes backlogged. It uses at most its effective weight r too much or too little for so long: 2 P r. What is too much
-//!   when it comes is too little when it goes: the backlogged get in one step what the satisfied left in the step before, so
-//!   over many steps the sum of what a group used is off by what the satisfied used in the last and in the first, and a
-//!   flow that comes and goes does not add up (`a_flow_that_comes_and_goes_does_not_add_up`: within 1% of the share).
+//!   becomes backlogged. It uses at most its effective weight r too much or too little for so long: 2 P r. What is too
+//!   much when it comes is too little when it goes: the backlogged get in one step what the satisfied left in the step
+//!   before, so over many steps the sum of what a group used is off by what the satisfied used in the last and in the
+//!   first, and a flow that comes and goes does not add up (`a_flow_that_comes_and_goes_does_not_add_up`: within 1% of
+//!   the share).
 //! * *What has its interval keeps it*: one request for each queue that the flow is on, and with leases what is left of
 //!   one, as after any change of a weight.
 //!
@@ -370,7 +371,8 @@ struct Sums {
 /// Fraction bits of a rate: the largest weight is below 2^54, the smallest rate that counts is 2^-40.
 const RATE_BITS: u32 = 40;
 
-/// The part of a step that a backlogged flow may let pass: requests that end and others that come are never quite at once.
+/// The part of a step that a backlogged flow may let pass: requests that end and others that come are never quite at
+/// once.
 const BACKLOGGED_PART: u64 = 64;
 
 /// The groups of a scheduler at work. See the file's text.

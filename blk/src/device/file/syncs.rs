@@ -19,15 +19,15 @@
 //! Each sync takes a ticket before it is on the ring. A queue says which of its tickets is the oldest; a sync that
 //! ended well waits until the oldest of each queue is not below the ticket that was next when it ended.
 //! ```text
-//!   next 9      seats:  queue 0, oldest 4 ──▶ queue 1, oldest none, waits ──▶ ...
+//!   next 9      views:  queue 0, oldest 4 ──▶ queue 1, oldest none, waits ──▶ ...
 //!                                              held: [until 8]  ends when queue 0 has ended 4 to 7
 //! ```
 //!
 //! # Invariants
-//! S1. If sync A was on a ring before sync B was reaped, B ends after A was reaped and A's result is noted. A's seat is
+//! S1. If sync A was on a ring before sync B was reaped, B ends after A was reaped and A's result is noted. A's view is
 //!     below its ticket before the ticket is taken, B reads the next ticket by a read-modify-write: if that comes
-//!     second, B sees A's seat. If it comes first, A was not on the ring when B had long asked the kernel.
-//! S2. A waiting queue looks again. It sets `waits`, then looks at the seats; a queue whose sync ends changes its seat,
+//!     second, B sees A's view. If it comes first, A was not on the ring when B had long asked the kernel.
+//! S2. A waiting queue looks again. It sets `waits`, then looks at the views; a queue whose sync ends changes its view,
 //!     then looks which queues wait; a fence between each two, so one of them sees the other.
 //! S3. No sync waits for a waiting sync: a held sync has no ticket any more. So each hold ends when the kernel has
 //!     ended the syncs it has.
@@ -49,22 +49,22 @@ const NONE: u64 = u64::MAX;
 /// The syncs of a device, of all its queues.
 pub(super) struct Syncs {
     next_ticket: AtomicU64,
-    first: OnceLock<Arc<Seat>>,
+    first: OnceLock<Arc<QueueView>>,
 }
 
 /// A queue, as the other queues see it.
-struct Seat {
+struct QueueView {
     /// No ticket of its syncs on the ring is below this.
     oldest: AtomicU64,
     waits: AtomicBool,
     hctx: HctxId,
     interrupt: Arc<dyn Fn(HctxId) + Send + Sync>,
-    following: OnceLock<Arc<Seat>>,
+    following: OnceLock<Arc<QueueView>>,
 }
 
 /// A queue's own side.
 pub(super) struct Member {
-    seat: Arc<Seat>,
+    view: Arc<QueueView>,
     /// Its syncs on the ring: ticket and tag, the oldest first.
     on_ring: Vec<(u64, u16)>,
     /// Syncs that ended well, the oldest first: which tickets must have ended.
@@ -80,22 +80,22 @@ impl Syncs {
     /// A queue of at most `depth` commands; `interrupt` is called with `hctx` when it may look again.
     pub(super) fn join(&self, hctx: HctxId, depth: u16, interrupt: Arc<dyn Fn(HctxId) + Send + Sync>) -> Member {
         let (oldest, waits) = (AtomicU64::new(NONE), AtomicBool::new(false));
-        let seat = Arc::new(Seat { oldest, waits, hctx, interrupt, following: OnceLock::new() });
+        let view = Arc::new(QueueView { oldest, waits, hctx, interrupt, following: OnceLock::new() });
         let mut place = &self.first;
         loop {
-            // Our seat, or that of a queue that was faster.
-            let there = place.get_or_init(|| seat.clone());
-            if Arc::ptr_eq(there, &seat) {
+            // Our view, or that of a queue that was faster.
+            let there = place.get_or_init(|| view.clone());
+            if Arc::ptr_eq(there, &view) {
                 break;
             }
             place = &there.following;
         }
         let depth = usize::from(depth);
-        Member { seat, on_ring: Vec::with_capacity(depth), held: VecDeque::with_capacity(depth) }
+        Member { view, on_ring: Vec::with_capacity(depth), held: VecDeque::with_capacity(depth) }
     }
 
-    fn seats(&self) -> impl Iterator<Item = &Arc<Seat>> {
-        std::iter::successors(self.first.get(), |seat| seat.following.get())
+    fn views(&self) -> impl Iterator<Item = &Arc<QueueView>> {
+        std::iter::successors(self.first.get(), |view| view.following.get())
     }
 
     /// The sync of `tag` is about to go on the ring.
@@ -104,7 +104,7 @@ impl Syncs {
             // Relaxed: what is next now is not above what is next at the step below.
             let bound = self.next_ticket.load(Relaxed);
             // Relaxed: goes with the step below.
-            member.seat.oldest.store(bound, Relaxed);
+            member.view.oldest.store(bound, Relaxed);
         }
         // AcqRel: pairs with itself in `must_wait` (S1).
         let ticket = self.next_ticket.fetch_add(1, AcqRel);
@@ -122,13 +122,13 @@ impl Syncs {
 
     fn show(&self, member: &Member) {
         // Release: pairs with the Acquire in `have_ended`: what was noted before is seen.
-        member.seat.oldest.store(member.on_ring.first().map_or(NONE, |(ticket, _)| *ticket), Release);
+        member.view.oldest.store(member.on_ring.first().map_or(NONE, |(ticket, _)| *ticket), Release);
         // SeqCst: pairs with the one in `wait` (S2).
         fence(SeqCst);
-        for seat in self.seats().filter(|seat| !Arc::ptr_eq(seat, &member.seat)) {
+        for view in self.views().filter(|view| !Arc::ptr_eq(view, &member.view)) {
             // Relaxed: after the fence.
-            if seat.waits.load(Relaxed) {
-                (seat.interrupt)(seat.hctx);
+            if view.waits.load(Relaxed) {
+                (view.interrupt)(view.hctx);
             }
         }
     }
@@ -143,7 +143,7 @@ impl Syncs {
     /// All tickets below this.
     fn have_ended(&self, until: u64) -> bool {
         // Acquire: pairs with the Release in `show`.
-        self.seats().all(|seat| seat.oldest.load(Acquire) >= until)
+        self.views().all(|view| view.oldest.load(Acquire) >= until)
     }
 
     /// A sync that ended well is to wait.
@@ -157,7 +157,7 @@ impl Syncs {
             return;
         }
         // Relaxed: before the fence.
-        member.seat.waits.store(true, Relaxed);
+        member.view.waits.store(true, Relaxed);
         // SeqCst: pairs with the one in `show` (S2).
         fence(SeqCst);
         while let Some((until, _)) = member.held.front()
@@ -168,7 +168,7 @@ impl Syncs {
         }
         if member.held.is_empty() {
             // Relaxed: an interrupt too many does no harm.
-            member.seat.waits.store(false, Relaxed);
+            member.view.waits.store(false, Relaxed);
         }
     }
 

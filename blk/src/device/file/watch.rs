@@ -111,7 +111,7 @@ impl Backing {
     /// No flush, nor a write with FUA, may end well.
     pub(super) fn has_lost_writes(&self) -> bool {
         // Relaxed: a command submitted after the failed flush was reaped sees it, by way of the thread that reaped it;
-        // one that overlapped with it, by way of its seat (`syncs.rs`).
+        // one that overlapped with it, by way of its view (`syncs.rs`).
         self.lost_writes.load(Relaxed)
     }
 

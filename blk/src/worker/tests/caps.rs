@@ -1,8 +1,8 @@
 //! Clients that wait for caps: on one worker, on several, beside others.
 
 use super::*;
-use crate::cap::{Cap, CapLimits, Capped};
-use crate::worker::cap_queue::Turnstiles;
+use crate::cap::{Cap, CapLimits, Capped, Caps};
+use crate::worker::cap_queue::{CapQueues, NO_CAP_QUEUE};
 use mqfq_testing::random::for_seeds;
 use std::cell::Cell;
 
@@ -195,7 +195,7 @@ fn a_client_that_leaves_gives_back_what_it_waited_for() {
 }
 
 #[test]
-fn who_comes_to_the_turnstile_of_one_that_left_does_not_wait_for_its_time() {
+fn who_comes_to_the_cap_queue_of_one_that_left_does_not_wait_for_its_time() {
     let mut workers = workers(1, 0, 16);
     // A request costs 102 s, and the claim of the second stands there.
     let slow = Cap::new(CapLimits { iops: None, bytes_per_s: Some(u64::from(LENGTH_BYTES) / 100) });
@@ -259,10 +259,10 @@ fn clients_that_wait_for_the_stage_and_for_a_cap_all_get_on() {
 }
 
 #[test]
-fn a_client_whose_caps_have_no_limit_passes_no_turnstile() {
+fn a_client_whose_caps_have_no_limit_passes_no_cap_queue() {
     let mut worker = worker(0, 16);
     worker.adopt(capped(3, &Caps::none(), &Log::default()));
-    assert_eq!(worker.clients[0].counts.turnstile, NO_TURNSTILE);
+    assert_eq!(worker.clients[0].counts.cap_queue, NO_CAP_QUEUE);
     worker.work();
     assert_eq!(worker.host().said[..3], [3, 3, 3]);
 }
@@ -281,50 +281,50 @@ fn clients_pass_in_the_order_in_which_they_waited_and_each_cap_is_charged_what_p
         let limits = draw.of(&[[true, true], [true, false], [false, true]]).map(limit);
         let [export, tenant] = limits.map(Cap::new);
         let caps = Caps::new(export.clone(), tenant.clone());
-        let mut turnstiles = Turnstiles::default();
-        let here = turnstiles.enter(&caps);
-        (1..CLIENTS).for_each(|_| assert_eq!(turnstiles.enter(&caps), here));
+        let mut cap_queues = CapQueues::default();
+        let here = cap_queues.enter(&caps);
+        (1..CLIENTS).for_each(|_| assert_eq!(cap_queues.enter(&caps), here));
         let (mut now_ns, mut passed_bytes, mut passed) = (0, 0, 0);
         let mut waiting = VecDeque::new();
         for _ in 0..400 {
             if draw.chance(2) && !waiting.is_empty() {
-                now_ns = now_ns.max(turnstiles.next_ns().expect("a client waits"));
+                now_ns = now_ns.max(cap_queues.next_ns().expect("a client waits"));
             }
             let (client, bytes) = (draw.below(CLIENTS) as u32, 4096 * draw.between(1, 16) as u32);
             let (waits, is_told) = (waiting.contains(&client), draw.chance(8));
             if draw.chance(8) {
-                assert_eq!(turnstiles.leave(here, client, now_ns), waits);
+                assert_eq!(cap_queues.leave(here, client, now_ns), waits);
                 waiting.retain(|other| *other != client);
-                assert_eq!(turnstiles.enter(&caps), here, "another one comes");
-            } else if turnstiles.pass(here, client, is_told && !waits, bytes, now_ns) {
+                assert_eq!(cap_queues.enter(&caps), here, "another one comes");
+            } else if cap_queues.pass(here, client, is_told && !waits, bytes, now_ns) {
                 assert!(waiting.is_empty() || is_told && !waits, "client {client} is before {waiting:?}");
                 ahead.update(|ahead| ahead + usize::from(!waiting.is_empty()));
                 // Else the stage is full.
                 if !draw.chance(8) {
-                    turnstiles.passed(here, bytes, now_ns);
+                    cap_queues.passed(here, bytes, now_ns);
                     (passed_bytes, passed) = (passed_bytes + u64::from(bytes), passed + 1);
                 }
             } else if !waits {
                 waiting.push_back(client);
             }
-            while let Some((_, most)) = turnstiles.take_due(now_ns) {
+            while let Some((_, most)) = cap_queues.take_due(now_ns) {
                 for _ in 0..most {
-                    let Some(client) = turnstiles.tell(here, now_ns) else { break };
+                    let Some(client) = cap_queues.tell(here, now_ns) else { break };
                     assert_eq!(Some(client), waiting.pop_front());
                     for _ in 0..draw.below(3) {
                         let bytes = 4096 * draw.between(1, 16) as u32;
-                        if !turnstiles.pass(here, client, false, bytes, now_ns) {
+                        if !cap_queues.pass(here, client, false, bytes, now_ns) {
                             waiting.push_back(client);
                             break;
                         }
-                        turnstiles.passed(here, bytes, now_ns);
+                        cap_queues.passed(here, bytes, now_ns);
                         (passed_bytes, passed) = (passed_bytes + u64::from(bytes), passed + 1);
                     }
                 }
-                turnstiles.told(here, now_ns);
+                cap_queues.told(here, now_ns);
             }
         }
-        (0..CLIENTS as u32).for_each(|client| _ = turnstiles.leave(here, client, now_ns));
+        (0..CLIENTS as u32).for_each(|client| _ = cap_queues.leave(here, client, now_ns));
         assert!(passed > 50, "{passed} passed");
         let paid_ns = (passed_bytes * S_NS).div_ceil(BYTES_PER_S);
         for cap in [export, tenant].into_iter().filter(|cap| cap.limits() != CapLimits::NONE) {

@@ -168,8 +168,8 @@ fn steps_come_as_often_as_the_window_in_force_says() {
     assert!(steps(&mut scene, PERIOD.0 / 4));
 }
 
-/// Expects the members of each group to get together, as [`Scene::effective`] says and with what the satisfied use (H1),
-/// the group's rate, worked out from the top in floating point.
+/// Expects the members of each group to get together, as [`Scene::effective`] says and with what the satisfied use
+/// (H1), the group's rate, worked out from the top in floating point.
 fn expect_rates(scene: &Scene, used: &[u64], before: &[f64]) {
     let groups = scene.tree.groups.len();
     let flows_of =

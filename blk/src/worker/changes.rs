@@ -4,9 +4,11 @@
 //! Answers: when may a place, a range of bytes or an index be another's, as far as this worker is concerned? It is told
 //! by mail, between two turns of the loop, and answers when the last request of its own has ended.
 
-use super::{Core, HwCtx, Plug, Worker};
+use super::Worker;
+use super::devices::{Core, Plug};
 use crate::client::Remains;
 use crate::device::DeviceInfo;
+use crate::hctx::HwCtx;
 use crate::stage::StageLimits;
 use crate::worker::host::Host;
 use mqfq_sched::flow::FlowId;
@@ -26,7 +28,7 @@ pub(super) struct LiveDevices<H, P: Policy> {
 }
 
 /// Requests that were admitted by a time, and the caller that waits for the last one's end.
-pub(super) struct Ending {
+pub(super) struct AwaitedEnd {
     device: u16,
     whose: Remains,
     until_ns: u64,
@@ -59,7 +61,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     }
 
     pub(super) fn await_end(&mut self, device: u16, whose: Remains, given_up_ns: u64, gone: mpsc::Sender<()>) {
-        self.ending.push(Ending { device, whose, until_ns: self.core.now_ns, given_up_ns, gone });
+        self.ending.push(AwaitedEnd { device, whose, until_ns: self.core.now_ns, given_up_ns, gone });
     }
 
     /// Reports the requests of which none is left.
@@ -67,8 +69,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         let (hctxs, now_ns) = (&self.core.hctxs, self.core.now_ns);
         // Expired questions go unanswered: on a device that hangs, each would else cost a look in every turn.
         self.ending.retain(|ending| now_ns < ending.given_up_ns);
-        let is_over = |ending: &mut Ending| !hctxs[ending.device as usize].has_any(ending.whose, ending.until_ns);
-        for Ending { gone, .. } in self.ending.extract_if(.., is_over) {
+        let is_over = |ending: &mut AwaitedEnd| !hctxs[ending.device as usize].has_any(ending.whose, ending.until_ns);
+        for AwaitedEnd { gone, .. } in self.ending.extract_if(.., is_over) {
             // A caller that no longer waits needs no answer.
             let _ = gone.send(());
         }
