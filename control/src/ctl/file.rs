@@ -176,7 +176,7 @@ pub(super) fn save_if_asked(client: &Client, options: &Options, form: Form) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::CONFIG_BYTES_MAX;
+    use crate::api::CONFIG_PARTS_MAX;
     use crate::api::tests::OnPaper;
     use crate::listen::socket_tests::Folder;
     use serde_json::json;
@@ -238,9 +238,9 @@ mod tests {
         let path = folder.0.join("c.toml");
         let options = Options { dry_run: false, revision: Some(9), save: false, yes: false };
         assert!(apply(&client, &path, &options, Form::Text).is_err(), "it has another revision");
-        // More than the server takes.
-        std::fs::write(&path, format!("#{}\n{READ}", "x".repeat(CONFIG_BYTES_MAX))).unwrap();
+        // More than the server takes. It counts the parts when it has all of it, so the answer finds its client.
+        std::fs::write(&path, format!("#{}\n{READ}", ",".repeat(CONFIG_PARTS_MAX))).unwrap();
         let refusal = written(&client, false).map(drop).unwrap_err();
-        assert!(refusal.contains("the most that is allowed"), "{refusal}");
+        assert!(refusal.contains("the config has 300"), "{refusal}");
     }
 }
