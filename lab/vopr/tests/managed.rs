@@ -118,3 +118,32 @@ fn a_client_may_lose_its_connection_to_a_large_read_that_its_drive_fails_in_the_
     let outcome = run(&script).unwrap_or_else(|failure| panic!("{failure:?}"));
     assert!(outcome.counts.good > 300 && outcome.counts.failed > 0, "{outcome:?}");
 }
+
+/// Found by `cargo xtask vopr --managed --seed 4494490895694710168`: e2 becomes another tenant's with `keep-data` while
+/// drives hold still, and `keep-data` is withdrawn before it is offered. The server erases its bytes, as it must; the
+/// judge wanted them kept.
+const KEPT_NO_MORE: &str = "\
+config seed 4494490895694710168 workers 3 policy 1 depth 16 tenants 4 guests 0 split 4096 sq 0 cache 1 reorder 7 error 0 torn 97 stall 0 lose 0 \
+slow 6756 abort 1 staged 256 memory 131072 turn-ns 5000 managed 1
+propose 721073160 0
+propose 590189719 4
+io 0 1 4008111309
+run 653862
+io 4 1 2981614438
+io 2 1 3592536826
+io 4 1 3038672986
+io 5 1 62366354
+io 0 1 928411780
+connect 2
+propose 2779784645 0
+propose 3943953164 6
+propose 733905698 0
+check
+";
+
+#[test]
+fn bytes_may_be_erased_if_keep_data_is_withdrawn_before_they_are_offered() {
+    let script = Script::parse(KEPT_NO_MORE).expect("a script that was printed");
+    let outcome = run(&script).unwrap_or_else(|failure| panic!("{failure:?}"));
+    assert!(outcome.counts.good > 60 && outcome.changes == 5, "{outcome:?}");
+}

@@ -6,6 +6,7 @@
 //! | bytes that another tenant had, or that a shrink gave up | zeroes |
 //! | the same, with `keep-data = true` | what is there |
 //! | bytes that it had, which another tenant was to get and never got | zeroes or them: no erase may have begun |
+//! | bytes for which `keep-data` was withdrawn before they were offered | zeroes or what is there |
 
 use super::wish::{Export, PLACES, QUARTER_SECTORS, QUARTERS, Wish};
 use crate::oracle::Oracle;
@@ -21,7 +22,9 @@ pub struct Place {
     owners: [Option<usize>; QUARTERS as usize],
     /// By quarter: it is to be erased, and may not have been yet.
     is_due: [bool; QUARTERS as usize],
-    /// By quarter that is to be erased: the tenant that had it last.
+    /// By quarter: `keep-data` gave it to its tenant, which may not have been offered it yet.
+    is_kept: [bool; QUARTERS as usize],
+    /// By quarter that is to be erased, or kept: the tenant that had it last.
     former: [Option<usize>; QUARTERS as usize],
 }
 
@@ -32,6 +35,7 @@ pub fn all() -> Vec<Place> {
         oracle: oracle(number),
         owners: Default::default(),
         is_due: Default::default(),
+        is_kept: Default::default(),
         former: Default::default(),
     };
     (0..PLACES).map(place).collect()
@@ -55,10 +59,12 @@ impl Place {
     pub fn have(&mut self, export: &Export, stays: bool) {
         for quarter in 0..export.quarters as usize {
             let from = quarter * QUARTER_SECTORS;
+            let is_open = self.is_due[quarter] || self.is_kept[quarter];
             match (self.owners[quarter] == Some(export.tenant), export.keeps == Some(true)) {
                 (false, false) => {
                     self.oracle.borrow_mut().erase(from, QUARTER_SECTORS, stays);
-                    if !std::mem::replace(&mut self.is_due[quarter], true) {
+                    (self.is_due[quarter], self.is_kept[quarter]) = (true, false);
+                    if !is_open {
                         self.former[quarter] = self.owners[quarter];
                     } else if self.former[quarter] == Some(export.tenant) {
                         // No other tenant has had it since. Until requests there have ended no erase begins, and the
@@ -68,6 +74,17 @@ impl Place {
                 }
                 // The tenant is shown the old bytes.
                 (_, true) if self.is_due[quarter] => self.oracle.borrow_mut().doubt(from, QUARTER_SECTORS),
+                (false, true) => {
+                    self.is_kept[quarter] = true;
+                    if !is_open {
+                        self.former[quarter] = self.owners[quarter];
+                    }
+                }
+                // It is erased, if it was not offered.
+                (true, false) if self.is_kept[quarter] => {
+                    (self.is_due[quarter], self.is_kept[quarter]) = (true, false);
+                    self.oracle.borrow_mut().doubt(from, QUARTER_SECTORS);
+                }
                 _ => {}
             }
             self.owners[quarter] = Some(export.tenant);
@@ -76,6 +93,8 @@ impl Place {
 
     /// An export has all of it that it is to have.
     pub fn is_whole(&mut self, export: &Export) {
-        self.is_due[..export.quarters as usize].fill(false);
+        let quarters = ..export.quarters as usize;
+        self.is_due[quarters].fill(false);
+        self.is_kept[quarters].fill(false);
     }
 }
