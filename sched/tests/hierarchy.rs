@@ -541,6 +541,7 @@ fn what_is_no_tree_is_refused_in_a_sentence() {
     assert_eq!(of_mqfq(&chain, &[Some(3)]).as_deref(), Some(too_deep));
     assert_eq!(of_mqfq(&[group(Some(0))], &[Some(0)]).as_deref(), Some("group 0 is named before it is there"));
     assert_eq!(of_mqfq(&[group(None)], &[Some(1)]).as_deref(), Some("group 1 is named before it is there"));
+    assert_eq!(of_mqfq(&[group(None)], &[Some(0), Some(1)]).as_deref(), Some("group 1 is named before it is there"));
     let nobody = "flow 2 is in a group and does not exist";
     assert_eq!(of_mqfq(&[group(None)], &[None, None, Some(0)]).as_deref(), Some(nobody));
     let none = "policy d2fq knows no groups";

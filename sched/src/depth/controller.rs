@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn what_was_out_and_a_quarter_more_completes_before_measuring_begins() {
         let mut controller = Controller::new(8, 64);
-        assert_eq!((controller.depth(), controller.epoch()), (8, 0));
+        assert_eq!((controller.depth(), controller.state().depth, controller.epoch()), (8, 8, 0));
         for (units, epoch) in [(0, 0), (9, 0), (10, 1), (11, 1)] {
             controller.step(&sample(1000, units, units));
             assert_eq!(controller.epoch(), epoch, "{units} units");

@@ -208,12 +208,16 @@ mod tests {
 
     #[test]
     fn counts_that_wrapped_make_the_same_span() {
-        let mut from = Sample { now_ns: 5, device_unit_ns: u64::MAX - 10, ..Sample::default() };
+        let (device_unit_ns, system_unit_ns, waiting_ns) = (u64::MAX - 10, u64::MAX - 11, u64::MAX - 12);
+        let mut from = Sample { now_ns: 5, device_unit_ns, system_unit_ns, waiting_ns, ..Sample::default() };
         from.work[0].units = u64::MAX;
-        let mut to = Sample { now_ns: 25, device_unit_ns: 29, ..from };
-        to.work[0].units = 19;
-        let span = Span::between(&from, &to);
-        assert_eq!((span.elapsed_ns, span.units, span.device_unit_ns), (20, 20, 40));
+        from.work[0].requests = u64::MAX - 1;
+        let mut to = Sample { now_ns: 25, device_unit_ns: 29, system_unit_ns: 38, waiting_ns: 47, ..from };
+        (to.work[0].units, to.work[0].requests, to.is_in_parts) = (19, 8, true);
+        let (elapsed_ns, units, requests, device_unit_ns) = (20, 20, 10, 40);
+        let (system_unit_ns, waiting_ns, is_in_parts) = (50, 60, true);
+        let span = Span { elapsed_ns, units, requests, device_unit_ns, system_unit_ns, waiting_ns, is_in_parts };
+        assert_eq!(Span::between(&from, &to), span);
     }
 
     #[test]

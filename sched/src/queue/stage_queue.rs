@@ -545,6 +545,16 @@ mod tests {
     }
 
     #[test]
+    fn a_promoted_request_goes_behind_an_equal_one_that_came_before_it() {
+        let mut queue = Queue::new(4);
+        queue.push(staged(0, 100, 0));
+        queue.push(staged(1, 200, 1));
+        queue.behind(FlowId(0)).expect("it has one").defer(Cost(64), 2);
+        queue.drop_first_and(|_, _, ()| (VTime::from_raw(200), VSpan(64), ()), |(), _, ()| None, |_, ()| ());
+        assert_eq!(std::iter::from_fn(|| queue.pop()).map(|request| request.payload).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
     fn some_deferred_requests_get_their_intervals_together_and_more_may_be_deferred_behind() {
         let mut queue = Queue::new(64);
         queue.push(staged(0, 100, 0));

@@ -281,6 +281,16 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_begins_with_the_depth_of_its_options_and_one_completion_a_turn() {
+        let mut rule = rule(64);
+        let state = rule.state();
+        let depth = PolicyOptions::new(PolicyKind::Mqfq).depth;
+        assert_eq!((state.depth, state.unit_bytes, state.reaped_hundredths), (depth, 4096, 100));
+        rule.step(depth, Seen { waiting: 1, completed: 64, reaps: 64 }, 0);
+        assert_eq!(rule.state().reaped_hundredths, 100);
+    }
+
+    #[test]
     fn nothing_that_waits_changes_nothing() {
         let mut rule = rule(64);
         assert_eq!(settled(&mut rule, 4096, 0), 64);

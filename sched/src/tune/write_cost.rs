@@ -219,7 +219,7 @@ mod tests {
 
     /// Two workers, one reading and one writing, backlogged, on a device of which a read byte takes 1 ns and a written
     /// one `times`: their shares are equal in what is charged.
-    fn run(cost: &WriteCost, times: u64, rows: u64, mut now_ns: u64) -> u64 {
+    fn run(cost: &WriteCost, times: u64, rows: u64, mut now_ns: u64, is_emptied: bool) -> u64 {
         for _ in 0..rows * 1024 {
             let charged = cost.term(now_ns).cost(4 * KIB).0;
             // A write of 4 KiB for as many reads as cost the same, to the nearest of 16ths.
@@ -227,7 +227,7 @@ mod tests {
             cost.count(HctxId(1), CostKind::Write, 4 * KIB);
             cost.count(HctxId(0), CostKind::Read, reads_16ths * KIB / 4);
             let took_ns = 4 * KIB * times + reads_16ths * KIB / 4;
-            cost.waited(HctxId(0), took_ns, false);
+            cost.waited(HctxId(0), took_ns, is_emptied);
             now_ns += took_ns;
         }
         now_ns
@@ -237,12 +237,16 @@ mod tests {
     fn whoever_completes_when_a_phase_is_over_judges_it_for_all() {
         let cost = WriteCost::new(CostModel::FLAT, 2);
         assert_eq!(cost.term(0), CostModel::FLAT.write);
-        let now_ns = run(&cost, 3, 200, 0);
+        assert_eq!(cost.estimate_256ths(), 256, "nothing was found yet");
+        let now_ns = run(&cost, 3, 200, 0, false);
         let found = cost.estimate_256ths();
         assert!(found.abs_diff(3 * 256) < 30, "{found} is not 768");
-        run(&cost, 1, 200, now_ns);
+        let now_ns = run(&cost, 1, 200, now_ns, false);
         let found = cost.estimate_256ths();
         assert!(found.abs_diff(256) < 10, "{found} is not 256");
+        // A worker that finds all of its requests ended was away from its core: such phases say nothing.
+        run(&cost, 3, 200, now_ns, true);
+        assert_eq!(cost.estimate_256ths(), found);
     }
 
     #[test]

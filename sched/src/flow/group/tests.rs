@@ -341,6 +341,17 @@ fn a_weight_that_changes_while_another_is_at_the_sums_makes_a_step_due() {
 }
 
 #[test]
+fn a_step_is_due_a_period_after_the_start_wherever_on_the_circle_that_is() {
+    let tree = Tree { groups: vec![Group { weight: weight(100), parent: None }], of_flow: vec![Some(GroupId(0))] };
+    for start in [0, (1 << 63) + 5, u64::MAX] {
+        let start = VTime::from_raw(start);
+        let (hierarchy, member) = (Hierarchy::new(&tree, PERIOD, start), Member::of(GroupId(0)));
+        hierarchy.step_if_due(start.plus(PERIOD), |_| (&member, weight(100)), |_| (VSpan(0), true));
+        assert_eq!(member.appetite(), Appetite::Hungry, "{start:?}");
+    }
+}
+
+#[test]
 fn a_step_takes_a_period_or_what_the_lightest_group_needs_for_all_flows() {
     let scene = Scene::new(&[(50, None), (200, None), (1, Some(0))], &[(100, 0), (100, 1), (100, 2)]);
     // 3 flows, and a byte at weight 50 is 2048 units. Weights further down do not count.

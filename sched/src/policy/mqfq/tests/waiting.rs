@@ -137,17 +137,23 @@ impl Structures for Pooled {
 }
 
 /// Over a pool of 4 that hides them from the first look.
-fn pooled() -> Mqfq<Pooled> {
-    let (options, topology) = (PolicyOptions::new(PolicyKind::Mqfq), Topology::flat(2));
+fn pooled(options: &PolicyOptions) -> Result<Mqfq<Pooled>, PolicyError> {
+    let topology = Topology::flat(2);
     let pool = Pool { free: AtomicI64::new(4), hides: AtomicI64::new(1) };
     let wheel = ThrottleWheel::new(2, options.window, VTime::ZERO);
     let structures = (Mindicator::new(&topology, VTime::ZERO), pool, wheel);
-    Mqfq::with_structures(&options, &topology, &[Weight::DEFAULT], structures).expect("options are in range")
+    Mqfq::with_structures(options, &topology, &[Weight::DEFAULT], structures)
+}
+
+#[test]
+fn options_out_of_range_are_refused_over_any_structures() {
+    let options = PolicyOptions { depth: 0, ..PolicyOptions::new(PolicyKind::Mqfq) };
+    assert!(pooled(&options).is_err());
 }
 
 #[test]
 fn a_queue_that_finds_a_token_at_the_second_look_takes_its_mark_back() {
-    let policy = pooled();
+    let policy = pooled(&PolicyOptions::new(PolicyKind::Mqfq)).expect("options are in range");
     let mut queue = policy.open_queue(HctxId(0), 8);
     policy.submit(&mut queue, Entry::read(FLOW, Cost(4096), Handle(0)), 0, &mut |_| ());
     let Pick::Dispatch(grant) = policy.pick(&mut queue, 0, &mut |_| ()) else { panic!("four are free") };
@@ -158,7 +164,7 @@ fn a_queue_that_finds_a_token_at_the_second_look_takes_its_mark_back() {
 
 #[test]
 fn a_store_of_tokens_that_knows_no_other_depth_keeps_its_own() {
-    let policy = pooled();
+    let policy = pooled(&PolicyOptions::new(PolicyKind::Mqfq)).expect("options are in range");
     assert_eq!((policy.set_depth(HctxId(0), 8, &mut |_| ()), policy.depth()), (false, None));
     assert_eq!(policy.free_units(), 4);
 }
