@@ -476,7 +476,30 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, RealFiles};
+    use mqfq_blk::hierarchy::GroupId;
+
+    #[test]
+    fn a_device_has_each_of_its_groups_by_name_weight_and_parent() {
+        let export = |name: &str, at: u64| {
+            format!(
+                "[export.{name}]\ndevice = \"d\"\ntenant = \"{name}\"\noffset = {at}\nsize = 4096\nnbd = \"unix:/{name}\"\n"
+            )
+        };
+        let text = format!(
+            "[device.d]\nkind = \"null\"\nsize = \"1MiB\"\npolicy = \"mqfq\"\n[group.all]\nweight = 300\n[group.some]\n\
+             group = \"all\"\n[tenant.a]\ngroup = \"all\"\n[tenant.b]\ngroup = \"some\"\n[tenant.c]\n{}{}{}",
+            export("a", 0),
+            export("b", 4096),
+            export("c", 8192)
+        );
+        let plan = Config::parse("c.toml", &text).unwrap().check(&RealFiles).unwrap();
+        let Grouping { tree, names } = grouping(plan.devices.values().next().unwrap());
+        assert_eq!(names, ["all", "some"]);
+        let groups: Vec<_> = tree.groups.iter().map(|group| (group.weight.get(), group.parent)).collect();
+        assert_eq!(groups, [(300, None), (100, Some(GroupId(0)))]);
+        assert_eq!(tree.of_flow, [Some(GroupId(0)), Some(GroupId(1)), None]);
+    }
 
     #[test]
     fn each_limit_of_the_server_is_that_of_its_key_and_reaches_the_next_client() {

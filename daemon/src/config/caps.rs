@@ -207,6 +207,25 @@ nbd = \"unix:/b\"
     }
 
     #[test]
+    fn caps_are_those_of_a_plan_if_each_has_its_limits() {
+        let running = LiveCaps::new(&plan(CAPPED).unwrap());
+        let is_of = |from: &str, to: &str| running.are_of(&plan(&CAPPED.replacen(from, to, 1)).unwrap());
+        assert!(is_of("[tenant.b]", "[tenant.b]\nweight = 7"));
+        for (from, to) in [("500", "501"), ("[tenant.b]", "[tenant.b]\nmax-iops = 9"), ("10MiB", "11MiB")] {
+            assert!(!is_of(from, to), "{to}");
+        }
+    }
+
+    #[test]
+    fn a_watched_cap_has_the_name_of_its_flow() {
+        let (running, watched) = (LiveCaps::new(&plan(CAPPED).unwrap()), WatchedCaps::default());
+        let owners = [(CapOwner::Tenant("a".into()), "a"), (CapOwner::Export("a".into()), "a/a")];
+        owners.iter().for_each(|(owner, name)| watched.add(&running, owner.clone(), name));
+        let limits = watched.limits();
+        owners.iter().for_each(|(owner, name)| assert_eq!(limits[owner].0, *name));
+    }
+
+    #[test]
     fn a_change_is_shown_in_words() {
         assert_eq!(shown(CapLimits::NONE), "none");
         assert_eq!(shown(CapLimits { iops: Some(5), bytes_per_s: Some(3 << 20) }), "5 requests/s and 3MiB/s");

@@ -336,6 +336,27 @@ nbd = \"unix:/b\"
     }
 
     #[test]
+    fn a_device_of_readers_stays_one_and_an_address_keeps_each_of_its_exports() {
+        let text = OLD.replace("tenant = ", "read-only = true\ntenant = ").replace("unix:/b", "unix:/a");
+        let aligned = plan(&text).aligned_to(&plan(&text)).unwrap();
+        assert!(aligned.devices.values().all(|device| device.read_only));
+        let offered: Vec<usize> = aligned.listeners.iter().map(|(_, exports)| exports.len()).collect();
+        assert_eq!(offered, [2]);
+    }
+
+    #[test]
+    fn a_device_that_comes_has_no_file_of_one_that_is_there() {
+        let folder = mqfq_testing::Folder::new();
+        let disk = folder.join("disk");
+        std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
+        let file = format!("kind = \"file\"\npath = {disk:?}");
+        let old = OLD.replacen("kind = \"null\"\nsize = \"1MiB\"", &file, 1);
+        let new = old.replace("device.fast", "device.other").replace("\"fast\"", "\"other\"");
+        let refusal = plan(&old).aligned_to(&plan(&new)).map(drop).unwrap_err();
+        assert!(refusal.contains("its file is held by device fast until that is gone"), "{refusal}");
+    }
+
+    #[test]
     fn what_comes_gets_a_slot_of_its_own_and_what_goes_leaves_it_to_the_next() {
         let added = OLD.to_owned()
             + "[export.c]\ndevice = \"fast\"\ntenant = \"b\"\noffset = \"256KiB\"\nsize = \"4KiB\"\nnbd = \"unix:/b\"\n";

@@ -248,6 +248,14 @@ nbd = \"unix:/other\"
     }
 
     #[test]
+    fn each_group_is_shown_with_its_members() {
+        let plan = plan(&FAMILY.replacen("[tenant.other]", "[tenant.other]\ngroup = \"nobody\"", 1)).unwrap();
+        let lines = relatives(plan.devices.values().next().unwrap()).into_iter();
+        let told: Vec<_> = lines.filter(|of| of.depth == 0 || of.name == "tenant other").map(|of| of.name).collect();
+        assert_eq!(told, ["group acme", "group nobody", "tenant other"]);
+    }
+
+    #[test]
     fn without_groups_and_weights_of_exports_a_tenant_is_one_flow_in_no_group() {
         let text = FAMILY.replacen("weight = 300\nsize", "size", 1).replace("group = \"", "# \"");
         let plan = plan(&text).unwrap();

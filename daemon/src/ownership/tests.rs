@@ -112,6 +112,45 @@ fn a_start_counts_the_exports_of_each_device_anew() {
 }
 
 #[test]
+fn an_upgrade_hands_over_the_bytes_of_each_device_and_each_stays_in_the_record() {
+    let folder = Folder::new();
+    let path = folder.join("owners");
+    let of =
+        |name: &str, tenant| Claim { device: Some(Key { name: name.into(), lasts: true }), ..claim(0..100, tenant) };
+    let mut old = opened(&path);
+    let names = ["file /d", "file /e"];
+    names.iter().for_each(|name| old.hold(&of(name, "a")));
+    old.commit().unwrap();
+    let bytes = old.pack();
+    drop(old);
+    let mut store = Store::at(path.clone());
+    store.open().unwrap();
+    let mut new = Ownership::unpack(&bytes, Some(store)).unwrap();
+    names.iter().for_each(|name| assert_eq!(new.verdict(&of(name, "b")), erase(0..100, Some("a")), "{name}"));
+    new.commit().unwrap();
+    drop(new);
+    let next = opened(&path);
+    names.iter().for_each(|name| assert_eq!(next.verdict(&of(name, "b")), erase(0..100, Some("a")), "{name}"));
+}
+
+#[test]
+fn a_file_is_known_by_its_path_and_lasts_and_memory_by_its_name_and_does_not() {
+    let folder = Folder::new();
+    let disk = folder.join("disk");
+    std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    let export = |name: &str| format!("[export.{name}]\ndevice = \"{name}\"\ntenant = \"t\"\nnbd = \"unix:/{name}\"\n");
+    let text = format!(
+        "[device.f]\nkind = \"file\"\npath = {disk:?}\n[device.m]\nkind = \"memory\"\nsize = \"1MiB\"\n[tenant.t]\n{}{}",
+        export("f"),
+        export("m")
+    );
+    let plan = crate::config::Config::parse("c.toml", &text).unwrap().check(&crate::config::RealFiles).unwrap();
+    let keys: Vec<Option<Key>> = plan.devices.values().map(key_of).collect();
+    let file = Key { name: format!("file {}", disk.display()), lasts: true };
+    assert_eq!(keys, [Some(file), Some(Key { name: "memory m".into(), lasts: false })]);
+}
+
+#[test]
 fn a_start_lets_exports_share_that_say_so_and_no_other() {
     let mut ownership = Ownership::default();
     ownership.hold(&claim(0..100, "a"));

@@ -323,8 +323,12 @@ nbd = \"unix:/b\"
     /// The lines of a change from one text in the config to another one.
     fn lines(from: &str, to: &str) -> Vec<String> {
         assert!(BASE.contains(from), "{from}");
-        let old = plan(BASE);
-        let new = old.aligned(&plan(&BASE.replacen(from, to, 1)), &BTreeSet::new()).unwrap();
+        lines_between(BASE, &BASE.replacen(from, to, 1))
+    }
+
+    fn lines_between(old: &str, new: &str) -> Vec<String> {
+        let old = plan(old);
+        let new = old.aligned(&plan(new), &BTreeSet::new()).unwrap();
         let new = Difference::between(&old, &new);
         let all = of(&old, &Names::new(&old), &new, &|_, device| {
             [old.devices.values().next().unwrap(), device].map(|it| it.config.policy.options(1).kind)
@@ -358,5 +362,38 @@ nbd = \"unix:/b\"
                 "export b of tenant b on device fast: removed"
             ]
         );
+    }
+    #[test]
+    fn of_several_things_of_a_kind_each_has_its_line() {
+        let two = BASE.replace("[export.b]\ndevice = \"fast\"", "[export.b]\ndevice = \"slow\"");
+        let two = two.replacen("[tenant.a]", "[device.slow]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.a]", 1);
+        let none = "[device.new]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.c]\n[export.c]\ndevice = \"new\"\ntenant = \"c\"\nnbd = \"unix:/c\"\n";
+        let gone: Vec<String> =
+            lines_between(&two, none).into_iter().filter(|line| line.starts_with("device")).collect();
+        assert_eq!(gone, ["device new: added", "device fast: removed", "device slow: removed"]);
+        let heavy =
+            BASE.replace("[tenant.a]", "[tenant.a]\nweight = 7").replace("[tenant.b]", "[tenant.b]\nweight = 8");
+        assert_eq!(
+            lines_between(BASE, &heavy),
+            ["tenant a on device fast: weight 100 -> 7", "tenant b on device fast: weight 100 -> 8"]
+        );
+        let grouped = |weights: [u32; 2]| {
+            let groups = format!("[group.x]\nweight = {}\n[group.y]\nweight = {}\n[device", weights[0], weights[1]);
+            let text = BASE.replacen("[device", &groups, 1).replace("[tenant.a]", "[tenant.a]\ngroup = \"x\"");
+            text.replace("[tenant.b]", "[tenant.b]\ngroup = \"y\"")
+        };
+        let of_groups = |old: &str, new: &str| -> Vec<String> {
+            lines_between(old, new).into_iter().filter(|line| line.starts_with("group")).collect()
+        };
+        let of = |rest: [&str; 2]| {
+            ["x", "y"]
+                .iter()
+                .zip(rest)
+                .map(|(name, rest)| format!("group {name} on device fast: {rest}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of_groups(&grouped([1, 2]), &grouped([3, 4])), of(["weight 1 -> 3", "weight 2 -> 4"]));
+        assert_eq!(of_groups(BASE, &grouped([1, 2])), of(["added", "added"]));
+        assert_eq!(of_groups(&grouped([1, 2]), BASE), of(["removed", "removed"]));
     }
 }

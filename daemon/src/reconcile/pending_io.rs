@@ -125,3 +125,32 @@ impl PendingIo {
 fn is_left(engine: &Engine, device: Slot, range: &Range<u64>, patience: Duration) -> bool {
     engine.await_end(device.place(), Remains::Bytes(range.start, range.end), patience).is_err()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, RealFiles};
+
+    fn plan(exports: &[(&str, u64)]) -> Plan {
+        let section = |(name, offset): &(&str, u64)| {
+            let keys = format!("device = \"d\"\ntenant = \"t\"\noffset = {offset}\nsize = 4096\nnbd = \"unix:/s\"");
+            format!("[export.{name}]\n{keys}\n")
+        };
+        let exports: String = exports.iter().map(section).collect();
+        let text = format!("[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.t]\n{exports}");
+        Config::parse("c.toml", &text).unwrap().check(&RealFiles).unwrap()
+    }
+
+    #[test]
+    fn no_export_that_comes_gets_bytes_that_requests_may_still_reach() {
+        let before = plan(&[("there", 0)]);
+        let new = before.aligned(&plan(&[("there", 0), ("a", 8192), ("b", 16384)]), &BTreeSet::new()).unwrap();
+        let new = Difference::between(&before, &new);
+        let device = before.devices.iter().next().unwrap().0;
+        for (start, is_refused) in [(0, false), (4096, false), (8192, true), (16384, true), (20480, false)] {
+            let bytes = vec![Bytes { device, range: start..start + 4096, export: "gone".to_owned() }];
+            let refused = PendingIo { bytes, ..PendingIo::default() }.refuse(&new, &before);
+            assert_eq!(refused.is_err(), is_refused, "{start}: {refused:?}");
+        }
+    }
+}

@@ -242,3 +242,15 @@ fn decode(bytes: &[u8], mut named: BTreeMap<String, OwnedFd>) -> Result<Inherite
     let (handover, version) = HandoverState::decode(handover, more)?;
     Ok(Inherited::of_store(opened, handover, version))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_of_ours_has_a_number_and_nothing_else_in_its_name() {
+        let with = |end: &str| is_ours(&format!("{DESCRIPTOR}{end}"));
+        assert!(is_ours(STATE) && with("0") && with("17"));
+        assert!(!is_ours("listen") && !with("") && !with("1x") && !with("x1"));
+    }
+}

@@ -311,7 +311,10 @@ mod tests {
         (&one.0).write_all(&[0, 0, 0, 1, 0, 0, 0, 9, 7]).unwrap();
         drop(one);
         assert_eq!(other.receive(PATIENCE).unwrap_err(), "the other process ended in the middle of a message");
-        let (_one, mut other) = pair();
+        // Nothing comes, and then the half of a body.
+        let (one, mut other) = pair();
+        assert_eq!(other.receive(Duration::ZERO).unwrap_err(), "the other process said nothing for 0 s");
+        (&one.0).write_all(&[0, 0, 0, 1, 0, 0, 0, 9, 7]).unwrap();
         assert_eq!(other.receive(Duration::ZERO).unwrap_err(), "the other process said nothing for 0 s");
     }
 

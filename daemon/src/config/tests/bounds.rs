@@ -112,6 +112,18 @@ fn each_key_of_the_server_can_be_set_and_has_its_own_default() {
     assert_eq!(server("handshake-s = 3600"), ServerConfig { handshake_s: 3600, ..default.clone() });
     assert_eq!(server("stall-s = 86400"), ServerConfig { stall_s: 86_400, ..default.clone() });
     assert_eq!(server("drain-s = 1"), ServerConfig { drain_s: 1, ..default });
+    let of = server("user = \"u\"\ngroup = \"g\"\npaths = [\"/a\", \"/b\"]").privilege;
+    assert_eq!((of.user.as_deref(), of.group.as_deref(), of.paths.len()), (Some("u"), Some("g"), 2));
+}
+
+#[test]
+fn a_file_is_opened_as_its_section_says() {
+    for (word, direct) in [("auto", Direct::Auto), ("always", Direct::Always), ("never", Direct::Never)] {
+        let of_file = format!("kind = \"file\"\npath = \"/x\"\nexpert.direct = \"{word}\"");
+        let config = Config::parse("c.toml", &good_with("kind = \"memory\"\nsize = \"1MiB\"", &of_file)).unwrap();
+        let Medium::File { direct: is, .. } = &config.devices[0].medium else { panic!("it is a file") };
+        assert_eq!(*is, direct);
+    }
 }
 
 #[test]

@@ -103,6 +103,15 @@ fn worker_with_an_old_view_does_not_turn_the_refresh_back() {
 }
 
 #[test]
+fn the_octant_after_the_first_is_refreshed_wherever_on_the_circle_a_table_begins() {
+    for first in 0..8u64 {
+        let flows = table(100, VTime::from_raw(first << 61));
+        flows.refresh_if_due(VTime::from_raw(first.wrapping_add(1) << 61));
+        assert_eq!(flows.refreshed.load(Relaxed), (first + 1) % 8);
+    }
+}
+
+#[test]
 fn a_look_from_far_behind_does_not_turn_the_refresh_back() {
     // Three octants behind is as far as a look can be; it reads as five ahead.
     let flows = table(100, VTime::ZERO);
