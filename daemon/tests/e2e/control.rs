@@ -442,7 +442,7 @@ fn sighup_goes_the_way_of_all_changes() {
     assert_eq!(ask(&server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\": 400}")).0, 200);
     // The file has this change, and another one.
     edit("weight = 300", "weight = 400");
-    edit("[tenant.db]", "[tenant.db]\nweight = 7");
+    edit("[tenant.db]", "[tenant.db]\nweight = 7\nmax-iops = 900000");
     server.signal(libc::SIGHUP);
     let reloaded = server.next_line();
     assert_eq!((&reloaded["reloaded"], &reloaded["revision"]), (&true.into(), &3.into()), "{reloaded}");
@@ -451,12 +451,14 @@ fn sighup_goes_the_way_of_all_changes() {
     assert_eq!((&db["in_force"]["weight"], &db["set_by"]["weight"]["via"]), (&7.into(), &"sighup".into()));
     let mut seen = Vec::new();
     let each = |event: mqfq_control::events::Event| {
-        seen.push((event.kind, event.data["by"]["via"].clone(), event.data["revision"].clone()));
+        let told = event.data["changes"].as_array().unwrap().len();
+        assert_eq!(event.data["keys"], told, "{}", event.data);
+        seen.push((event.kind, event.data["by"]["via"].clone(), event.data["revision"].clone(), told));
         Ok(seen.len() < 2)
     };
     client(&server).events(Ask::new("GET".parse().unwrap(), "/v1/events?after=0"), each).unwrap();
-    let change = |via: &str, revision: u64| ("change".to_owned(), Value::from(via), Value::from(revision));
-    assert_eq!(seen, [change("ctl", 2), change("sighup", 3)]);
+    let change = |via: &str, revision: u64, keys| ("change".to_owned(), Value::from(via), Value::from(revision), keys);
+    assert_eq!(seen, [change("ctl", 2, 1), change("sighup", 3, 2)]);
     edit("control.sock", "other.sock");
     server.signal(libc::SIGHUP);
     let refused = "[control] cannot change while serving, allowed is to change it by a restart";

@@ -98,15 +98,19 @@ fn tenants_exports_and_listeners_come_and_go_and_those_who_stay_notice_nothing()
     let mut server = Server::start(CONFIG);
     under_load(&mut server, |server, gets_on| {
         for round in 0..3 {
-            let said = change(server, &added("b", "d", "4MiB", "1MiB"));
+            let at_two = "[\"unix:@/b.sock\", \"unix:@/b2.sock\"]";
+            let said = change(server, &added("b", "d", "4MiB", "1MiB").replace("\"unix:@/b.sock\"", at_two));
             assert_eq!(lines(&said), ["d b - added  ", "d b b added  "], "round {round}");
             let mut client = Client::connect(&server.socket("b"), "b");
             client.write(0, &pattern(4096, 9)).unwrap();
+            let mut other = Client::connect(&server.socket("b2"), "b");
+            assert!(other.read(0, 4096).unwrap() == pattern(4096, 9));
             gets_on();
             let said = change(server, "");
             assert_eq!(lines(&said), ["d b - removed  ", "d b b removed  "]);
-            assert!(client.is_closed(), "with everything answered");
-            assert!(!server.socket("b").exists(), "the listener's socket goes with it");
+            assert!(client.is_closed() && other.is_closed(), "with everything answered");
+            let is_there = ["b", "b2"].map(|name| server.socket(name).exists());
+            assert_eq!(is_there, [false; 2], "the listeners' sockets go with it");
             gets_on();
         }
         // The bytes of an export that goes are another's, by another address, in one step.
