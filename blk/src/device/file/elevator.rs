@@ -3,10 +3,11 @@
 //! A second scheduler below destroys the first: it reorders and holds back the requests that we have just ordered, and
 //! its queue is full of requests of the greedy tenant before ours can act (Ceph #69017: mClock above a kernel
 //! elevator). Linux offers `none` for exactly this case, so anything else is worth a warning. Drives stacked on others
-//! (md, dm, loop has none) schedule where the others are: their `slaves` are asked instead.
+//! (md, dm) schedule where the others are: their `slaves` are asked too, and below a loop device the drive of its file.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// A stack of drives deeper than this is a loop in sysfs' links.
 const STACK_MAX: usize = 16;
@@ -15,16 +16,15 @@ const STACK_MAX: usize = 16;
 /// `/sys`, or what a test made in its place. A file system without a drive (tmpfs, network) has none.
 pub(super) fn warnings(sysfs: &Path, major: u32, minor: u32) -> Vec<String> {
     let mut found = Vec::new();
-    // The entry is a link into /sys/devices; a partition is a folder in its drive's.
-    if let Ok(device) = fs::canonicalize(sysfs.join(format!("dev/block/{major}:{minor}"))) {
-        visit(&device, STACK_MAX, &mut found);
+    if let Some(device) = entry(sysfs, major, minor) {
+        visit(sysfs, &device, STACK_MAX, &mut found);
     }
     found.sort();
     found.dedup();
     found
 }
 
-fn visit(device: &Path, depth_left: usize, found: &mut Vec<String>) {
+fn visit(sysfs: &Path, device: &Path, depth_left: usize, found: &mut Vec<String>) {
     let drive = if device.join("partition").exists() { device.parent().unwrap_or(device) } else { device };
     if let Some(scheduler) = scheduler(drive)
         && scheduler != "none"
@@ -38,11 +38,27 @@ fn visit(device: &Path, depth_left: usize, found: &mut Vec<String>) {
     if depth_left == 0 {
         return;
     }
+    if let Some(below) = below_loop(sysfs, drive) {
+        visit(sysfs, &below, depth_left - 1, found);
+    }
     for slave in fs::read_dir(drive.join("slaves")).into_iter().flatten().flatten() {
         if let Ok(slave) = fs::canonicalize(slave.path()) {
-            visit(&slave, depth_left - 1, found);
+            visit(sysfs, &slave, depth_left - 1, found);
         }
     }
+}
+
+/// The drive below a loop device: that of its file's file system, or its file if that is a block device.
+fn below_loop(sysfs: &Path, drive: &Path) -> Option<PathBuf> {
+    let file = fs::read_to_string(drive.join("loop/backing_file")).ok()?;
+    let metadata = fs::metadata(file.trim_end_matches('\n')).ok()?;
+    let number = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
+    entry(sysfs, libc::major(number), libc::minor(number))
+}
+
+/// A drive's folder in sysfs. The entry is a link into /sys/devices; a partition is a folder in its drive's.
+fn entry(sysfs: &Path, major: u32, minor: u32) -> Option<PathBuf> {
+    fs::canonicalize(sysfs.join(format!("dev/block/{major}:{minor}"))).ok()
 }
 
 /// The active scheduler of a drive: the one in brackets ("none [mq-deadline] kyber"), or the only one.
@@ -56,7 +72,6 @@ fn scheduler(drive: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
-    use std::path::PathBuf;
 
     /// A drive of a made-up sysfs, `device` being its folder below `devices`.
     fn add(sysfs: &Path, device: &str, number: &str, scheduler: Option<&str>) -> PathBuf {
@@ -112,5 +127,19 @@ mod tests {
         }
         let [warning] = &warnings(sysfs.path(), 253, 0)[..] else { panic!("one elevator, one warning") };
         assert!(warning.starts_with("drive sda "), "{warning}");
+    }
+
+    #[test]
+    fn a_loop_device_has_the_elevator_of_its_files_drive() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let file = sysfs.path().join("image");
+        fs::write(&file, "").unwrap();
+        let below = fs::metadata(&file).unwrap().dev();
+        add(sysfs.path(), "sda", &format!("{}:{}", libc::major(below), libc::minor(below)), Some("[bfq] none\n"));
+        let loop0 = add(sysfs.path(), "loop0", "7:0", Some("[none] bfq\n"));
+        fs::create_dir(loop0.join("loop")).unwrap();
+        fs::write(loop0.join("loop/backing_file"), format!("{}\n", file.display())).unwrap();
+        let [warning] = &warnings(sysfs.path(), 7, 0)[..] else { panic!("one elevator, one warning") };
+        assert!(warning.starts_with("drive sda runs the I/O scheduler bfq"), "{warning}");
     }
 }

@@ -19,7 +19,8 @@
 //!     it is done.
 //! F8. No request makes a worker sleep in the kernel, on whatever file system: unless the file can be read and written
 //!     without waiting (FMODE_NOWAIT of Linux), a thread of the kernel's carries each request out.
-//! F6. One daemon at a time: the file is locked while it is open, a block device opened exclusively.
+//! F6. One daemon at a time: the file is locked while it is open, a block device opened exclusively; except to be
+//!     measured ([`FileOptions::beside_others`]), by reads alone.
 //!
 //! | file | answers |
 //! |---|---|
@@ -100,6 +101,9 @@ pub struct FileOptions {
     /// Open it to be read alone, as a file that may not be written (a mount that is read-only, a drive that is)
     /// demands. Requests that change its bytes then fail; callers should not submit them. Not together with `create`.
     pub read_only: bool,
+    /// Open it to be read alone, whoever else uses it, with no lock and a mounted block device too: to measure it, not
+    /// to serve it. Includes `read_only`. Not in a process that serves the file, as [`FileDevice::look`].
+    pub beside_others: bool,
     /// Operations still carried out once it has failed.
     pub on_failure: OnFailure,
 }
@@ -113,8 +117,14 @@ impl FileOptions {
             direct: Direct::Auto,
             create: false,
             read_only: false,
+            beside_others: false,
             on_failure: OnFailure::Fail,
         }
+    }
+
+    /// All of an existing file, to be measured by reads beside its other users.
+    pub fn to_measure(path: impl Into<PathBuf>) -> FileOptions {
+        FileOptions { read_only: true, beside_others: true, ..FileOptions::new(path) }
     }
 }
 

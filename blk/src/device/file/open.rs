@@ -62,9 +62,36 @@ pub(super) fn look(options: &FileOptions) -> Result<Opened, String> {
 }
 
 fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
+    if options.beside_others {
+        return open_beside_others(options);
+    }
     let file = open_file(options, false)?;
     lock(&file, options.read_only)?;
     measure(options, file, true)
+}
+
+/// Opens it to be read, without a lock; a warning says if a block device has other users.
+fn open_beside_others(options: &FileOptions) -> Result<Opened, String> {
+    let options = &FileOptions { create: false, read_only: true, ..options.clone() };
+    let mut how = OpenOptions::new();
+    how.read(true);
+    // With O_EXCL the kernel refuses a block device in use at once.
+    let (file, is_used) = match is_block_device(options)? {
+        true => match how.clone().custom_flags(libc::O_EXCL).open(&options.path) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => (how.open(&options.path), true),
+            opened => (opened, false),
+        },
+        false => (how.open(&options.path), false),
+    };
+    let file = file.map_err(|error| refused(&error, "read"))?;
+    let mut opened = measure(options, file, false)?;
+    if is_used {
+        opened.warnings.push(format!(
+            "{}: is in use: mounted, part of another device, or served; what its users do is in the figures",
+            options.path.display()
+        ));
+    }
+    Ok(opened)
 }
 
 /// Measures an open file. `is_own`: no other process serves it.
@@ -116,23 +143,16 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
 fn open_file(options: &FileOptions, is_look: bool) -> Result<File, String> {
     let mut how = OpenOptions::new();
     how.read(true).write(!options.read_only);
-    match std::fs::metadata(&options.path) {
-        Ok(metadata) if metadata.file_type().is_block_device() => {
-            // On a block device O_EXCL means: not mounted, not part of a RAID, not opened like this by another.
-            how.custom_flags(libc::O_EXCL);
+    let is_missing = || std::fs::metadata(&options.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    if options.create && is_missing() {
+        if options.size_bytes.is_none() {
+            return Err("does not exist, and without a size it cannot be created".into());
         }
-        Ok(metadata) if metadata.is_dir() => return Err("is a directory, not a file or block device".into()),
-        Ok(metadata) if !metadata.is_file() => return Err("is neither a regular file nor a block device".into()),
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound && options.create => {
-            if options.size_bytes.is_none() {
-                return Err("does not exist, and without a size it cannot be created".into());
-            }
-            // Only the owner may read what tenants store.
-            how.create_new(true).mode(0o600);
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("no such file or block device".into()),
-        Err(error) => return Err(format!("cannot be looked at: {error}")),
+        // Only the owner may read what tenants store.
+        how.create_new(true).mode(0o600);
+    } else if is_block_device(options)? {
+        // On a block device O_EXCL means: not mounted, not part of a RAID, not opened like this by another.
+        how.custom_flags(libc::O_EXCL);
     }
     let purpose = if options.read_only { "read" } else { "read and write" };
     patience::until_closed(|| match how.open(&options.path) {
@@ -149,10 +169,29 @@ fn open_file(options: &FileOptions, is_look: bool) -> Result<File, String> {
                     otherwise: "is in use: mounted, part of another device, or perhaps served by another server",
                 }
             }
-            Some(libc::EACCES | libc::EPERM) => Attempt::Done(Err(format!("no permission to {purpose}"))),
-            _ => Attempt::Done(Err(format!("cannot be opened to {purpose}: {error}"))),
+            _ => Attempt::Done(Err(refused(&error, purpose))),
         },
     })
+}
+
+/// Whether the path leads to a block device and not to a regular file. An error: it leads to neither.
+fn is_block_device(options: &FileOptions) -> Result<bool, String> {
+    match std::fs::metadata(&options.path) {
+        Ok(metadata) if metadata.file_type().is_block_device() => Ok(true),
+        Ok(metadata) if metadata.is_dir() => Err("is a directory, not a file or block device".into()),
+        Ok(metadata) if !metadata.is_file() => Err("is neither a regular file nor a block device".into()),
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err("no such file or block device".into()),
+        Err(error) => Err(format!("cannot be looked at: {error}")),
+    }
+}
+
+/// Why a file cannot be opened to be used for `purpose`.
+fn refused(error: &io::Error, purpose: &str) -> String {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => format!("no permission to {purpose}"),
+        _ => format!("cannot be opened to {purpose}: {error}"),
+    }
 }
 
 /// Keeps a second daemon out for as long as the file is open. The kernel drops the lock when the process ends, however

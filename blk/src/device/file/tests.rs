@@ -52,6 +52,29 @@ fn what_cannot_be_served_is_refused_in_one_sentence_with_its_path() {
 }
 
 #[test]
+fn a_file_to_be_measured_is_opened_to_be_read_beside_the_server_that_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file_of(&folder, MIB);
+    let server = FileDevice::open(&FileOptions::new(&path)).unwrap();
+    let mut measured = FileOptions::to_measure(&path);
+    for read_only in [true, false] {
+        measured.read_only = read_only;
+        let device = FileDevice::open(&measured).unwrap();
+        // SAFETY: no memory is involved, and the descriptor is open.
+        let flags = unsafe { libc::fcntl(device.backing.file.as_raw_fd(), libc::F_GETFL) };
+        assert_eq!(flags & libc::O_ACCMODE, libc::O_RDONLY);
+        assert!(device.backing.read_only);
+    }
+    // The server's lock stays when the file that was measured is closed.
+    assert!(FileDevice::open(&FileOptions::new(&path)).is_err());
+    drop(server);
+    FileDevice::open(&FileOptions::new(&path)).unwrap();
+    measured.create = true;
+    measured.path = folder.path().join("new");
+    expect_refusal(&measured, "no such file or block device");
+}
+
+#[test]
 fn a_file_of_somebody_else_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
