@@ -5,10 +5,10 @@ use mqfq_blk::device::model::{ModelDevice, presets::Preset};
 use mqfq_blk::device::{Device, DeviceInfo};
 use mqfq_blk::hctx::HwCtx;
 use mqfq_blk::{AnyPolicy, FlowId, PolicyKind, PolicyOptions, Weight};
+use mqfq_demo::cores::cpu_s;
 use mqfq_demo::harness::{Rig, RigOptions, Tenant, Transport};
 use mqfq_demo::load::{Counted, Load, Window};
 use mqfq_demo::load_inside::{self, Run};
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, mpsc};
 
 /// Commands on a worker's device queue at once: more than any load here has in flight.
@@ -51,12 +51,6 @@ impl WallBench {
     pub fn new(device: Arc<dyn Device>, workers: u16) -> WallBench {
         WallBench { device, workers }
     }
-}
-
-/// CPU time of this process so far, seconds.
-fn cpu_s() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 impl Bench for WallBench {
@@ -131,5 +125,22 @@ impl Bench for ModelBench {
             0 => Ok(Ran { counted, core_share: None }),
             errors => Err(format!("{errors} requests failed")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqfq_demo::drive::DEMO_DRIVE;
+
+    #[test]
+    fn a_commit_alone_on_the_demos_drive_takes_its_three_writes_and_two_flushes() {
+        // A write of 8 KiB: the later of two dies of 154 us +- 10%, then 28.2 + 31.5 us on the link. A flush: 154 us
+        // and 5.5. So 3 x 219 + 2 x 160 = 977 us.
+        let mut bench = ModelBench::new(DEMO_DRIVE, 1).unwrap();
+        let counted = bench.run(&Load::commits(8192), Window::from_ms(0, 1_000)).unwrap().counted;
+        let mean_ns = counted.total_ns.mean();
+        assert!((950_000.0..1_000_000.0).contains(&mean_ns), "{mean_ns}");
+        assert_eq!(counted.bytes, counted.requests * 3 * 8192);
     }
 }

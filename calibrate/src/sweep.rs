@@ -319,6 +319,7 @@ impl Sweep<'_> {
             request_bytes,
             write_percent: if kind.is_write() { 100 } else { 0 },
             pattern: kind.pattern(),
+            chain: &[],
             seed: self.plan.seed,
         }
     }

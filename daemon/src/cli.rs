@@ -94,8 +94,11 @@ pub enum Command {
         folder: PathBuf,
     },
     /// Show what fair queueing does: tenants alone and together, under none and mqfq. Needs nothing, takes under 20
-    /// seconds.
+    /// seconds; with --device under 40.
     Demo {
+        /// Measure this block device or file, which is only read, in place of the modelled drive.
+        #[arg(long, value_name = "PATH", conflicts_with = "live")]
+        device: Option<PathBuf>,
         /// Folder for the picture.
         #[arg(long, default_value = ".")]
         out: PathBuf,

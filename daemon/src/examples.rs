@@ -11,7 +11,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("page", &["mqfq page", "mqfq page tcp:storage:7000 --token-file token --no-open"]),
     ("completions", &["mqfq completions bash > /etc/bash_completion.d/mqfq"]),
     ("man", &["mqfq man /usr/local/share/man/man1"]),
-    ("demo", &["mqfq demo --out /tmp", "mqfq demo --live"]),
+    ("demo", &["mqfq demo --out /tmp", "mqfq demo --device /dev/nvme0n1", "mqfq demo --live"]),
     ("ctl status", &["mqfq ctl status", "mqfq ctl status --socket unix:/tmp/mqfq-control.sock"]),
     ("ctl counters", &["mqfq ctl counters", "mqfq ctl counters -o yaml"]),
     ("ctl why", &["mqfq ctl why web", "mqfq ctl why --watch"]),

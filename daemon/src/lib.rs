@@ -41,6 +41,7 @@ use config::Additions;
 use mqfq_blk::Registry;
 use mqfq_control::ctl::command_line::CtlRequest;
 use mqfq_demo::demo::{self, DemoOptions};
+use mqfq_demo::on_drive::{self, DriveOptions};
 use mqfq_observe::top::run::TopOptions;
 use std::process::ExitCode;
 
@@ -103,7 +104,10 @@ fn run(cli: Cli) -> Result<(), String> {
         }
         Command::Man { folder } => mqfq_control::ctl::shell::man(Cli::command(), examples::of, &folder),
         Command::Demo { live: true, .. } => live_demo::run(),
-        Command::Demo { out, live: false } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
+        Command::Demo { device: Some(path), out, .. } => {
+            on_drive::run(&DriveOptions { json, out, ..DriveOptions::new(path) })
+        }
+        Command::Demo { out, .. } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
     }
 }
 

@@ -1,30 +1,31 @@
-//! `mqfq demo`: what fair queueing does, in half a minute, with nothing to prepare.
+//! `mqfq demo`: what fair queueing does, in a quarter of a minute, with nothing to prepare.
 //!
 //! # What it shows
-//! Two tenants on the software NVMe drive `flash-60k`, attached through real NBD sockets. In each scenario a modest
-//! reader meets a greedy one, under `none` and `mqfq`. `none` is fast and lets the greedy one take the drive; `mqfq`
-//! gives the reader back most of what it had alone, and the drive stays full.
-//!
-//! * `moderate` is the paper's FlashX case (MQFQ section 5.1: slowed 3.78 times under none, 1.33 under MQFQ).
-//! * `shallow` is what a depth in requests cannot handle: big requests against a single small one. Tokens are units of
-//!   4 KiB here, and D is the drive's bandwidth-delay product (lab/bench/README.md, "How D was chosen").
+//! Two tenants on the modelled drive `flash-60k`, attached through real NBD sockets, in each of three
+//! [scenes](crate::scenes), under `none` and `mqfq`. `none` is fast and lets the greedy one take the drive; `mqfq`
+//! gives the modest one back most of what it had alone, and the drive stays full.
 //!
 //! # What would make it lie
 //! Slowdowns are ratios of bandwidths of the same drive model, policy and sockets, so a slow machine shifts both sides;
 //! but if the cores cannot carry what the drive gives, the drive is no longer what is shared. The run says so, and
 //! draws nothing, when the greedy tenant alone, or all tenants together, stay below [`DRIVE_SHARE_MIN`] of the drive's
-//! rate. See lab/bench/README.md.
+//! rate. The model's flush takes the time of a cached write whatever was written before it, as on a drive whose cache
+//! survives a power cut; elsewhere a commit takes longer. See lab/bench/README.md.
 
+use crate::cores::Cores;
 use crate::drive;
-use crate::harness::{self, Rig, RigOptions, Tenant, Transport};
-use crate::load::{Load, Window};
-use crate::phases::{self, Lengths};
-use crate::report::{DemoReport, ScenarioReport};
-use mqfq_blk::{PolicyKind, PolicyOptions, VSpan, Weight};
+use crate::harness::{self, Rig, RigOptions, Transport};
+use crate::load::Window;
+use crate::phases::{self, Lengths, Measured};
+use crate::report::{self, DemoReport, PolicyReport, SceneReport};
+use crate::scenes::{self, POLICIES, Scene};
+use mqfq_blk::PolicyOptions;
+use mqfq_blk::device::Device;
 use mqfq_report::plot;
 use mqfq_report::print_line;
 use mqfq_report::progress::Progress;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The greedy tenant alone, and all tenants together, must reach this share of what the drive can do, or the machine is
@@ -47,74 +48,11 @@ pub struct DemoOptions {
 
 impl Default for DemoOptions {
     fn default() -> Self {
-        // 2 scenarios x 2 policies x (2 x 0.95 s alone + 1.8 s together) = 14.8 s, and a little for starting.
-        let lengths = Lengths { alone: Window::from_ms(200, 750), shared: Window::from_ms(300, 1_500) };
+        // 3 scenes x 2 policies x (2 x 0.6 s alone + 1.4 s together) = 15.6 s, and a little for starting.
+        let lengths = Lengths { alone: Window::from_ms(150, 450), shared: Window::from_ms(200, 1_200) };
         DemoOptions { json: false, out: PathBuf::from("."), lengths }
     }
 }
-
-/// Two tenants, and the policies' settings that suit them.
-pub struct Scenario {
-    /// Short name.
-    pub name: &'static str,
-    /// One sentence.
-    pub description: &'static str,
-    /// The modest one first.
-    pub tenants: [Tenant; 2],
-    /// D, in tokens.
-    pub depth: u32,
-    /// T: how far a queue may run ahead of the slowest one.
-    pub window: VSpan,
-    /// Bytes that a token stands for; `None`: a token is one request.
-    pub token_unit_bytes: Option<u32>,
-}
-
-impl Scenario {
-    /// The settings of a policy in this scenario, in the form that ships.
-    pub fn policy(&self, kind: PolicyKind, workers: usize) -> PolicyOptions {
-        let exact = PolicyOptions {
-            depth: self.depth,
-            window: self.window,
-            token_unit_bytes: self.token_unit_bytes,
-            ..PolicyOptions::new(kind)
-        };
-        harness::as_shipped(exact, workers)
-    }
-}
-
-const KIB: u32 = 1024;
-
-/// The demo's scenarios.
-pub fn scenarios() -> [Scenario; 2] {
-    let tenant = |name, load| Tenant { name, weight: Weight::DEFAULT, load };
-    [
-        Scenario {
-            name: "moderate",
-            description: "a 4 KiB reader of depth 16 against eight 4 KiB queues of depth 128",
-            tenants: [
-                tenant("reader", Load::random_reads(1, 16, 4 * KIB)),
-                tenant("greedy", Load { seed: 2, ..Load::random_reads(8, 128, 4 * KIB) }),
-            ],
-            depth: 64,
-            window: VSpan::from_bytes(64 << 10),
-            token_unit_bytes: None,
-        },
-        Scenario {
-            name: "shallow",
-            description: "a 4 KiB reader of depth 1 against eight 128 KiB queues of depth 16",
-            tenants: [
-                tenant("reader", Load::random_reads(1, 1, 4 * KIB)),
-                tenant("greedy", Load { seed: 2, ..Load::random_reads(8, 16, 128 * KIB) }),
-            ],
-            depth: 160,
-            window: VSpan::from_bytes(64 << 10),
-            token_unit_bytes: Some(4 * KIB),
-        },
-    ]
-}
-
-/// The policies that the demo compares.
-pub const POLICIES: [PolicyKind; 2] = [PolicyKind::None, PolicyKind::Mqfq];
 
 /// Runs the demo and prints it.
 ///
@@ -129,13 +67,21 @@ pub fn run(options: &DemoOptions) -> Result<(), String> {
     if let Some(sentence) = report.machine_limits {
         return Err(sentence);
     }
-    for scenario in &report.scenarios {
-        print_line(format_args!("{}: {}", scenario.scenario, scenario.description))?;
-        print_line(scenario.table().render())?;
-        scenario.sentence().map_or(Ok(()), |sentence| print_line(format_args!("{sentence}\n")))?;
-    }
+    print_scenes(&report.scenarios)?;
     if let Some(path) = &report.svg_path {
-        print_line(format_args!("bandwidth over time: {path}"))?;
+        print_line(format_args!("picture: {path}\n"))?;
+    }
+    report.sentence.map_or(Ok(()), print_line)
+}
+
+/// Prints the table of each scene.
+///
+/// # Errors
+/// One sentence: stdout cannot be written.
+pub(crate) fn print_scenes(scenes: &[SceneReport]) -> Result<(), String> {
+    for scene in scenes {
+        print_line(format_args!("{}: {}", scene.scenario, scene.description))?;
+        print_line(format_args!("{}", scene.table().render()))?;
     }
     Ok(())
 }
@@ -146,41 +92,35 @@ pub fn run(options: &DemoOptions) -> Result<(), String> {
 /// One sentence.
 pub fn measure(options: &DemoOptions) -> Result<DemoReport, String> {
     let begun = Instant::now();
-    let scenarios = scenarios();
-    let mut progress = Progress::new(scenarios.len() * POLICIES.len() * 3);
-    let mut reports = Vec::new();
-    let mut blocks = Vec::new();
-    for scenario in &scenarios {
-        let mut policies = Vec::new();
-        let mut columns = Vec::new();
+    let scenes = scenes::all();
+    let runs = (scenes.len() * POLICIES.len()) as f64;
+    let mut progress = Progress::timed(scenes.len() * POLICIES.len() * 3, runs * options.lengths.total_s(2));
+    let (mut reports, mut drawn) = (Vec::new(), Vec::new());
+    for scene in &scenes {
+        let workers = harness::workers(Transport::Nbd);
+        let mut measured = Vec::new();
         for kind in POLICIES {
-            let (report, column) = measure_one(scenario, kind, options.lengths, &mut progress)?;
-            policies.push(report);
-            columns.push(column);
+            let place = Place {
+                device: drive::demo_drive()?,
+                queue_depth: drive::DEMO_QUEUE_DEPTH,
+                transport: Transport::Nbd,
+                workers,
+            };
+            let policy = scene.policy(kind, workers);
+            measured.push(measure_one(scene, &place, policy, options.lengths, &mut progress)?);
         }
-        let title = format!("{}: {}", scenario.name, scenario.description);
-        blocks.push(plot::Block { title, columns });
-        reports.push(ScenarioReport {
-            scenario: scenario.name.into(),
-            description: scenario.description.into(),
-            policies,
-        });
+        let (report, panels) = scene_report(scene, measured);
+        reports.push(report);
+        drawn.push(panels);
     }
     progress.finish();
-    std::fs::create_dir_all(&options.out)
-        .map_err(|error| format!("cannot make the folder {}: {error}", options.out.display()))?;
-    let machine_limits = machine_limits(&scenarios, &reports);
+    let machine_limits = machine_limits(&scenes, &reports);
     let svg_path = match machine_limits {
         Some(_) => None,
-        None => {
-            let path = options.out.join(SVG_NAME);
-            let preset = drive::DEMO_PRESET;
-            let title = format!("Bandwidth over time on the drive {preset}: who gets it under which policy");
-            plot::write(&path, &title, &blocks)?;
-            Some(path.display().to_string())
-        }
+        None => Some(draw(&options.out, SVG_NAME, drive::DEMO_PRESET, &drawn)?),
     };
     Ok(DemoReport {
+        sentence: report::sentence(&reports).filter(|_| machine_limits.is_none()),
         scenarios: reports,
         device: drive::DEMO_PRESET.into(),
         svg_path,
@@ -189,41 +129,99 @@ pub fn measure(options: &DemoOptions) -> Result<DemoReport, String> {
     })
 }
 
-/// One scenario under one policy.
+/// Writes the picture of `scenes` on the drive `name` into a file of `folder`; returns its path.
+///
+/// # Errors
+/// One sentence: the folder or the file cannot be written.
+pub(crate) fn draw(folder: &Path, file: &str, name: &str, scenes: &[plot::Scene]) -> Result<String, String> {
+    std::fs::create_dir_all(folder).map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
+    let path = folder.join(file);
+    let title = format!("A modest tenant beside a greedy one on the drive {name}");
+    plot::write(&path, &title, "both tenants at once; before: the modest one alone", scenes)?;
+    Ok(path.display().to_string())
+}
+
+/// Place of a measurement.
+pub(crate) struct Place {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Commands on each worker's device queue at once.
+    pub queue_depth: u16,
+    /// Path of the load to the engine.
+    pub transport: Transport,
+    /// Workers of the engine.
+    pub workers: usize,
+}
+
+/// Result of one scene under one policy.
+pub(crate) struct Ran {
+    /// The policy, with the D and T in force at its end.
+    policy: PolicyOptions,
+    lengths: Lengths,
+    measured: Vec<Measured>,
+    /// Part of their time that the cores worked while both tenants ran: 0 to 1.
+    pub core_share: f64,
+}
+
+/// One scene under one policy.
 ///
 /// # Errors
 /// One sentence.
-pub fn measure_one(
-    scenario: &Scenario,
-    kind: PolicyKind,
+pub(crate) fn measure_one(
+    scene: &Scene,
+    place: &Place,
+    policy: PolicyOptions,
     lengths: Lengths,
     progress: &mut Progress,
-) -> Result<(crate::report::PolicyReport, plot::Column), String> {
-    let workers = harness::workers(Transport::Nbd);
-    let policy = scenario.policy(kind, workers);
+) -> Result<Ran, String> {
     let mut rig = Rig::start(RigOptions {
-        device: drive::demo_drive()?,
+        device: place.device.clone(),
         policy,
-        queue_depth: drive::DEMO_QUEUE_DEPTH,
-        tenants: &scenario.tenants,
-        transport: Transport::Nbd,
-        workers,
+        queue_depth: place.queue_depth,
+        tenants: &scene.tenants,
+        transport: place.transport,
+        workers: place.workers,
         pin: false,
     })?;
-    let measured = phases::run(&mut rig, scenario.tenants.len(), lengths, &mut |who| {
-        let who = who.map_or("all together".into(), |index| format!("{} alone", scenario.tenants[index].name));
-        progress.step(&format!("{} under {kind}: {who}", scenario.name));
+    let with = report::setting(policy.kind.name());
+    let mut cores = None;
+    let measured = phases::run(&mut rig, scene.tenants.len(), lengths, &mut |who| {
+        if who.is_none() {
+            cores = Some(Cores::now());
+        }
+        let length = if who.is_some() { lengths.alone } else { lengths.shared };
+        let who = who.map_or("both at once".into(), |index| format!("{} alone", scene.tenants[index].name));
+        progress.step_of(length.end_ns as f64 * 1e-9, &format!("{}, {with}: {who}", scene.name));
     })?;
+    let core_share = cores.map_or(0.0, |cores| cores.busy_share(place.workers));
+    let policy = rig.in_force(&policy);
     rig.stop();
-    let names: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name).collect();
-    let who: Vec<(&str, u16)> = scenario.tenants.iter().map(|tenant| (tenant.name, tenant.weight.get())).collect();
-    Ok((phases::report(&policy, &who, &measured), phases::column(&policy, &names, lengths, &measured)))
+    Ok(Ran { policy, lengths, measured, core_share })
+}
+
+/// Report and picture of a scene under all policies.
+pub(crate) fn scene_report(scene: &Scene, runs: Vec<Ran>) -> (SceneReport, plot::Scene) {
+    let who: Vec<(&str, u16)> = scene.tenants.iter().map(|tenant| (tenant.name, tenant.weight.get())).collect();
+    let policies: Vec<PolicyReport> = runs.iter().map(|ran| phases::report(&ran.policy, &who, &ran.measured)).collect();
+    let report = SceneReport {
+        scenario: scene.name.into(),
+        description: scene.description.clone(),
+        modest: scene.modest.into(),
+        commit_bytes: scene.commit_bytes(),
+        policies,
+    };
+    let panel = |(ran, policy): (Ran, &PolicyReport)| {
+        phases::panel(&report::setting(&policy.policy), report.labels(policy), ran.lengths, &ran.measured)
+    };
+    let panels = runs.into_iter().zip(&report.policies).map(panel).collect();
+    let title = format!("{}: {}", scene.name, scene.description);
+    (report, plot::Scene { title, panels })
 }
 
 /// Why the numbers are of the machine: the first phase in which the drive was not kept busy, as a sentence.
-fn machine_limits(scenarios: &[Scenario], reports: &[ScenarioReport]) -> Option<String> {
-    for (scenario, report) in scenarios.iter().zip(reports) {
-        let drive_bytes_per_s = drive::demo_bytes_per_s(scenario.tenants[1].load.request_bytes);
+fn machine_limits(scenes: &[Scene], reports: &[SceneReport]) -> Option<String> {
+    for (scene, report) in scenes.iter().zip(reports) {
+        let drive_bytes_per_s = drive::demo_bytes_per_s(scene.tenants[1].load.request_bytes);
         for policy in &report.policies {
             let greedy = &policy.tenants[1];
             let phases =
@@ -234,7 +232,7 @@ fn machine_limits(scenarios: &[Scenario], reports: &[ScenarioReport]) -> Option<
                     return Some(format!(
                         "in {} under {}, {who} reached {:.0}% of what the drive can do, at least {:.0}% are needed: the \
                          cores were the limit and not the drive, so nothing is drawn; try again when nothing else runs",
-                        scenario.name,
+                        scene.name,
                         policy.policy,
                         share * 100.0,
                         DRIVE_SHARE_MIN * 100.0
@@ -249,11 +247,12 @@ fn machine_limits(scenarios: &[Scenario], reports: &[ScenarioReport]) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{FormReport, PolicyReport, TenantReport};
+    use crate::report::{FormReport, TenantReport};
+    use mqfq_blk::PolicyKind;
 
     /// A report in which each policy reached these parts of what the drive can do: the greedy tenant alone, and all.
-    fn report(scenario: &Scenario, reached: [(f64, f64); 2]) -> ScenarioReport {
-        let drive_bytes_per_s = drive::demo_bytes_per_s(scenario.tenants[1].load.request_bytes);
+    fn report(scene: &Scene, reached: [(f64, f64); 2]) -> SceneReport {
+        let drive_bytes_per_s = drive::demo_bytes_per_s(scene.tenants[1].load.request_bytes);
         let policy = |(kind, (alone, all)): (PolicyKind, (f64, f64))| PolicyReport {
             policy: kind.to_string(),
             depth: None,
@@ -263,9 +262,11 @@ mod tests {
             total_bytes_per_s: all * drive_bytes_per_s,
             tenants: ["reader", "greedy"].map(|name| tenant(name, alone * drive_bytes_per_s)).into(),
         };
-        ScenarioReport {
-            scenario: scenario.name.into(),
-            description: scenario.description.into(),
+        SceneReport {
+            scenario: scene.name.into(),
+            description: scene.description.clone(),
+            modest: scene.modest.into(),
+            commit_bytes: scene.commit_bytes(),
             policies: POLICIES.into_iter().zip(reached).map(policy).collect(),
         }
     }
@@ -284,10 +285,10 @@ mod tests {
 
     #[test]
     fn numbers_of_a_busy_machine_are_refused_with_the_phase_that_tells() {
-        let scenarios = scenarios();
+        let scenes = scenes::all();
         let limits = |moderate, shallow| {
-            let reports = [report(&scenarios[0], moderate), report(&scenarios[1], shallow)];
-            machine_limits(&scenarios, &reports)
+            let reports = [report(&scenes[0], moderate), report(&scenes[1], shallow)];
+            machine_limits(&scenes, &reports)
         };
         let quiet = [(0.99, 0.98), (0.97, 0.91)];
         assert_eq!(limits(quiet, quiet), None);

@@ -8,12 +8,18 @@
 //! | [`drive`] | the modelled drive that they load |
 //! | [`harness`] | an engine with tenants attached |
 //! | [`phases`] | each tenant alone, then all together |
-//! | [`demo`] | the command |
-//! | [`report`] | its JSON and its table |
+//! | [`scenes`] | the tenants that meet |
+//! | [`demo`] | the command on the modelled drive |
+//! | [`on_drive`] | the command on a drive of the user's |
+//! | [`cores`] | how busy the cores were |
+//! | [`beneath`] | what a path's reads reach besides its drive |
+//! | [`report`] | the JSON, the tables and the sentence |
 //! | [`scratch`] | a folder for sockets |
 //!
 //! The laboratory's measurements run on the same loads and the same harness.
 
+pub mod beneath;
+pub mod cores;
 pub mod demo;
 pub mod drive;
 pub mod harness;
@@ -22,6 +28,8 @@ pub mod load_inside;
 pub mod load_nbd;
 pub mod nbd_client;
 pub mod nbd_wire;
+pub mod on_drive;
 pub mod phases;
 pub mod report;
+pub mod scenes;
 pub mod scratch;

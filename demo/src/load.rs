@@ -36,6 +36,19 @@ pub enum Pattern {
     Sequential,
 }
 
+/// A step of a chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A write of the load's size.
+    Write,
+    /// A flush.
+    Flush,
+}
+
+/// Steps of a database's commit on a file system with a journal: data and the journal's block, made durable; the
+/// journal's commit record, made durable.
+pub const COMMIT: &[Step] = &[Step::Write, Step::Write, Step::Flush, Step::Write, Step::Flush];
+
 /// Load of one tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
@@ -49,6 +62,9 @@ pub struct Load {
     pub write_percent: u8,
     /// Where they go.
     pub pattern: Pattern,
+    /// Steps that count as one request together, each submitted when the one before has completed. Empty: a request is
+    /// a read or a write.
+    pub chain: &'static [Step],
     /// Start of the random numbers; the same seed gives the same requests.
     pub seed: u64,
 }
@@ -56,7 +72,26 @@ pub struct Load {
 impl Load {
     /// Random reads of `request_bytes`.
     pub const fn random_reads(connections: u16, depth: u16, request_bytes: u32) -> Load {
-        Load { connections, depth, request_bytes, write_percent: 0, pattern: Pattern::Random, seed: 1 }
+        let (pattern, chain) = (Pattern::Random, &[] as &[Step]);
+        Load { connections, depth, request_bytes, write_percent: 0, pattern, chain, seed: 1 }
+    }
+
+    /// One commit after the other ([`COMMIT`]), with writes of `request_bytes` at random places.
+    pub const fn commits(request_bytes: u32) -> Load {
+        Load { write_percent: 100, chain: COMMIT, ..Load::random_reads(1, 1, request_bytes) }
+    }
+
+    /// Bytes that a completed request counts for: those of all writes of a chain.
+    pub fn counted_bytes(&self) -> u32 {
+        match self.chain {
+            [] => self.request_bytes,
+            steps => self.request_bytes * steps.iter().filter(|step| **step == Step::Write).count() as u32,
+        }
+    }
+
+    /// Step number `at` of a request, from 0 on. `None`: the request is complete before it.
+    pub fn step(&self, at: usize) -> Option<Step> {
+        self.chain.get(at).copied()
     }
 }
 
@@ -259,6 +294,16 @@ mod tests {
         let writes = (0..10_000).filter(|_| requests.advance().write).count();
         // 3,000 expected, standard deviation 46.
         assert!((2_750..3_250).contains(&writes), "{writes}");
+    }
+
+    #[test]
+    fn a_commit_is_three_writes_and_two_flushes() {
+        let load = Load::commits(8 * KIB);
+        assert_eq!(load.counted_bytes(), 3 * 8 * KIB);
+        let steps: Vec<Step> = (0..).map_while(|at| load.step(at)).collect();
+        assert_eq!(steps, [Step::Write, Step::Write, Step::Flush, Step::Write, Step::Flush]);
+        let read = Load::random_reads(1, 1, 4 * KIB);
+        assert_eq!((read.counted_bytes(), read.step(0)), (4 * KIB, None));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! The clients of all tenants of a run must agree on when it starts, and learn the time only when their worker first
 //! calls them: the first one to be called says when that is, for all ([`Start`]).
 
-use crate::load::{Counted, Load, Requests, Window, scramble};
+use crate::load::{Counted, Load, Requests, Step, Window, scramble};
 use mqfq_blk::FlowId;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, MakeClient, Refused};
@@ -56,6 +56,7 @@ pub fn client(
             number,
             requests: None,
             start_ns: 0,
+            begun: vec![(0, 0); usize::from(load.depth)],
             in_flight: 0,
             refused: Vec::new(),
             stopping: false,
@@ -72,6 +73,8 @@ struct InsideClient {
     requests: Option<Requests>,
     counted: Counted,
     start_ns: u64,
+    /// By cookie: the begin of a chain, and its steps that have completed.
+    begun: Vec<(u64, usize)>,
     in_flight: u32,
     refused: Vec<Submission>,
     stopping: bool,
@@ -79,21 +82,48 @@ struct InsideClient {
 }
 
 impl InsideClient {
-    fn submit_next(&mut self, context: &mut dyn Context, buffer: Option<Buffer>) {
-        let requests = self.requests.as_mut().expect("made in start");
-        let next = requests.advance();
-        let length_bytes = self.load.request_bytes;
+    /// Begins the next request, under `cookie`, which is below the depth.
+    fn submit_next(&mut self, context: &mut dyn Context, cookie: u64, buffer: Option<Buffer>) {
+        if !self.load.chain.is_empty() {
+            self.begun[cookie as usize] = (context.now_ns().saturating_sub(self.start_ns), 0);
+        }
+        self.in_flight += 1;
+        self.submit_step(context, cookie, buffer);
+    }
+
+    /// Submits the step of request `cookie` that its steps so far lead to.
+    fn submit_step(&mut self, context: &mut dyn Context, cookie: u64, buffer: Option<Buffer>) {
+        let flow = self.flow;
+        if self.load.step(self.begun[cookie as usize].1) == Some(Step::Flush) {
+            let flush =
+                Submission { flow, op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false, buffer: None, cookie };
+            return self.submit(context, flush);
+        }
+        let next = self.requests.as_mut().expect("made in start").advance();
         let submission = Submission {
-            flow: self.flow,
+            flow,
             op: if next.write { Op::Write } else { Op::Read },
             offset_bytes: next.offset_bytes,
-            length_bytes,
+            length_bytes: self.load.request_bytes,
             fua: false,
             buffer: Some(buffer.unwrap_or_else(|| self.new_buffer())),
-            cookie: 0,
+            cookie,
         };
-        self.in_flight += 1;
         self.submit(context, submission);
+    }
+
+    /// A step of request `cookie` has completed: submits the next one. The buffer, if it was the last.
+    fn go_on(&mut self, context: &mut dyn Context, cookie: u64, buffer: Option<Buffer>) -> Option<Option<Buffer>> {
+        if self.load.chain.is_empty() {
+            return Some(buffer);
+        }
+        let (_, done) = &mut self.begun[cookie as usize];
+        *done += 1;
+        if self.load.step(*done).is_none() {
+            return Some(buffer);
+        }
+        self.submit_step(context, cookie, buffer);
+        None
     }
 
     /// A buffer for one request at a time. Written bytes must not be all zeros, which some drives do not store.
@@ -135,8 +165,8 @@ impl Client for InsideClient {
                 return;
             }
         }
-        for _ in 0..self.load.depth {
-            self.submit_next(context, None);
+        for cookie in 0..self.load.depth {
+            self.submit_next(context, cookie.into(), None);
         }
         self.report_if_over();
     }
@@ -148,15 +178,22 @@ impl Client for InsideClient {
     fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
         // A client on another worker may have said the start a moment after this worker read its clock.
         let at_ns = context.now_ns().saturating_sub(self.start_ns);
+        let Completion { cookie, mut buffer, .. } = completion;
         match completion.status {
             Status::Ok => {
-                self.counted.record(at_ns, completion.queued_ns + completion.device_ns, completion.length_bytes);
+                let Some(last) = self.go_on(context, cookie, buffer) else { return };
+                buffer = last;
+                let total_ns = match self.load.chain {
+                    [] => completion.queued_ns + completion.device_ns,
+                    _ => at_ns.saturating_sub(self.begun[cookie as usize].0),
+                };
+                self.counted.record(at_ns, total_ns, self.load.counted_bytes());
             }
             _ => self.counted.errors += 1,
         }
         self.in_flight -= 1;
         if at_ns < self.run.window.end_ns && !self.stopping {
-            self.submit_next(context, completion.buffer);
+            self.submit_next(context, cookie, buffer);
         } else {
             self.stopping = true;
             // Refused requests never reached the device; they are not submitted again.
@@ -268,6 +305,27 @@ mod tests {
         let counted = counted.recv().unwrap().unwrap();
         assert_eq!((counted.requests, counted.bytes), (5, 5 * 4096), "the three after the end do not count");
         assert!(counted.total_ns.min().abs_diff(100_000) <= 100, "1 us queued + 99 us on the device, three digits");
+    }
+
+    #[test]
+    fn a_step_of_a_commit_waits_for_the_one_before_and_the_whole_counts_once() {
+        let (sender, counted) = mpsc::channel();
+        let run = Run::new(DeviceIndex(0), Window::from_ms(0, 10));
+        let mut client = client(&run, FlowId(0), &Load::commits(8192), 0, sender)();
+        let mut bench = Bench { now_ns: 500, room: 100, staged: Vec::new() };
+        client.start(&mut bench);
+        let mut steps = Vec::new();
+        // Two commits of five steps, one millisecond each; the second ends with the window.
+        while let [step] = &bench.staged[..] {
+            steps.push((step.op, step.length_bytes));
+            bench.now_ns += 1_000_000;
+            complete_one(&mut bench, &mut *client);
+        }
+        let (write, flush) = ((Op::Write, 8192), (Op::Flush, 0));
+        assert_eq!(steps, [write, write, flush, write, flush].repeat(2));
+        let counted = counted.recv().unwrap().unwrap();
+        assert_eq!((counted.requests, counted.bytes), (1, 3 * 8192), "the second does not count");
+        assert!(counted.total_ns.max().abs_diff(5_000_000) <= 5_000, "all five steps, three digits");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! Per wake-up one `epoll_wait` and one clock reading; per ready connection one `read` and one `write`, whatever the
 //! number of requests in them. At depth 1 that is three system calls per request, at depth 128 a fraction of one.
 
-use crate::load::{Counted, Load, Requests, Window};
+use crate::load::{Counted, Load, Requests, Step, Window};
 use crate::nbd_client::{Connection, Done};
 use rustix::event::{Timespec, epoll};
 use std::path::Path;
@@ -42,6 +42,8 @@ struct Driven {
     connection: Connection,
     requests: Requests,
     wants_writable: bool,
+    /// By index of a request: its begin, and its steps that have completed.
+    begun: Vec<(u64, usize)>,
 }
 
 /// A tenant attached to its export, ready for any number of runs.
@@ -69,7 +71,8 @@ impl NbdTenant {
             let data = epoll::EventData::new_u64(u64::from(number));
             epoll::add(&epoll, connection.as_fd(), data, epoll::EventFlags::IN)
                 .map_err(|error| format!("epoll failed: {error}"))?;
-            driven.push(Driven { connection, requests, wants_writable: false });
+            let begun = vec![(0, 0); usize::from(load.depth)];
+            driven.push(Driven { connection, requests, wants_writable: false, begun });
         }
         Ok(NbdTenant {
             load: *load,
@@ -109,10 +112,10 @@ impl NbdTenant {
             std::thread::sleep(wait);
         }
         let begin_ns = now_ns(Instant::now());
-        let (request_bytes, depth) = (self.load.request_bytes, self.load.depth);
+        let (load, depth) = (self.load, self.load.depth);
         for number in 0..self.driven.len() {
             for index in 0..depth {
-                self.driven[number].issue(index, request_bytes, &self.payload, begin_ns);
+                self.driven[number].issue(index, &load, &self.payload, begin_ns);
             }
             self.send(number)?;
         }
@@ -136,13 +139,16 @@ impl NbdTenant {
                     driven.connection.receive(&mut self.scratch, &mut self.done)?;
                 }
                 for done in &self.done {
+                    if done.error == 0 && driven.goes_on(done.index, &load, &self.payload, at_ns) {
+                        continue;
+                    }
                     match done.error {
-                        0 => counted.record(at_ns, at_ns - done.sent_ns, done.length_bytes),
+                        0 => counted.record(at_ns, at_ns - driven.begun_ns(done.index), load.counted_bytes()),
                         _ => counted.errors += 1,
                     }
                     if in_time && left > 0 {
                         left -= 1;
-                        driven.issue(done.index, request_bytes, &self.payload, at_ns);
+                        driven.issue(done.index, &load, &self.payload, at_ns);
                     } else {
                         live -= 1;
                     }
@@ -187,8 +193,34 @@ impl NbdTenant {
 }
 
 impl Driven {
-    fn issue(&mut self, index: u16, request_bytes: u32, payload: &[u8], now_ns: u64) {
+    /// Begins the next request as number `index`.
+    fn issue(&mut self, index: u16, load: &Load, payload: &[u8], now_ns: u64) {
+        self.begun[usize::from(index)] = (now_ns, 0);
+        self.submit(index, load, payload, now_ns);
+    }
+
+    /// A step of request `index` has completed: submits the next one. False: it was the last.
+    fn goes_on(&mut self, index: u16, load: &Load, payload: &[u8], now_ns: u64) -> bool {
+        let (_, done) = &mut self.begun[usize::from(index)];
+        *done += 1;
+        let goes_on = load.step(*done).is_some();
+        if goes_on {
+            self.submit(index, load, payload, now_ns);
+        }
+        goes_on
+    }
+
+    fn begun_ns(&self, index: u16) -> u64 {
+        self.begun[usize::from(index)].0
+    }
+
+    fn submit(&mut self, index: u16, load: &Load, payload: &[u8], now_ns: u64) {
+        if load.step(self.begun[usize::from(index)].1) == Some(Step::Flush) {
+            self.connection.request_flush(index, now_ns);
+            return;
+        }
         let next = self.requests.advance();
-        self.connection.request(index, next.offset_bytes, request_bytes, next.write.then_some(payload), now_ns);
+        let payload = next.write.then_some(payload);
+        self.connection.request(index, next.offset_bytes, load.request_bytes, payload, now_ns);
     }
 }

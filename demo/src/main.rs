@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use mqfq_demo::demo::{self, DemoOptions};
+use mqfq_demo::on_drive::{self, DriveOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,6 +10,9 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "mqfq-demo", version)]
 struct Arguments {
+    /// Measure this block device or file, which is only read, in place of the modelled drive.
+    #[arg(long, value_name = "PATH")]
+    device: Option<PathBuf>,
     /// Folder for the picture.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     out: PathBuf,
@@ -17,9 +21,17 @@ struct Arguments {
     json: bool,
 }
 
+fn run(arguments: Arguments) -> Result<(), String> {
+    let Arguments { device, out, json } = arguments;
+    match device {
+        Some(path) => on_drive::run(&DriveOptions { json, out, ..DriveOptions::new(path) }),
+        None => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
+    }
+}
+
 fn main() -> ExitCode {
     let (sentence, status) = match mqfq_report::command_line::arguments("mqfq-demo") {
-        Ok(Arguments { out, json }) => match demo::run(&DemoOptions { json, out, ..DemoOptions::default() }) {
+        Ok(arguments) => match run(arguments) {
             Ok(()) => return ExitCode::SUCCESS,
             Err(sentence) => (sentence, 1),
         },

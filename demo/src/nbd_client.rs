@@ -32,7 +32,8 @@ struct InFlight {
     generation: u32,
     live: bool,
     length_bytes: u32,
-    write: bool,
+    /// Payload of the reply, bytes.
+    reply_bytes: u32,
     sent_ns: u64,
 }
 
@@ -138,7 +139,7 @@ impl Connection {
         stream.set_read_timeout(None).map_err(io)?;
         stream.set_write_timeout(None).map_err(io)?;
         stream.set_nonblocking(true).map_err(io)?;
-        let idle = InFlight { generation: 0, live: false, length_bytes: 0, write: false, sent_ns: 0 };
+        let idle = InFlight { generation: 0, live: false, length_bytes: 0, reply_bytes: 0, sent_ns: 0 };
         Ok(Connection {
             socket: stream,
             info: ExportInfo { size_bytes, flags, structured },
@@ -188,17 +189,34 @@ impl Connection {
         write_payload: Option<&[u8]>,
         now_ns: u64,
     ) {
-        let entry = &mut self.in_flight[usize::from(index)];
-        assert!(!entry.live, "request {index} is already in flight");
-        let write = write_payload.is_some();
-        let generation = entry.generation.wrapping_add(1);
-        *entry = InFlight { generation, live: true, length_bytes, write, sent_ns: now_ns };
-        self.live += 1;
-        let command = if write { wire::CMD_WRITE } else { wire::CMD_READ };
-        wire::encode_request(&mut self.outgoing, command, cookie(generation, index), offset_bytes, length_bytes);
+        let (command, reply_bytes) = match write_payload {
+            Some(_) => (wire::CMD_WRITE, 0),
+            None => (wire::CMD_READ, length_bytes),
+        };
+        let cookie = self.begin(index, length_bytes, reply_bytes, now_ns);
+        wire::encode_request(&mut self.outgoing, command, cookie, offset_bytes, length_bytes);
         if let Some(payload) = write_payload {
             self.outgoing.extend_from_slice(&payload[..length_bytes as usize]);
         }
+    }
+
+    /// Gathers an NBD flush, which makes completed writes durable.
+    ///
+    /// # Panics
+    /// As [`Connection::request`].
+    pub fn request_flush(&mut self, index: u16, now_ns: u64) {
+        let cookie = self.begin(index, 0, 0, now_ns);
+        wire::encode_request(&mut self.outgoing, wire::CMD_FLUSH, cookie, 0, 0);
+    }
+
+    /// Marks `index` as in flight; returns the cookie of its request.
+    fn begin(&mut self, index: u16, length_bytes: u32, reply_bytes: u32, now_ns: u64) -> u64 {
+        let entry = &mut self.in_flight[usize::from(index)];
+        assert!(!entry.live, "request {index} is already in flight");
+        let generation = entry.generation.wrapping_add(1);
+        *entry = InFlight { generation, live: true, length_bytes, reply_bytes, sent_ns: now_ns };
+        self.live += 1;
+        cookie(generation, index)
     }
 
     /// Sends what has gathered, as far as the socket takes it. Call again when the socket is writable while
@@ -240,7 +258,7 @@ impl Connection {
         let expected = |name: u64| {
             let (generation, index) = split(name);
             let entry = in_flight.get(usize::from(index)).filter(|e| e.live && e.generation == generation)?;
-            Some(if entry.write { 0 } else { entry.length_bytes })
+            Some(entry.reply_bytes)
         };
         self.finished.clear();
         self.parser.feed(&scratch[..count], &expected, &mut self.finished)?;

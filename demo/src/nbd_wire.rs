@@ -60,6 +60,8 @@ pub const CMD_READ: u16 = 0;
 pub const CMD_WRITE: u16 = 1;
 /// Request: end the session; no reply.
 pub const CMD_DISC: u16 = 2;
+/// Request: make completed writes durable.
+pub const CMD_FLUSH: u16 = 3;
 
 const CHUNK_FLAG_DONE: u16 = 1;
 const CHUNK_NONE: u16 = 0;

@@ -4,7 +4,7 @@ use crate::harness::Rig;
 use crate::load::{Counted, SERIES_STEP_NS, Window};
 use crate::report::{FormReport, PolicyReport, TenantReport};
 use mqfq_blk::PolicyOptions;
-use mqfq_report::plot::{Column, Curve};
+use mqfq_report::plot::{Curve, Panel};
 
 /// Length of a step of the picture. Shallow tenants complete a request every few milliseconds; in shorter steps one
 /// sees single requests and no bandwidth.
@@ -17,6 +17,13 @@ pub struct Lengths {
     pub alone: Window,
     /// All together.
     pub shared: Window,
+}
+
+impl Lengths {
+    /// Time of all phases for so many tenants, seconds.
+    pub fn total_s(&self, tenants: usize) -> f64 {
+        (self.alone.end_ns * tenants as u64 + self.shared.end_ns) as f64 * 1e-9
+    }
 }
 
 /// One tenant's part.
@@ -96,25 +103,21 @@ pub fn form(policy: &PolicyOptions) -> FormReport {
     }
 }
 
-/// The curves for the picture: what each tenant got in every phase, nothing where it did not run.
-pub fn column(policy: &PolicyOptions, names: &[&str], lengths: Lengths, measured: &[Measured]) -> Column {
+/// The panel of the picture: the first tenant alone, then all at once. `labels` are the tenants'.
+pub fn panel(title: &str, labels: Vec<String>, lengths: Lengths, measured: &[Measured]) -> Panel {
     let steps = |window: Window| (window.end_ns / PICTURE_STEP_NS) as usize;
     let (alone_steps, shared_steps) = (steps(lengths.alone), steps(lengths.shared));
     let step_s = PICTURE_STEP_NS as f64 * 1e-9;
-    let curves = names.iter().zip(measured).enumerate().map(|(index, (&name, measured))| {
-        let mut bytes_per_s = vec![0.0; alone_steps * names.len()];
-        bytes_per_s[index * alone_steps..][..alone_steps].copy_from_slice(&per_step(&measured.alone, alone_steps));
+    let shared_s = alone_steps as f64 * step_s;
+    let curves = labels.into_iter().zip(measured).enumerate().map(|(index, (label, measured))| {
+        let (mut bytes_per_s, mut start_s) = (Vec::new(), shared_s);
+        if index == 0 {
+            (bytes_per_s, start_s) = (per_step(&measured.alone, alone_steps), 0.0);
+        }
         bytes_per_s.extend(per_step(&measured.shared, shared_steps));
-        let (alone, shared) = (measured.alone.bytes_per_s(), measured.shared.bytes_per_s());
-        let slowdown = TenantReport::slowdown_of(alone, shared);
-        Curve { tenant: name.into(), bytes_per_s, alone_bytes_per_s: alone, slowdown }
+        Curve { label, start_s, bytes_per_s, alone_bytes_per_s: measured.alone.bytes_per_s() }
     });
-    Column {
-        policy: policy.kind.name().into(),
-        phase_starts_s: (0..=names.len()).map(|phase| (phase * alone_steps) as f64 * step_s).collect(),
-        step_s,
-        curves: curves.collect(),
-    }
+    Panel { title: title.into(), step_s, shared_s, curves: curves.collect() }
 }
 
 /// The first `steps` steps of the picture.
@@ -166,15 +169,16 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_has_each_phase_at_its_time() {
+    fn the_panel_has_the_first_tenant_alone_and_then_all() {
         let measured = [
             Measured { alone: steady(1_000), shared: steady(500) },
             Measured { alone: steady(2_000), shared: steady(1_500) },
         ];
-        let column = column(&PolicyOptions::new(PolicyKind::Mqfq), &["a", "b"], lengths(), &measured);
+        let panel = panel("with", vec!["a".into(), "b".into()], lengths(), &measured);
         // 200 ms a phase in steps of 50 ms: 4 steps. 5 completions in a step are bytes x 100 per second.
-        assert_eq!(column.curves[0].bytes_per_s, [1e5, 1e5, 1e5, 1e5, 0.0, 0.0, 0.0, 0.0, 5e4, 5e4, 5e4, 5e4]);
-        assert_eq!(column.curves[1].bytes_per_s, [0.0, 0.0, 0.0, 0.0, 2e5, 2e5, 2e5, 2e5, 1.5e5, 1.5e5, 1.5e5, 1.5e5]);
-        assert_eq!(column.phase_starts_s, [0.0, 0.2, 0.4]);
+        assert_eq!(panel.curves[0].bytes_per_s, [1e5, 1e5, 1e5, 1e5, 5e4, 5e4, 5e4, 5e4]);
+        assert_eq!(panel.curves[1].bytes_per_s, [1.5e5; 4]);
+        assert_eq!((panel.shared_s, panel.curves[0].start_s, panel.curves[1].start_s), (0.2, 0.0, 0.2));
+        assert_eq!(panel.curves[1].alone_bytes_per_s, 2e5);
     }
 }

@@ -1,7 +1,7 @@
 //! The demo's report: the JSON contract, as types. Keys are stable and carry their unit.
 //!
-//! `mqfq demo --json` ends with one [`DemoReport`] on stdout. Further keys may come; none that is here goes or changes
-//! its meaning.
+//! `mqfq demo --json` ends with one [`DemoReport`] on stdout, with `--device` one [`DriveReport`]. Further keys may
+//! come; none that is here goes or changes its meaning.
 
 use mqfq_report::table::{Align, Table, mb_per_s, ms};
 use serde::{Deserialize, Serialize};
@@ -10,24 +10,51 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DemoReport {
     /// One entry per scenario.
-    pub scenarios: Vec<ScenarioReport>,
+    pub scenarios: Vec<SceneReport>,
     /// The device model that both ran on.
     pub device: String,
     /// Where the picture lies; `null`: [`DemoReport::machine_limits`], and nothing is drawn.
     pub svg_path: Option<String>,
     /// Why the numbers are of this machine and not of the drive, as a sentence; `null`: they are of the drive.
     pub machine_limits: Option<String>,
+    /// The result in words; `null`: [`DemoReport::machine_limits`].
+    pub sentence: Option<String>,
+    /// Wall-clock time of the whole run, seconds.
+    pub elapsed_s: f64,
+}
+
+/// Result of `mqfq demo --device`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DriveReport {
+    /// One entry per scenario in which the cores were not the limit.
+    pub scenarios: Vec<SceneReport>,
+    /// Path of the drive or file.
+    pub device: String,
+    /// Its size, whole blocks of 128 KiB of a file.
+    pub size_bytes: u64,
+    /// What else the figures depend on: memory, holes, an elevator, other users, scenarios left out; one sentence each.
+    pub notes: Vec<String>,
+    /// The modest tenant gets at least a quarter more with fair queueing in a scenario; `null`: there is none.
+    pub is_worth_it: Option<bool>,
+    /// The result in words.
+    pub sentence: String,
+    /// Where the picture lies; `null`: no scenario, and nothing is drawn.
+    pub svg_path: Option<String>,
     /// Wall-clock time of the whole run, seconds.
     pub elapsed_s: f64,
 }
 
 /// One scenario under each policy.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ScenarioReport {
-    /// Its short name: `moderate`, `shallow`.
+pub struct SceneReport {
+    /// Its short name: `moderate`, `shallow`, `commit`.
     pub scenario: String,
     /// One sentence: who does what.
     pub description: String,
+    /// The first tenant in words.
+    pub modest: String,
+    /// Bytes that one commit of the first tenant counts for; `null`: it reads.
+    pub commit_bytes: Option<u32>,
     /// One entry per policy, `none` first.
     pub policies: Vec<PolicyReport>,
 }
@@ -89,25 +116,80 @@ impl TenantReport {
     }
 }
 
-impl ScenarioReport {
+/// A policy as the setting that it is to a reader.
+pub fn setting(policy: &str) -> String {
+    match policy {
+        "none" => "without mqfq".into(),
+        "mqfq" => "with mqfq".into(),
+        other => format!("with {other}"),
+    }
+}
+
+/// What the first tenant of each scene got without fair queueing and with it, and what the drive did: one sentence.
+pub fn sentence(scenes: &[SceneReport]) -> Option<String> {
+    let mut parts = Vec::new();
+    let mut least_work = f64::INFINITY;
+    for scene in scenes {
+        let tenants = scene.first_tenants()?;
+        let [without, with] = tenants.map(|tenant| scene.amount(tenant.shared_bytes_per_s));
+        let alone = scene.amount(tenants[1].alone_bytes_per_s);
+        parts.push(format!("{} got {without} and {with} {} ({alone} alone)", scene.modest, scene.unit()));
+        least_work = least_work.min(scene.work()?);
+    }
+    let parts = parts.join(", ");
+    Some(format!(
+        "Beside a greedy neighbour, without mqfq and with it, {parts}; with it the drive did at least {:.0}% of the work.",
+        100.0 * least_work
+    ))
+}
+
+impl SceneReport {
     /// The entry of `policy`.
     pub fn policy(&self, policy: &str) -> Option<&PolicyReport> {
         self.policies.iter().find(|entry| entry.policy == policy)
     }
 
-    /// What the first tenant gets without fair queueing and with it, in a sentence.
-    pub fn sentence(&self) -> Option<String> {
+    /// A bandwidth of the first tenant in words, without its unit: MB/s, or commits per second.
+    fn amount(&self, bytes_per_s: f64) -> String {
+        match self.commit_bytes {
+            Some(bytes) => format!("{:.0}", bytes_per_s / f64::from(bytes)),
+            None => mb_per_s(bytes_per_s),
+        }
+    }
+
+    /// Unit of [`SceneReport::amount`].
+    fn unit(&self) -> &'static str {
+        if self.commit_bytes.is_some() { "commits/s" } else { "MB/s" }
+    }
+
+    /// Each tenant's result under `policy`, in words.
+    pub fn labels(&self, policy: &PolicyReport) -> Vec<String> {
+        let label = |(at, tenant): (usize, &TenantReport)| {
+            let [shared, alone] = [tenant.shared_bytes_per_s, tenant.alone_bytes_per_s];
+            let (shared, alone, unit) = match at {
+                0 => (self.amount(shared), self.amount(alone), self.unit()),
+                _ => (mb_per_s(shared), mb_per_s(alone), "MB/s"),
+            };
+            format!("{}: {shared} {unit}, {alone} alone", tenant.name)
+        };
+        policy.tenants.iter().enumerate().map(label).collect()
+    }
+
+    /// The first tenant's bandwidth with fair queueing over that without it. `None`: it got nothing without.
+    pub fn gain(&self) -> Option<f64> {
+        let [without, with] = self.first_tenants()?.map(|tenant| tenant.shared_bytes_per_s);
+        (without > 0.0).then(|| with / without)
+    }
+
+    /// Work of the drive with fair queueing over that without it.
+    pub fn work(&self) -> Option<f64> {
         let [none, mqfq] = [self.policy("none")?, self.policy("mqfq")?];
-        let [without, with] = [none.tenants.first()?, mqfq.tenants.first()?];
-        let [without_mb, with_mb] = [without, with].map(|tenant| mb_per_s(tenant.shared_bytes_per_s));
-        let work_percent =
-            (none.total_bytes_per_s > 0.0).then(|| 100.0 * mqfq.total_bytes_per_s / none.total_bytes_per_s)?;
-        Some(format!(
-            "The {} got {without_mb} MB/s without fair queueing and {with_mb} MB/s with it ({} MB/s when alone); the drive \
-             did {work_percent:.0}% of the work.",
-            with.name,
-            mb_per_s(with.alone_bytes_per_s),
-        ))
+        (none.total_bytes_per_s > 0.0).then(|| mqfq.total_bytes_per_s / none.total_bytes_per_s)
+    }
+
+    /// The first tenant without fair queueing and with it.
+    fn first_tenants(&self) -> Option<[&TenantReport; 2]> {
+        Some([self.policy("none")?.tenants.first()?, self.policy("mqfq")?.tenants.first()?])
     }
 
     /// The table that the demo prints: one line per policy and tenant.
@@ -168,14 +250,17 @@ mod tests {
             }],
         };
         DemoReport {
-            scenarios: vec![ScenarioReport {
+            scenarios: vec![SceneReport {
                 scenario: "moderate".into(),
                 description: "a reader against a crowd".into(),
+                modest: "a reader".into(),
+                commit_bytes: None,
                 policies: vec![policy("none", 0.0), policy("mqfq", 64e6)],
             }],
             device: "flash-60k".into(),
             svg_path: Some("mqfq-demo.svg".into()),
             machine_limits: None,
+            sentence: Some("A reader got more.".into()),
             elapsed_s: 24.0,
         }
     }
@@ -211,11 +296,19 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_says_what_the_first_tenant_got_and_what_the_drive_did() {
-        let said = demo().scenarios[0].sentence().unwrap();
-        let expected = "The reader got 0.00 MB/s without fair queueing and 64.0 MB/s with it (80.0 MB/s when alone); the \
-                        drive did 100% of the work.";
+    fn the_sentence_says_what_each_first_tenant_got_and_what_the_drive_did() {
+        let scenes = demo().scenarios;
+        let mut database = scenes[0].clone();
+        database.modest = "a database".into();
+        database.commit_bytes = Some(800_000);
+        database.policies[0].tenants[0].shared_bytes_per_s = 1.6e6;
+        database.policies[1].total_bytes_per_s = 0.97 * 240e6;
+        assert_eq!((scenes[0].gain(), database.gain()), (None, Some(40.0)));
+        let said = sentence(&[scenes[0].clone(), database.clone()]).unwrap();
+        let expected = "Beside a greedy neighbour, without mqfq and with it, a reader got 0.00 and 64.0 MB/s (80.0 alone), \
+                        a database got 2 and 80 commits/s (100 alone); with it the drive did at least 97% of the work.";
         assert_eq!(said, expected);
+        assert_eq!(database.labels(&database.policies[0]), ["reader: 2 commits/s, 100 alone"]);
     }
 
     #[test]

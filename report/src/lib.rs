@@ -5,7 +5,7 @@
 //! | [`table`] | how do rows become text? |
 //! | [`chart`] | how does every picture look? |
 //! | [`panel`] | how do curves and bars become a picture? |
-//! | [`plot`] | how do columns over time become a picture? |
+//! | [`plot`] | how do tenants over time become a picture? |
 //! | [`progress`] | how far is a long command? |
 //! | [`command_line`] | which arguments has the program, or which sentence says why none? |
 //! | [`mod@emit`] | how is a report one line of JSON, and an error one sentence? |

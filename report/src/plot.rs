@@ -1,177 +1,141 @@
-//! The demo's picture: bandwidth over time, small multiples, one SVG.
+//! Bandwidth of tenants over time, as parts of what each gets alone: one panel per setting, side by side.
 //!
 //! # Shape
 //! ```text
-//!                      none          sfqd          mqfq
-//! moderate: reader     |‾‾|__|__     |‾‾|__|‾‾     |‾‾|__|‾‾     each row has one scale, so that a row can be
-//!           crowd      |__|‾‾|‾‾     ...                         compared by eye
-//! shallow:  reader
-//!           bulk
+//!                      without mqfq                  with mqfq
+//!   a reader      100% |‾‾‾‾|______ reader     100% |‾‾‾‾|‾‾‾‾‾‾ reader
+//!   beside bulk     0% |    |‾‾‾‾‾‾ bulk         0% |    |‾‾‾‾‾‾ bulk
 //! ```
-//! Within a panel time runs through the phases (each tenant alone, then all together; the last is shaded). A dashed
-//! line marks what the tenant had alone: how far the curve falls below it in the shaded part is the slowdown.
+//! Tenants whose bandwidths lie a thousandfold apart have one scale this way, and a panel shows all of them: 100% is
+//! the bandwidth of the tenant alone, under the same setting. The shaded part is the one in which all run.
 
-use crate::chart::{Area, Axes, Drawn, INK, SHADE, anchored, colour, font, svg, text};
+use crate::chart::{Area, Axes, Drawn, INK, SHADE, colour, font, svg, text};
 use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
 use std::path::Path;
 
-/// A tenant's curve in one panel.
+/// A tenant's curve in a panel.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Curve {
-    /// Name of the tenant.
-    pub tenant: String,
-    /// Bytes per second in each step, over all phases.
+    /// The tenant's result in words; it stands above the panel in the curve's colour.
+    pub label: String,
+    /// Begin of the first step, seconds.
+    pub start_s: f64,
+    /// Bytes per second in each step.
     pub bytes_per_s: Vec<f64>,
-    /// Throughput of the tenant alone.
+    /// Throughput of the tenant alone: 100%.
     pub alone_bytes_per_s: f64,
-    /// Alone over shared; written into the shaded part.
-    pub slowdown: Option<f64>,
 }
 
-/// One scenario under one policy: a column of panels, one per tenant.
+/// One panel.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Column {
-    /// Name of the policy.
-    pub policy: String,
-    /// When each phase starts, seconds, the first being 0; the last phase is the shared one.
-    pub phase_starts_s: Vec<f64>,
+pub struct Panel {
+    /// Its title: the setting.
+    pub title: String,
     /// Length of a step, seconds.
     pub step_s: f64,
-    /// One curve per tenant, in the same order in every column.
+    /// Begin of the part in which all run, seconds.
+    pub shared_s: f64,
+    /// The tenants, in the same order in every panel.
     pub curves: Vec<Curve>,
 }
 
-/// One scenario: a block of rows.
+/// One scene: a row of panels.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Block {
-    /// Name and sentence of the scenario.
+pub struct Scene {
+    /// The scene in a sentence.
     pub title: String,
-    /// One column per policy.
-    pub columns: Vec<Column>,
+    /// One panel per setting.
+    pub panels: Vec<Panel>,
 }
 
 const WIDTH_PX: u32 = 1260;
-const TITLE_PX: u32 = 56;
-const BLOCK_TITLE_PX: u32 = 34;
+const TITLE_PX: u32 = 62;
+const SCENE_TITLE_PX: u32 = 32;
+const PANEL_TITLE_PX: u32 = 44;
 const PANEL_PX: u32 = 170;
 
-/// Draws `blocks` under `title` as an SVG document.
+/// Top of each panel, percent: a tenant in a burst gets more than its mean alone.
+const TOP_PERCENT: f64 = 118.0;
+
+/// Draws `scenes` under `title` as an SVG document. `shaded` says what the shaded part shows, and the one before it.
 ///
 /// # Errors
 /// One sentence, if the drawing library fails (it cannot, short of a bug).
-pub fn render(title: &str, blocks: &[Block]) -> Result<String, String> {
-    let rows: u32 = blocks.iter().map(|block| rows_of(block) as u32).sum();
-    let height_px = TITLE_PX + blocks.len() as u32 * BLOCK_TITLE_PX + rows * PANEL_PX;
-    svg((WIDTH_PX, height_px), |root| draw(root, title, blocks))
+pub fn render(title: &str, shaded: &str, scenes: &[Scene]) -> Result<String, String> {
+    let height_px = TITLE_PX + scenes.len() as u32 * (SCENE_TITLE_PX + PANEL_TITLE_PX + PANEL_PX);
+    svg((WIDTH_PX, height_px), |root| draw(root, title, shaded, scenes))
 }
 
 /// Draws to a file.
 ///
 /// # Errors
 /// One sentence naming the file.
-pub fn write(path: &Path, title: &str, blocks: &[Block]) -> Result<(), String> {
-    std::fs::write(path, render(title, blocks)?).map_err(|error| format!("cannot write {}: {error}", path.display()))
+pub fn write(path: &Path, title: &str, shaded: &str, scenes: &[Scene]) -> Result<(), String> {
+    let document = render(title, shaded, scenes)?;
+    std::fs::write(path, document).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-fn rows_of(block: &Block) -> usize {
-    block.columns.iter().map(|column| column.curves.len()).max().unwrap_or(0)
-}
-
-fn draw(root: &Area<'_>, title: &str, blocks: &[Block]) -> Drawn {
+fn draw(root: &Area<'_>, title: &str, shaded: &str, scenes: &[Scene]) -> Drawn {
     let (head, mut rest) = root.split_vertically(TITLE_PX);
-    text(&head, title, (14, 8), 19)?;
-    draw_legend(&head)?;
-    for block in blocks {
-        let (block_head, below) = rest.split_vertically(BLOCK_TITLE_PX);
-        text(&block_head, block.title.as_str(), (14, 10), 15)?;
-        let rows = rows_of(block);
-        let (panels, below) = below.split_vertically(rows as u32 * PANEL_PX);
-        let panels = panels.split_evenly((rows, block.columns.len().max(1)));
-        for row in 0..rows {
-            let top_mb_per_s = top_of_row(block, row);
-            for (at, column) in block.columns.iter().enumerate() {
-                if let Some(curve) = column.curves.get(row) {
-                    draw_panel(&panels[row * block.columns.len() + at], column, curve, colour(row), top_mb_per_s)?;
-                }
-            }
+    text(&head, title, (14, 8), 20)?;
+    draw_legend(&head, shaded)?;
+    for scene in scenes {
+        let (scene_head, below) = rest.split_vertically(SCENE_TITLE_PX);
+        text(&scene_head, scene.title.as_str(), (14, 10), 17)?;
+        let (panels, below) = below.split_vertically(PANEL_TITLE_PX + PANEL_PX);
+        for (panel, area) in scene.panels.iter().zip(panels.split_evenly((1, scene.panels.len().max(1)))) {
+            draw_panel(&area, panel)?;
         }
         rest = below;
     }
     Ok(())
 }
 
-/// One scale for a row: its largest value and a little air.
-fn top_of_row(block: &Block, row: usize) -> f64 {
-    let values = block.columns.iter().filter_map(|column| column.curves.get(row));
-    let top = values.flat_map(|curve| curve.bytes_per_s.iter().copied().chain([curve.alone_bytes_per_s]));
-    top.fold(0.0_f64, f64::max).max(1.0) / 1e6 * 1.08
-}
-
-fn draw_legend(head: &Area<'_>) -> Drawn {
-    let y = 38;
+fn draw_legend(head: &Area<'_>, shaded: &str) -> Drawn {
+    let y = 42;
     head.draw(&PathElement::new([(14, y), (44, y)], INK.stroke_width(2)))?;
-    text(head, "bandwidth as the tenant's client saw it", (50, y - 7), 13)?;
-    draw_dashes(head, 320, 350, y)?;
-    text(head, "what it had alone (mean)", (356, y - 7), 13)?;
-    head.draw(&Rectangle::new([(540, y - 7), (570, y + 6)], SHADE.filled()))?;
-    text(head, "all tenants together; before: each alone, in turn", (576, y - 7), 13)?;
+    text(head, "bandwidth at the tenant's client; 100%: its bandwidth alone", (50, y - 7), 13)?;
+    head.draw(&Rectangle::new([(440, y - 7), (470, y + 6)], SHADE.filled()))?;
+    text(head, shaded, (476, y - 7), 13)?;
     Ok(())
 }
 
-fn draw_dashes(area: &Area<'_>, from: i32, to: i32, y: i32) -> Drawn {
-    for x in (from..to).step_by(8) {
-        area.draw(&PathElement::new([(x, y), ((x + 5).min(to), y)], INK.stroke_width(1)))?;
+fn draw_panel(area: &Area<'_>, panel: &Panel) -> Drawn {
+    let (head, area) = area.split_vertically(PANEL_TITLE_PX);
+    text(&head, panel.title.as_str(), (62, 2), 15)?;
+    for (at, curve) in panel.curves.iter().enumerate() {
+        let colour = colour(at);
+        let style = font(13).color(&colour);
+        let width_px = head.dim_in_pixel().0 as i32 - 62;
+        let left_px = 62 + width_px * at as i32 / panel.curves.len() as i32;
+        head.draw(&Text::new(curve.label.clone(), (left_px, 24), style))?;
     }
-    Ok(())
-}
-
-fn draw_panel(panel: &Area<'_>, column: &Column, curve: &Curve, colour: RGBColor, top_mb_per_s: f64) -> Drawn {
-    let end_s = curve.bytes_per_s.len() as f64 * column.step_s;
-    let decimals = if top_mb_per_s < 2.0 {
-        2
-    } else if top_mb_per_s < 10.0 {
-        1
-    } else {
-        0
-    };
+    let end_of = |curve: &Curve| curve.start_s + curve.bytes_per_s.len() as f64 * panel.step_s;
+    let end_s = panel.curves.iter().map(end_of).fold(panel.step_s, f64::max);
     let axes = Axes {
-        x: 0.0..end_s.max(column.step_s),
-        y: 0.0..top_mb_per_s,
+        x: 0.0..end_s,
+        y: 0.0..TOP_PERCENT,
         x_label: "time, s",
-        y_label: "MB/s",
-        room_px: (32, 58),
+        y_label: "of alone",
+        room_px: (32, 56),
         font_px: 11,
-        ticks: (6, 4),
-        shaded_x: column.phase_starts_s.last().map(|&shared_s| shared_s..end_s),
+        ticks: (8, 5),
+        shaded_x: Some(panel.shared_s..end_s),
         x_text: &|x| format!("{x:.1}"),
-        y_text: &|y| format!("{y:.decimals$}"),
+        y_text: &|y| format!("{y:.0}%"),
     };
-    let mut chart = ChartBuilder::on(panel);
-    chart.margin(6).caption(format!("{}: {}", column.policy, curve.tenant), font(13));
+    let mut chart = ChartBuilder::on(&area);
+    chart.margin(6);
     let mut chart = axes.draw(chart)?;
-    for &start_s in column.phase_starts_s.iter().skip(1) {
-        chart.draw_series([PathElement::new([(start_s, 0.0), (start_s, top_mb_per_s)], INK.mix(0.35))])?;
+    for (at, curve) in panel.curves.iter().enumerate() {
+        let alone_bytes_per_s = curve.alone_bytes_per_s.max(1.0);
+        let point = |(step, bytes_per_s): (usize, &f64)| {
+            let percent = 100.0 * bytes_per_s / alone_bytes_per_s;
+            (curve.start_s + (step as f64 + 0.5) * panel.step_s, percent.min(TOP_PERCENT))
+        };
+        let points = curve.bytes_per_s.iter().enumerate().map(point);
+        chart.draw_series(LineSeries::new(points, colour(at).stroke_width(2)))?;
     }
-    let alone_mb_per_s = curve.alone_bytes_per_s / 1e6;
-    let dashes = 60;
-    chart.draw_series((0..dashes).map(|dash| {
-        let x = |part: f64| end_s * (f64::from(dash) + part) / f64::from(dashes);
-        PathElement::new([(x(0.0), alone_mb_per_s), (x(0.55), alone_mb_per_s)], INK.stroke_width(1))
-    }))?;
-    if let Some(&shared_s) = column.phase_starts_s.last() {
-        // Above a curve that fell below half, below one that did not: out of its way.
-        let fell = curve.slowdown.is_none_or(|slowdown| slowdown > 2.0);
-        let at = ((shared_s + end_s) / 2.0, top_mb_per_s * if fell { 0.72 } else { 0.3 });
-        let text = curve.slowdown.map_or("starved".into(), |slowdown| format!("slowed {slowdown:.2} times"));
-        chart.draw_series([Text::new(text, at, anchored(13, HPos::Center))])?;
-    }
-    let points = curve
-        .bytes_per_s
-        .iter()
-        .enumerate()
-        .map(|(step, bytes_per_s)| ((step as f64 + 0.5) * column.step_s, bytes_per_s / 1e6));
-    chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
     Ok(())
 }
 
@@ -179,46 +143,50 @@ fn draw_panel(panel: &Area<'_>, column: &Column, curve: &Curve, colour: RGBColor
 mod tests {
     use super::*;
 
-    fn blocks() -> Vec<Block> {
-        let curve = |tenant: &str, level: f64| Curve {
-            tenant: tenant.into(),
-            bytes_per_s: (0..75).map(|step| if step < 25 { level } else { level / 3.0 }).collect(),
+    fn scenes() -> Vec<Scene> {
+        let curve = |label: &str, start_s: f64, level: f64| Curve {
+            label: label.into(),
+            start_s,
+            bytes_per_s: vec![level; 40],
             alone_bytes_per_s: level,
-            slowdown: Some(3.0),
         };
-        let column = |policy: &str| Column {
-            policy: policy.into(),
-            phase_starts_s: vec![0.0, 1.25, 2.5],
+        let panel = |title: &str| Panel {
+            title: title.into(),
             step_s: 0.05,
-            curves: vec![curve("reader", 5e6), curve("bulk", 360e6)],
+            shared_s: 1.0,
+            curves: vec![curve("reader: 5 of 5 MB/s", 0.0, 5e6), curve("bulk: 360 of 360 MB/s", 1.0, 360e6)],
         };
-        ["moderate", "shallow"]
-            .map(|title| Block { title: title.into(), columns: ["none", "sfqd", "mqfq"].map(column).to_vec() })
-            .to_vec()
+        let panels = || ["without", "with"].map(panel).to_vec();
+        ["moderate", "shallow"].map(|title| Scene { title: title.into(), panels: panels() }).to_vec()
     }
 
     #[test]
-    fn every_panel_is_named_and_has_its_units() {
-        let text = render("Bandwidth over time", &blocks()).unwrap();
+    fn every_panel_is_named_and_has_its_units_and_all_tenants() {
+        let text = render("Bandwidth over time", "both; before: the reader alone", &scenes()).unwrap();
         let count = |what: &str| text.matches(what).count();
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
-        for policy in ["none", "sfqd", "mqfq"] {
-            assert_eq!(count(&format!("{policy}: reader")), 2, "one per scenario");
+        assert_eq!((count("time, s"), count("of alone")), (4, 4), "2 scenes x 2 settings");
+        for label in ["reader: 5 of 5 MB/s", "bulk: 360 of 360 MB/s"] {
+            assert_eq!(count(label), 4, "{label}");
         }
-        assert_eq!((count("MB/s"), count("time, s")), (12, 12), "2 scenarios x 2 tenants x 3 policies");
-        assert!(text.contains("what it had alone"));
-        assert_eq!(count("slowed 3.00 times"), 12);
+        assert!(text.contains("both; before: the reader alone"));
     }
 
     #[test]
     fn nothing_at_all_is_still_a_picture() {
-        let empty = Block { title: "empty".into(), columns: vec![] };
-        assert!(render("Bandwidth over time", &[empty]).unwrap().starts_with("<svg"));
+        let empty = Scene { title: "empty".into(), panels: vec![] };
+        assert!(render("Bandwidth over time", "nothing", &[empty]).unwrap().starts_with("<svg"));
     }
 
     #[test]
-    fn a_row_has_one_scale() {
-        // 360 MB/s and 8% of air, whatever the other row needs.
-        assert!((top_of_row(&blocks()[0], 1) - 388.8).abs() < 1e-9);
+    fn tenants_a_thousandfold_apart_are_drawn_at_the_same_height() {
+        let mut alike = scenes();
+        alike[0].panels[0].curves[1] = Curve { start_s: 0.0, ..alike[0].panels[0].curves[1].clone() };
+        let text = render("Bandwidth over time", "both", &alike[..1]).unwrap();
+        let curve = |colour: &str| {
+            let line = text.lines().find(|line| line.contains("polyline") && line.contains(colour)).unwrap();
+            line.split("points=").nth(1).map(str::to_owned)
+        };
+        assert_eq!(curve("#0072B2"), curve("#D55E00"), "each has 100% of its own throughout");
     }
 }

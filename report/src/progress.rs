@@ -7,18 +7,32 @@ pub struct Progress {
     shown: bool,
     done: usize,
     steps: usize,
+    /// Time that the steps to come take, seconds; 0 if it is not known.
+    left_s: f64,
 }
 
 impl Progress {
     /// Nothing done of `steps`.
     pub fn new(steps: usize) -> Progress {
-        Progress { shown: std::io::stderr().is_terminal(), done: 0, steps }
+        Progress::timed(steps, 0.0)
+    }
+
+    /// Nothing done of `steps`, which take `total_s` seconds together.
+    pub fn timed(steps: usize, total_s: f64) -> Progress {
+        Progress { shown: std::io::stderr().is_terminal(), done: 0, steps, left_s: total_s }
     }
 
     /// The next step begins.
     pub fn step(&mut self, what: &str) {
         self.done += 1;
         self.show(&format!("[{}/{}] {what}", self.done, self.steps));
+    }
+
+    /// The next step begins, which takes `step_s` seconds.
+    pub fn step_of(&mut self, step_s: f64, what: &str) {
+        let line = format!("{what}, {:.0} s left", self.left_s.max(step_s));
+        self.left_s -= step_s;
+        self.step(&line);
     }
 
     /// All is done: the line goes.

@@ -4,15 +4,15 @@
 
 use mqfq_bench::model;
 use mqfq_blk::{PolicyKind, PolicyOptions};
-use mqfq_demo::demo;
 use mqfq_demo::load::Window;
+use mqfq_demo::scenes::{self, Scene};
 use mqfq_report::table::{Align, Table};
 
 /// Workers of the model.
 const WORKERS: usize = 2;
 
 /// The reader's bandwidth alone over shared, and the total together.
-fn measure(scenario: &demo::Scenario, policy: PolicyOptions, think_ns: u64) -> (f64, f64) {
+fn measure(scenario: &Scene, policy: PolicyOptions, think_ns: u64) -> (f64, f64) {
     let run = |who: &[usize]| {
         let options = model::ModelOptions { policy, tenants: &scenario.tenants, workers: WORKERS, think_ns };
         model::run(&options, who, Window::from_ms(300, 3_000)).expect("the options are in range")
@@ -23,7 +23,7 @@ fn measure(scenario: &demo::Scenario, policy: PolicyOptions, think_ns: u64) -> (
 }
 
 fn main() {
-    let [moderate, shallow] = demo::scenarios();
+    let [moderate, shallow] = scenes::reads(scenes::GREEDY_REQUESTS);
     for (scenario, depths) in
         [(moderate, &[48, 56, 60, 64, 68, 72, 80, 96][..]), (shallow, &[96, 128, 129, 136, 160, 192, 224, 256][..])]
     {

@@ -29,7 +29,7 @@ mod strangers;
 use crate::fio;
 use crate::machine::{holds, product, said};
 use group::Group;
-use mqfq_report::plot::{Block, Column, Curve, write};
+use mqfq_report::plot::{Curve, Panel, Scene, write};
 use mqfq_report::print_line;
 use mqfq_testing::{Folder, Random};
 use serde_json::{Value, json};
@@ -696,26 +696,20 @@ impl Report {
         // From the same steps: fio's log has the bytes that were written, and not those that were verified.
         let undisturbed = series(Disturbed::Nowhere);
         let alone_bytes_per_s = undisturbed.iter().sum::<f64>() / undisturbed.len().max(1) as f64;
-        let column = |disturbed: Disturbed, slowdown| Column {
-            policy: disturbed.name().to_owned(),
-            phase_starts_s: vec![0.0],
-            step_s: STEP_MS as f64 / 1e3,
-            curves: vec![Curve {
-                tenant: "good".to_owned(),
-                bytes_per_s: series(disturbed),
-                alone_bytes_per_s,
-                slowdown,
-            }],
-        };
-        let slowdown = |disturbed| {
+        let panel = |disturbed: Disturbed| {
             let ratios = ratios(&self.phases, disturbed, Disturbed::Nowhere, |phase| phase.mb_per_s);
-            (!ratios.is_empty()).then(|| 1.0 / median(&ratios))
+            let label = match ratios.len() {
+                0 => "good".to_owned(),
+                _ => format!("good, slowed {:.2} times", 1.0 / median(&ratios)),
+            };
+            let curve = Curve { label, start_s: 0.0, bytes_per_s: series(disturbed), alone_bytes_per_s };
+            let title = disturbed.name().to_owned();
+            Panel { title, step_s: STEP_MS as f64 / 1e3, shared_s: 0.0, curves: vec![curve] }
         };
-        let columns = [Disturbed::Nowhere, Disturbed::Elsewhere, Disturbed::Here];
-        let columns = columns.map(|disturbed| column(disturbed, slowdown(disturbed)));
+        let panels = [Disturbed::Nowhere, Disturbed::Elsewhere, Disturbed::Here].map(panel);
         let title = format!("{IDLE} idle and {STUCK} stuck clients, {} mutants", self.json["mutants"]);
         let title_of_all = "Bytes written by a tenant that verifies them: no hostile clients, at another server, here";
-        write(path, title_of_all, &[Block { title, columns: columns.into() }])
+        write(path, title_of_all, "the whole run", &[Scene { title, panels: panels.into() }])
     }
 }
 

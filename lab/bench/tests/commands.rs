@@ -49,7 +49,7 @@ fn the_demo_runs_every_phase_and_draws_it_or_tells_why_not() {
     let report = demo::measure(&options).unwrap();
 
     let names: Vec<&str> = report.scenarios.iter().map(|scenario| scenario.scenario.as_str()).collect();
-    assert_eq!(names, ["moderate", "shallow"]);
+    assert_eq!(names, ["moderate", "shallow", "commit"]);
     for scenario in &report.scenarios {
         let policies: Vec<&str> = scenario.policies.iter().map(|policy| policy.policy.as_str()).collect();
         assert_eq!(policies, ["none", "mqfq"]);
@@ -75,7 +75,7 @@ fn the_demo_runs_every_phase_and_draws_it_or_tells_why_not() {
     assert_eq!(report.svg_path.is_none(), report.machine_limits.is_some(), "{report:?}");
     if let Some(path) = report.svg_path {
         let picture = std::fs::read_to_string(path).unwrap();
-        assert!(picture.contains("mqfq: reader") && picture.contains("none: greedy"));
+        assert!(picture.contains("with mqfq") && picture.contains("without mqfq") && picture.contains("commits/s"));
     }
 }
 

@@ -4,9 +4,9 @@
 use mqfq_bench::fairness;
 use mqfq_bench::model;
 use mqfq_blk::{PolicyKind, PolicyOptions};
-use mqfq_demo::demo::{self, Scenario};
 use mqfq_demo::harness::{Tenant, as_shipped, by_default};
 use mqfq_demo::load::Window;
+use mqfq_demo::scenes::{self, GREEDY_REQUESTS, Scene};
 use mqfq_policies::SFQD;
 use mqfq_sim::outcome::TenantOutcome;
 
@@ -28,12 +28,12 @@ struct Outcome {
 }
 
 /// The modest tenant's slowdown and the total, under one policy.
-fn outcome(scenario: &Scenario, kind: PolicyKind, measured_ms: u64) -> Outcome {
+fn outcome(scenario: &Scene, kind: PolicyKind, measured_ms: u64) -> Outcome {
     outcome_of(scenario, scenario.policy(kind, WORKERS), measured_ms)
 }
 
 /// Outcome under these settings.
-fn outcome_of(scenario: &Scenario, policy: PolicyOptions, measured_ms: u64) -> Outcome {
+fn outcome_of(scenario: &Scene, policy: PolicyOptions, measured_ms: u64) -> Outcome {
     let alone = run(&scenario.tenants, policy, &[0], measured_ms);
     let shared = run(&scenario.tenants, policy, &[0, 1], measured_ms);
     Outcome {
@@ -45,7 +45,7 @@ fn outcome_of(scenario: &Scenario, policy: PolicyOptions, measured_ms: u64) -> O
 #[test]
 fn a_moderate_reader_keeps_its_speed_and_the_drive_stays_full() {
     // Promised: slowed at least 3.5 times under none, at most 1.5 under mqfq, total at least 0.97 of none's.
-    let [moderate, _] = demo::scenarios();
+    let [moderate, _] = scenes::reads(GREEDY_REQUESTS);
     let none = outcome(&moderate, PolicyKind::None, 600);
     let mqfq = outcome(&moderate, PolicyKind::Mqfq, 600);
     assert!(none.slowdown >= 3.5, "{}", none.slowdown);
@@ -57,7 +57,7 @@ fn a_moderate_reader_keeps_its_speed_and_the_drive_stays_full() {
 #[test]
 fn a_shallow_reader_is_not_behind_everything_that_is_big() {
     // Promised: slowed at least 15 times under none, at most 2.5 under mqfq, total at least 0.95 of none's.
-    let [_, shallow] = demo::scenarios();
+    let [_, shallow] = scenes::reads(GREEDY_REQUESTS);
     let none = outcome(&shallow, PolicyKind::None, 2_000);
     let mqfq = outcome(&shallow, PolicyKind::Mqfq, 2_000);
     assert!(none.slowdown >= 15.0, "{}", none.slowdown);
@@ -70,7 +70,7 @@ fn a_shallow_reader_is_not_behind_everything_that_is_big() {
 fn what_is_found_is_near_what_was_set_by_hand() {
     // From D = 64 units on, the time of finding included. Seen: slowed 1.34 times for 1.34, and 2.75 for 2.20 at 0.98
     // of the total: D is found at 161, where six large requests are out, and set to 160, where five are.
-    let [moderate, shallow] = demo::scenarios();
+    let [moderate, shallow] = scenes::reads(GREEDY_REQUESTS);
     for (scenario, measured_ms, times) in [(moderate, 600, 1.1), (shallow, 3_000, 1.3)] {
         let by_hand = outcome(&scenario, PolicyKind::Mqfq, measured_ms);
         let found = outcome_of(&scenario, by_default(PolicyKind::Mqfq, WORKERS), measured_ms);
@@ -85,7 +85,7 @@ fn what_is_found_is_near_what_was_set_by_hand() {
 #[test]
 fn one_queue_and_one_lock_decide_the_same_as_many_queues() {
     // Without a lock, mqfq gives up order within T; both keep the reader's promise.
-    let [moderate, _] = demo::scenarios();
+    let [moderate, _] = scenes::reads(GREEDY_REQUESTS);
     let sfqd = outcome(&moderate, SFQD, 300);
     let mqfq = outcome(&moderate, PolicyKind::Mqfq, 300);
     assert!((sfqd.slowdown / mqfq.slowdown - 1.0).abs() < 0.1, "{} and {}", sfqd.slowdown, mqfq.slowdown);

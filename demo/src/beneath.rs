@@ -1,0 +1,81 @@
+//! What the reads of a path reach besides its drive: memory, holes of a file, or the page cache below a loop device.
+//!
+//! Elevators, and files that the page cache serves, the file device itself warns of
+//! ([`mqfq_blk::device::file::FileDevice::warnings`]).
+
+use rustix::fs::{major, minor, statfs};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// File systems that keep their files in memory: `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
+const MEMORY_MAGICS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Part of a file that may be holes without a note.
+const HOLES_MAX: f64 = 0.01;
+
+/// One sentence for each thing that keeps reads of `path` from its drive.
+pub fn notes(path: &Path) -> Vec<String> {
+    notes_of(Path::new("/sys"), path)
+}
+
+fn notes_of(sysfs: &Path, path: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let Ok(metadata) = fs::metadata(path) else { return found };
+    if metadata.file_type().is_block_device() {
+        let Some(drive) = drive_of(sysfs, &metadata) else { return found };
+        let name = drive.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("ram") || name.starts_with("zram") {
+            found.push(format!("{} is memory: no drive is read", path.display()));
+        }
+        if let Some(file) = read(&drive.join("loop/backing_file")) {
+            if read(&drive.join("loop/dio")).as_deref() == Some("0") {
+                found.push(format!(
+                    "{name} reads {file} through the page cache, `losetup --direct-io=on /dev/{name}` past it"
+                ));
+            }
+            found.extend(notes_of(sysfs, Path::new(&file)));
+        }
+        return found;
+    }
+    if statfs(path).is_ok_and(|system| MEMORY_MAGICS.contains(&(system.f_type as u32))) {
+        found.push(format!("{} lies in memory (tmpfs): no drive is read", path.display()));
+    }
+    let stored_bytes = metadata.blocks() as f64 * 512.0;
+    let holes = 1.0 - stored_bytes / metadata.len().max(1) as f64;
+    if holes > HOLES_MAX {
+        found.push(format!("{:.0}% of {} are holes, whose reads reach no drive", holes * 100.0, path.display()));
+    }
+    found
+}
+
+/// The drive's folder in sysfs; a partition is a folder in it.
+fn drive_of(sysfs: &Path, metadata: &Metadata) -> Option<PathBuf> {
+    let number = format!("dev/block/{}:{}", major(metadata.rdev()), minor(metadata.rdev()));
+    let device = fs::canonicalize(sysfs.join(number)).ok()?;
+    Some(if device.join("partition").exists() { device.parent()?.to_owned() } else { device })
+}
+
+fn read(file: &Path) -> Option<String> {
+    fs::read_to_string(file).ok().map(|text| text.trim_end_matches('\n').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use std::fs::File;
+
+    #[test]
+    fn a_file_of_holes_says_so_and_a_written_one_does_not() {
+        let folder = Scratch::new().unwrap();
+        let (sparse, written) = (folder.path().join("sparse"), folder.path().join("written"));
+        File::create(&sparse).unwrap().set_len(1 << 20).unwrap();
+        fs::write(&written, vec![1; 1 << 20]).unwrap();
+        File::open(&written).unwrap().sync_all().unwrap();
+        let said = |path: &Path| notes(path).into_iter().filter(|note| note.contains("holes")).collect::<Vec<_>>();
+        assert_eq!(said(&sparse), [format!("100% of {} are holes, whose reads reach no drive", sparse.display())]);
+        assert_eq!(said(&written), [""; 0]);
+        assert_eq!(notes(&folder.path().join("nothing")), [""; 0]);
+    }
+}
