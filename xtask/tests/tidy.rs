@@ -449,6 +449,36 @@ const PLANTED: &[Planted] = &[
         ],
     },
     Planted {
+        rule: "reading-level",
+        broken: &[(
+            "docs/use/a.md",
+            "# A\nNotwithstanding considerations regarding organizational responsibilities, administrators necessarily \
+             anticipate substantial configuration complexities, particularly whenever virtualization infrastructures \
+             simultaneously accommodate heterogeneous applications, whose unpredictable characteristics occasionally \
+             necessitate reconsideration of previously established recommendations.\n",
+        )],
+        lawful: &[(
+            "docs/use/a.md",
+            "# A\nA drive has work to do. Each tenant has its share of it. When one of them asks for more, the others \
+             wait no longer than before. This is how it should be, and this is how it is.\n",
+        )],
+    },
+    // A sentence that only a test says, and one over two lines of source.
+    Planted {
+        rule: "log-lines",
+        broken: &[
+            ("docs/use/troubleshooting.md", "# A\n| the log says | do |\n|---|---|\n| `it is full up` | b |\n"),
+            (
+                "blk/src/b.rs",
+                "const A: &str = \"it is full\";\n#[cfg(test)]\nmod tests { const A: &str = \"it is full up\"; }\n",
+            ),
+        ],
+        lawful: &[
+            ("docs/use/troubleshooting.md", "# A\n| the log says | do |\n|---|---|\n| `it is full up` | b |\n"),
+            ("blk/src/b.rs", "const A: &str = \"it \\\n    is full up\";\n"),
+        ],
+    },
+    Planted {
         rule: "config-keys",
         broken: &[
             ("daemon/src/config/mod.rs", "server.get(\"pin\"); server.get(\"drain-s\");\n"),

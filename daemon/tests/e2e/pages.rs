@@ -18,7 +18,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const SKIPPED: &[(&str, &str)] = &[
     ("cargo run --release -p mqfq-demo", "half a minute; `cargo xtask ci` runs it"),
     ("cargo xtask ", "a chore of the repository, which runs this test or builds packages"),
-    ("cargo install ", "compiles a tool from the network"),
+    ("cargo install ", "compiles for minutes, and takes tools from the network"),
     ("cargo lab ", "the laboratory, which has tests of its own"),
     ("MQFQ_BLESS=1 cargo test ", "writes the pictures of the page"),
     ("apt-get install ", "changes the machine; the package's own test installs it"),

@@ -12,11 +12,13 @@
 //! | `seeds.rs` | generated tests that draw other cases each time |
 //! | `shape.rs` | size of files, length of lines, white space, unfinished work, what a file opens with |
 //! | `pages.rs` | documents: one title, links that lead somewhere, no page without links, no word with two meanings |
+//! | `reading.rs` | how easily pages for users can be read |
 
 pub mod circles;
 pub mod edges;
 pub mod orderings;
 pub mod pages;
+pub mod reading;
 pub mod report;
 pub mod seeds;
 pub mod shape;
@@ -61,6 +63,8 @@ pub const RULES: &[(&str, Rule)] = &[
     ("linked", pages::linked),
     ("one-meaning", pages::one_meaning),
     ("tests-named", pages::tests_named),
+    ("log-lines", pages::log_lines),
+    ("reading-level", reading::level),
     ("config-keys", pages::config_keys),
     ("policy-pages", pages::policy_pages),
 ];

@@ -217,6 +217,39 @@ pub fn tests_named(tree: &Tree, report: &mut Report) {
     }
 }
 
+/// The page that begins each row with what a log says.
+const TROUBLES: &str = "docs/use/troubleshooting.md";
+
+/// Folders whose programs users run.
+const SPEAKERS: &[&str] = &["blk", "config", "control", "daemon", "demo", "front", "ublk"];
+
+/// `log-lines`: a sentence that the page of troubles quotes at the begin of a row is in the source of what users run.
+pub fn log_lines(tree: &Tree, report: &mut Report) {
+    let Some(page) = tree.file(TROUBLES) else { return };
+    let speaks = |file: &&File| file.is_rust() && SPEAKERS.contains(&file.folder()) && file.path.contains("/src/");
+    let said: Vec<String> = tree.files.iter().filter(speaks).map(shipped_text).collect();
+    for (number, line) in prose(page) {
+        let Some((quoted, _)) = line.strip_prefix("| `").and_then(|row| row.split_once('`')) else { continue };
+        if !said.iter().any(|text| text.contains(quoted)) {
+            report.add(&page.path, number, format!("no program says {quoted:?}"));
+        }
+    }
+}
+
+/// The text of a Rust file outside its tests, with strings that a backslash breaks in one piece.
+fn shipped_text(file: &File) -> String {
+    let mut text = String::new();
+    for (line, _) in file.text.lines().zip(&file.lines).filter(|(_, line)| !line.test) {
+        let line = if text.ends_with('\\') { line.trim_start() } else { line };
+        text.truncate(text.trim_end_matches('\\').len());
+        text.push_str(line);
+        if !line.ends_with('\\') {
+            text.push('\n');
+        }
+    }
+    text
+}
+
 /// Files that read keys from TOML, and the pages that list them.
 const KEYS: &[(&str, &str)] = &[
     ("daemon/src/config/mod.rs", "docs/use/config.md"),
