@@ -477,7 +477,7 @@ impl Listeners {
 mod tests {
     use super::*;
     use crate::config::{Config, RealFiles};
-    use mqfq_blk::hierarchy::GroupId;
+    use mqfq_blk::GroupId;
 
     #[test]
     fn a_device_has_each_of_its_groups_by_name_weight_and_parent() {
