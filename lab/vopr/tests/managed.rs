@@ -80,9 +80,9 @@ fn a_tenant_may_find_its_bytes_where_another_that_was_to_have_them_went_before_t
     assert!(outcome.counts.good > 60 && outcome.changes == 4, "{outcome:?}");
 }
 
-/// Found by `cargo xtask vopr --managed --seed 11405233934039219651`. During a change that leaves e1 as it is, its
-/// drive fails the second piece of a large read. The first has left in a simple reply, so the server ends
-/// the connection.
+/// Found by `cargo xtask vopr --managed --seed 11405233934039219651`: during a change that leaves e1 as it is, its
+/// drive fails the second piece of a large read. The first has left in a simple reply, so the server ends the
+/// connection; the judge took that for a disconnect by the change.
 const FAILED_IN_THE_MIDDLE: &str = "\
 config seed 11405233934039219651 workers 2 policy 5 depth 2 tenants 3 guests 0 split 0 sq 0 cache 1 reorder 0 \
 error 347 torn 0 stall 0 lose 0 slow 2248 abort 3 staged 4 memory 67108864 turn-ns 5000 managed 1

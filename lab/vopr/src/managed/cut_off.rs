@@ -2,8 +2,7 @@
 //! been sent, and no error number can say so any more.
 
 use super::Run;
-use super::wish::{self, Export};
-use crate::nbd::NbdClient;
+use super::wish::{self, Wish};
 use mqfq_front::memory::PIECE_BYTES_MAX;
 use mqfq_front::nbd::rule::Rule;
 use std::collections::BTreeMap;
@@ -21,15 +20,22 @@ impl Run {
         all.into_iter().map(|(address, counts)| (address, count(counts.broken_rules))).collect()
     }
 
-    /// Whether the drive of `client` failed a large read of it in the middle, since `before`. An address that is gone
-    /// has no counts any more.
-    pub(super) fn is_cut_off(&self, client: &NbdClient, export: &Export, before: &FailedReads) -> bool {
+    pub(super) fn is_served(&self, client: usize) -> bool {
+        self.clients.borrow()[client].is_served()
+    }
+
+    /// Whether the drive of `client` failed a large read of it in the middle, since `failed`. The wish was `before`.
+    pub(super) fn is_cut_off(&self, client: usize, before: &Wish, failed: &FailedReads) -> bool {
+        let (Some(was), Some(export)) = (&before.exports[client], &self.wish.exports[client]) else { return false };
         let now = self.failed_reads();
-        let is_counted = before.iter().any(|(address, count)| now.get(address).is_none_or(|now| now > count));
+        // An address that is gone has no counts any more.
+        let is_counted = failed.iter().any(|(address, count)| now.get(address).is_none_or(|now| now > count));
         let (device, tenant) = (format!("d{}", wish::at(export.place).0), format!("t{}", export.tenant));
         let devices = self.managed().engine.sums().devices;
         let flows = devices.iter().filter(|one| one.name == device).flat_map(|one| &one.flows);
         let has_failed = flows.filter(|flow| flow.name == tenant).any(|flow| flow.stats.failed > 0);
-        client.lost_read_bytes() > PIECE_BYTES_MAX as usize && is_counted && has_failed
+        let is_large = self.clients.borrow()[client].lost_read_bytes() > PIECE_BYTES_MAX as usize;
+        // A read beyond the end of an export that shrinks is no failure of a drive.
+        is_large && is_counted && has_failed && was.quarters <= export.quarters
     }
 }
