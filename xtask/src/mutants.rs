@@ -12,7 +12,8 @@ use crate::run::{ONLY_IDLE, at_niceness, cargo, command, root, run, target};
 use std::collections::BTreeMap;
 
 /// A crate: its folder and name, modules whose mutants are worth a test each, and integration tests that are short
-/// enough to run for a mutant that they pass. Modules are what decides, and what checks bounds.
+/// enough to run for a mutant that they pass, of another package as `PACKAGE/NAME`. Modules are what decides, and what
+/// checks bounds.
 struct Mutated {
     folder: &'static str,
     modules: &'static [&'static str],
@@ -145,7 +146,7 @@ const MUTATED: &[Mutated] = &[
             "upgrade/store",
             "upgrade/wire",
         ],
-        tests: &[],
+        tests: &["e2e", "mqfq-vopr/managed"],
     },
 ];
 
