@@ -319,9 +319,15 @@ nbd = [\"unix:/base\", \"unix:/1\"]
         let (device, whose) = (["d", "e"][one_of(2) as usize], ["a", "b", "c.d", "none"][one_of(4) as usize]);
         let (offset, size) = (one_of(8) * 4096, (1 + one_of(3)) * 4096);
         let addresses = ["unix:/0", "unix:/1", "unix:/2", "unix:/base", "tcp:127.0.0.1:7", "tcp:0.0.0.0:7"];
+        // One address, or two.
+        let (first, second) = (one_of(6) as usize, one_of(12) as usize);
+        let nbd = if second < 6 && second != first {
+            json!([addresses[first], addresses[second]])
+        } else {
+            json!(addresses[first])
+        };
         let mut export = keys(json!({
-            "device": device, "tenant": whose, "offset": offset, "size": size, "nbd": addresses[one_of(6) as usize],
-            "shared": one_of(3) == 0,
+            "device": device, "tenant": whose, "offset": offset, "size": size, "nbd": nbd, "shared": one_of(3) == 0,
         }));
         let more = [json!({}), json!({ "vhost-user": "unix:/0" }), json!({ "weight": 7 }), json!({ "allow-uids": 7 })];
         export.extend(keys(more[(one_of(12) as usize).saturating_sub(8)].clone()));
