@@ -347,7 +347,7 @@ fn a_step_is_due_a_period_after_the_start_wherever_on_the_circle_that_is() {
         let start = VTime::from_raw(start);
         let (hierarchy, member) = (Hierarchy::new(&tree, PERIOD, start), Member::of(GroupId(0)));
         hierarchy.step_if_due(start.plus(PERIOD), |_| (&member, weight(100)), |_| (VSpan(0), true));
-        assert_eq!(member.appetite(), Appetite::Hungry, "{start:?}");
+        assert_eq!(member.demand(), Demand::Backlogged, "{start:?}");
     }
 }
 
