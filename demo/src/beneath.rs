@@ -3,7 +3,7 @@
 //! Elevators, and files that the page cache serves, the file device itself warns of
 //! ([`mqfq_blk::device::file::FileDevice::warnings`]).
 
-use rustix::fs::{major, minor, statfs};
+use rustix::fs::{SeekFrom, major, minor, seek, statfs};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -43,10 +43,16 @@ fn notes_of(sysfs: &Path, path: &Path) -> Vec<String> {
     }
     let stored_bytes = metadata.blocks() as f64 * 512.0;
     let holes = 1.0 - stored_bytes / metadata.len().max(1) as f64;
-    if holes > HOLES_MAX {
+    if holes > HOLES_MAX && has_hole(path, metadata.len()) {
         found.push(format!("{:.0}% of {} are holes, whose reads reach no drive", holes * 100.0, path.display()));
     }
     found
+}
+
+/// Whether the file system knows of a hole. One that counts no blocks (FUSE) knows of none.
+fn has_hole(path: &Path, length_bytes: u64) -> bool {
+    let first = fs::File::open(path).ok().and_then(|file| seek(&file, SeekFrom::Hole(0)).ok());
+    first.is_some_and(|at_bytes| at_bytes < length_bytes)
 }
 
 /// The drive's folder in sysfs; a partition is a folder in it.

@@ -1,4 +1,4 @@
-//! How busy the cores were: by this process, and by everything on the machine.
+//! How busy this process kept its cores, and how long it waited for them.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
@@ -9,40 +9,53 @@ pub fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// A reading of the cores' clocks.
+/// A reading of this process's clocks.
 pub struct Cores {
     at: Instant,
-    own_s: f64,
-    /// Idle and all time of all CPUs, in ticks. `None`: there is no /proc.
-    machine: Option<[u64; 2]>,
+    cpu_s: f64,
+    wait_s: f64,
+}
+
+/// Parts of the time of as many cores as there are workers.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Shares {
+    /// The process worked.
+    pub worked: f64,
+    /// Its threads were ready to work and another program, or another of them, had the core.
+    pub waited: f64,
+}
+
+impl Shares {
+    /// The larger of each.
+    pub fn max(self, other: Shares) -> Shares {
+        Shares { worked: self.worked.max(other.worked), waited: self.waited.max(other.waited) }
+    }
 }
 
 impl Cores {
     /// A reading now.
     pub fn now() -> Cores {
-        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        Cores { at: Instant::now(), own_s: cpu_s(), machine: machine(&text) }
+        Cores { at: Instant::now(), cpu_s: cpu_s(), wait_s: wait_s() }
     }
 
-    /// Part of the time since then in which the cores worked, 0 to 1: this process's, which has so many workers, or
-    /// all of the machine, whichever is more.
-    pub fn busy_share(&self, workers: usize) -> f64 {
+    /// Shares since then, of as many cores as there are workers.
+    pub fn since(&self, workers: usize) -> Shares {
         let now = Cores::now();
-        let wall_s = (now.at - self.at).as_secs_f64().max(1e-9);
-        let own = (now.own_s - self.own_s) / (wall_s * workers as f64);
-        let machine = self.machine.zip(now.machine).map_or(0.0, |([idle, all], [idle_now, all_now])| {
-            1.0 - idle_now.saturating_sub(idle) as f64 / all_now.saturating_sub(all).max(1) as f64
-        });
-        own.max(machine).clamp(0.0, 1.0)
+        let cores_s = (now.at - self.at).as_secs_f64().max(1e-9) * workers as f64;
+        let share = |now_s: f64, then_s: f64| ((now_s - then_s) / cores_s).max(0.0);
+        Shares { worked: share(now.cpu_s, self.cpu_s), waited: share(now.wait_s, self.wait_s) }
     }
 }
 
-/// Idle and all time by /proc/stat. Its first line has the ticks of all CPUs: user, nice, system, idle, waiting for
-/// I/O (which is idle too), interrupts, soft interrupts, stolen; then guests', which are in the first two.
-fn machine(stat: &str) -> Option<[u64; 2]> {
-    let ticks = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
-    let ticks: Vec<u64> = ticks.map_while(|tick| tick.parse().ok()).collect();
-    Some([ticks.get(3)? + ticks.get(4)?, ticks.iter().sum()])
+/// Time that the threads of this process, as many as there are now, waited for a core so far, seconds: 0 on a kernel
+/// without that statistic.
+fn wait_s() -> f64 {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let waited_ns = |stat: String| stat.split_whitespace().nth(1)?.parse::<u64>().ok();
+    let of_thread = |thread: std::fs::DirEntry| {
+        std::fs::read_to_string(thread.path().join("schedstat")).ok().and_then(waited_ns).unwrap_or(0)
+    };
+    threads.map(of_thread).sum::<u64>() as f64 * 1e-9
 }
 
 #[cfg(test)]
@@ -50,15 +63,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_for_a_drive_is_idle_and_guests_count_once() {
-        let stat = "cpu  10 20 30 400 500 1 2 3 999 999\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
-        assert_eq!(machine(stat), Some([900, 966]));
-        assert_eq!(machine(""), None);
+    fn a_thread_that_computes_works_as_long_as_its_cpu_time_says() {
+        let before = Cores::now();
+        let begun_s = cpu_s();
+        while cpu_s() < begun_s + 0.02 {}
+        let shares = before.since(1);
+        assert!(shares.worked > 0.0 && shares.waited >= 0.0, "{shares:?}");
+        assert!(shares.worked * before.at.elapsed().as_secs_f64() >= 0.02, "{shares:?}");
     }
 
     #[test]
-    fn a_share_is_between_nothing_and_all() {
-        let share = Cores::now().busy_share(1);
-        assert!((0.0..=1.0).contains(&share), "{share}");
+    fn the_larger_of_each_share_counts() {
+        let (a, b) = (Shares { worked: 0.5, waited: 0.1 }, Shares { worked: 0.4, waited: 0.2 });
+        assert_eq!(a.max(b), Shares { worked: 0.5, waited: 0.2 });
     }
 }

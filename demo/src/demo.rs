@@ -12,7 +12,7 @@
 //! rate. The model's flush takes the time of a cached write whatever was written before it, as on a drive whose cache
 //! survives a power cut; elsewhere a commit takes longer. See lab/bench/README.md.
 
-use crate::cores::Cores;
+use crate::cores::{Cores, Shares};
 use crate::drive;
 use crate::harness::{self, Rig, RigOptions, Transport};
 use crate::load::Window;
@@ -159,8 +159,10 @@ pub(crate) struct Ran {
     policy: PolicyOptions,
     lengths: Lengths,
     measured: Vec<Measured>,
-    /// Part of their time that the cores worked while both tenants ran: 0 to 1.
-    pub core_share: f64,
+    /// Cores, while both tenants ran.
+    pub shares: Shares,
+    /// D was still being searched at its end.
+    pub is_searching: bool,
 }
 
 /// One scene under one policy.
@@ -193,10 +195,12 @@ pub(crate) fn measure_one(
         let who = who.map_or("both at once".into(), |index| format!("{} alone", scene.tenants[index].name));
         progress.step_of(length.end_ns as f64 * 1e-9, &format!("{}, {with}: {who}", scene.name));
     })?;
-    let core_share = cores.map_or(0.0, |cores| cores.busy_share(place.workers));
+    let shares = cores.map_or(Shares::default(), |cores| cores.since(place.workers));
+    let found = rig.stats().devices.first().and_then(|device| device.in_force?.depth);
+    let is_searching = found.is_some_and(|depth| ["start", "searching", "changed"].contains(&depth.reason.name()));
     let policy = rig.in_force(&policy);
     rig.stop();
-    Ok(Ran { policy, lengths, measured, core_share })
+    Ok(Ran { policy, lengths, measured, shares, is_searching })
 }
 
 /// Report and picture of a scene under all policies.

@@ -17,6 +17,7 @@
 //! changes from phase to phase; a second run tells.
 
 use crate::beneath;
+use crate::cores::Shares;
 use crate::demo::{self, Place};
 use crate::harness::{self, Rig, RigOptions, Tenant, Transport};
 use crate::load::{Load, Window};
@@ -30,7 +31,7 @@ use mqfq_report::print_line;
 use mqfq_report::progress::Progress;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Smallest drive or file: less lies in a drive's own cache.
 const SIZE_BYTES_MIN: u64 = 64 << 20;
@@ -44,8 +45,14 @@ const GAIN_MIN: f64 = 1.25;
 /// The drive's work with fair queueing over that without it: less is a price.
 const WORK_MIN: f64 = 0.9;
 
-/// Part of their time that the cores work, above which they and not the drive are the limit.
-const CORE_SHARE_MAX: f64 = 0.9;
+/// Part of their time that workers work or wait for a core, above which the cores and not the drive are the limit.
+const WORKED_MAX: f64 = 0.9;
+
+/// Part of their time that workers wait for a core, above which other programs disturb the figures.
+const WAITED_MAX: f64 = 0.1;
+
+/// Latest begin of a scene under a policy, of which the last takes 8 s.
+const LATEST: Duration = Duration::from_secs(32);
 
 /// Commands on each worker's device queue at once.
 const QUEUE_DEPTH: u16 = 1023;
@@ -130,20 +137,28 @@ pub fn measure(options: &DriveOptions) -> Result<DriveReport, String> {
         for (kind, lengths) in POLICIES.into_iter().zip(options.lengths) {
             let place =
                 Place { device: device.clone(), queue_depth: QUEUE_DEPTH, transport: Transport::Inside, workers };
+            if begun.elapsed() > LATEST {
+                let s = LATEST.as_secs();
+                return Err(format!("{name}: answers too slowly, or the machine is too busy, to be measured in {s} s"));
+            }
             let policy = harness::by_default(kind, workers);
             runs.push(demo::measure_one(scene, &place, policy, lengths, &mut progress)?);
         }
-        let core_share = runs.iter().map(|ran| ran.core_share).fold(0.0, f64::max);
-        if core_share > CORE_SHARE_MAX {
+        let Shares { worked, waited } = runs.iter().map(|ran| ran.shares).fold(Shares::default(), Shares::max);
+        if worked + waited > WORKED_MAX || waited > WAITED_MAX {
             notes.push(format!(
-                "{}: the cores worked {:.0}% of the time, so they were the limit and not the drive, and the scene does not \
-                 count",
+                "{}: the workers worked {:.0}% of the time and waited {:.0}% of it for a core, so the scene does not count",
                 scene.name,
-                core_share * 100.0
+                worked * 100.0,
+                waited * 100.0
             ));
             continue;
         }
+        let is_searching = runs.iter().any(|ran| ran.is_searching);
         let (report, panels) = demo::scene_report(scene, runs);
+        if is_searching && report.work().is_some_and(|work| work < WORK_MIN) {
+            notes.push(format!("{}: D was still being searched, so in time mqfq may do more work", scene.name));
+        }
         reports.push(report);
         drawn.push(panels);
     }
