@@ -37,7 +37,7 @@ use mqfq_blk::cap::CapLimits;
 use mqfq_blk::engine::{Engine, EngineOptions};
 use mqfq_blk::random::Random;
 use mqfq_blk::state::VERSION;
-use mqfq_blk::worker::Desk;
+use mqfq_blk::worker::WorkerContext;
 use mqfq_control::document::Document;
 use mqfq_control::{By, Edit, Kind, Proposal, Server as _, Via};
 use mqfq_daemon::config::caps::{CapOwner, WatchedCaps};
@@ -106,7 +106,7 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, handover: Option<Hando
     let workers = plan.server.workers.expect("it is set");
     let options = plan.devices.iter().map(|(slot, plan)| live::device_options(plan, devices[&slot].clone(), workers));
     let options = EngineOptions { workers, pin: false, spin_ns: 0, devices: options.collect() };
-    let (engine, desks) = Engine::start_stepped(options, STEPS).expect("an engine starts");
+    let (engine, contexts) = Engine::start_stepped(options, STEPS).expect("an engine starts");
     let engine = Arc::new(engine);
     let table = |slots: &_| Arc::new(ExportTable::new(live::offered(slots, &exports)).expect("names"));
     let tables: Vec<_> = plan.listeners.iter().map(|(address, slots)| (address.clone(), table(slots))).collect();
@@ -115,8 +115,8 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, handover: Option<Hando
         plan.devices.iter().map(|(slot, plan)| (plan.config.name.clone(), devices[&slot].clone())).collect();
     let result = handover.map(|it| upgrade::install(it, VERSION, false, &named, &tables, |_| ListenOptions::default()));
     let HandoverResult { listeners: mut came, connections, .. } = result.transpose()?.unwrap_or_default();
-    let worker = |desk: Desk| Desk::worker(VirtualHost::new(world.clone(), desk), 64);
-    world.employ(desks.into_iter().map(worker).collect::<Result<_, _>>().expect("workers"));
+    let worker = |context: WorkerContext| WorkerContext::worker(VirtualHost::new(world.clone(), context), 64);
+    world.employ(contexts.into_iter().map(worker).collect::<Result<_, _>>().expect("workers"));
     let mut listeners = Listeners::new(Arc::new(|_| ListenOptions::default()), Arc::default());
     let mut numbered = BTreeMap::new();
     for (address, table) in tables {
