@@ -264,7 +264,7 @@ pub fn histories(steps: u64, seed: u64) -> Result<(), String> {
 
 /// Tests that miri can finish: the sequential ones, less those that draw thousands of cases, and the real threads.
 const TESTS_FOR_MIRI: [&str; 2] = [
-    "--lib -- flow:: mindicator:: ready_set:: stage_queue:: throttle_wheel:: token_tree:: wake:: vtime:: cost:: \
+    "--lib -- flow::account:: mindicator:: ready_set:: stage_queue:: throttle_wheel:: token_tree:: wake:: vtime:: cost:: \
      --skip agrees --skip conserved --skip carry_survives --skip always_woken",
     "--test stress",
 ];

@@ -614,7 +614,7 @@ pub(crate) mod tests {
             }
             unreachable!("the signal ends the process");
         }
-        let name = "foreign::tests::a_bus_error_elsewhere_still_ends_the_process";
+        let name = "edge::foreign::tests::a_bus_error_elsewhere_still_ends_the_process";
         for how in ["raise", "fault"] {
             let child = std::process::Command::new(std::env::current_exe().unwrap())
                 .args([name, "--exact"])
