@@ -373,7 +373,9 @@ mod tests {
         assert_eq!(insert(&mut table), None, "a full table has no place");
         dispatch(&mut table, handle, 1);
         table.get_mut(handle).dispatched_ns = 130;
-        assert_eq!(table.get_mut(handle).done(handle).cost, Cost(4096));
+        let done = table.get_mut(handle).done(handle);
+        assert_eq!((done.flow, done.handle, done.kind, done.is_sync), (FlowId(0), handle, CostKind::Flush, true));
+        assert_eq!((done.cost, done.submitted_ns, done.dispatched_ns), (Cost(4096), 100, 130));
         let Completed { owner, completion, token, .. } = table.take(handle).complete(Status::Ok, &mut None, 180);
         assert_eq!((owner, completion.cookie, completion.queued_ns, completion.device_ns), (Owner(1), 7, 30, 50));
         assert_eq!(token.into_units(), 1);

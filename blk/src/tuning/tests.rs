@@ -195,6 +195,22 @@ fn a_window_that_the_rule_wants_is_in_force_after_the_step() {
 }
 
 #[test]
+fn the_rule_of_the_window_hears_how_many_requests_a_reap_finds() {
+    let options = PolicyOptions { depth_auto: false, window_least: Some(WINDOW_LEAST), ..options(129) }.relaxed(2);
+    let policy = AnyPolicy::new(&options, &Topology::flat(2), &[Weight::DEFAULT]).expect("good options");
+    let tuning = Tuning::new(&options, 2).expect("its T is to be found");
+    let [mut waits, mut reaps] = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
+    waits.picked(true, 1);
+    for at_us in 1..=200 {
+        reaps.dispatched(8);
+        reap(&mut reaps, &[(1, US); 8]);
+        reaped(&mut reaps, 8, &policy, at_us * US);
+    }
+    let window = tuning.in_force(201 * US).expect("nobody else is inside").window.expect("it is found");
+    assert!((400..=800).contains(&window.reaped_hundredths), "{window:?}");
+}
+
+#[test]
 fn who_finds_the_flag_taken_goes_on_without() {
     let once = TryOnce::new(1);
     let outer = once.try_with(|value| {

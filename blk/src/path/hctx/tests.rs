@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::buffer::Buffer;
-use crate::path::admit::Charges;
-use crate::path_options::PathOptions;
-
+use crate::client::Remains;
 use crate::device::null::NullDevice;
 use crate::device::{Device, QueueOptions};
+use crate::path::admit::Charges;
+use crate::path_options::PathOptions;
 use crate::request::Op;
 use crate::split::{LOOK_NS, LOOK_REQUESTS, Split};
 use mqfq_policies::D2FQ;
@@ -147,7 +147,28 @@ fn without_a_block_layer_there_is_no_table_nothing_is_cut_and_a_reap_tells_of_it
         hctx.run(0, &mut no_kick);
         assert_eq!(hctx.reap(0, &mut no_kick, &mut out), expected);
     }
-    assert_eq!(out.len(), 5);
+    assert_eq!(out.iter().map(|(_, ended)| ended.length_bytes).collect::<Vec<_>>(), [BLOCK; 5]);
+}
+
+#[test]
+fn parts_were_admitted_when_their_request_was() {
+    let mut hctx = context(PathOptions { split: Split::Bytes(BLOCK), ..PathOptions::TIMELESS });
+    assert!(submit_at(&mut hctx, asked(Op::Read, 0, 4 * BLOCK), 5000));
+    let has_any = |until_ns| hctx.has_any(Remains::Flow(FlowId(0)), until_ns);
+    assert_eq!((hctx.stats().parts, has_any(4999), has_any(5000)), (4, false, true));
+}
+
+#[test]
+fn a_policy_is_told_where_a_request_begins_whole_or_in_parts() {
+    let mut hctx = context(PathOptions { split: Split::Bytes(BLOCK), ..PathOptions::TIMELESS });
+    let shared = &mut hctx.shared;
+    let whole = shared.admit(Owner(0), asked(Op::Read, 3 * u64::from(BLOCK), BLOCK), 0).expect("there is room");
+    assert_eq!((whole.offset_bytes, whole.length_bytes), (3 * u64::from(BLOCK), BLOCK));
+    let large = asked(Op::Read, 8 * u64::from(BLOCK), 2 * BLOCK);
+    let cuts = shared.cuts(&large).expect("it is longer than a part");
+    let mut pending = shared.admit_parts(Owner(0), large, cuts, 0).expect("there is room");
+    let parts = std::iter::from_fn(|| shared.next_part(&mut pending)).map(|part| part.offset_bytes);
+    assert_eq!(parts.collect::<Vec<_>>(), [8, 9].map(|block| block * u64::from(BLOCK)));
 }
 
 #[test]
