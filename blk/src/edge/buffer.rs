@@ -281,7 +281,7 @@ impl Buffer {
         self.start.as_ptr()
     }
 
-    /// BufferSlice, bytes; of a foreign buffer or a part its length.
+    /// Capacity, bytes; of a foreign buffer or a part its length.
     #[inline]
     pub fn capacity_bytes(&self) -> usize {
         self.lender().map_or(self.word.addr(), |lent| lent.length_bytes)

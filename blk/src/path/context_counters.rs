@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(super) struct ContextCounters {
     /// For any thread to read.
     pub(super) published: Arc<Counters>,
-    /// Since when the counters counts the time that commands spend on the device.
+    /// End of the time that is counted as spent by commands on the device, ns.
     accounted_ns: u64,
     /// Since when the policy holds back the staged requests, and why.
     held_back: Option<(TraceEvent, u64)>,

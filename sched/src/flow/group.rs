@@ -22,7 +22,7 @@
 //! # Shape
 //! ```text
 //!   group A, rate 100      price for the backlogged   (sum of their weights) / (rate - what the satisfied use)
-//!    ├── a1  backlogged       for the others           (sum of active weights) / rate
+//!    ├── a1  backlogged     for the others             (sum of active weights) / rate
 //!    └── a2  satisfied      interval of a request = cost / weight * price of its group
 //! ```
 //! There is one axis of virtual time, that of `flow/account.rs`. A group has an own axis, cost over its members'
