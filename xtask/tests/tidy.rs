@@ -214,7 +214,7 @@ const PLANTED: &[Planted] = &[
     // A circle that has become smaller takes its allowance down.
     Planted {
         rule: "circles",
-        broken: &[("blk/src/a.rs", "use crate::b::B;\n"), ("blk/src/b.rs", "use crate::a::A;\n")],
+        broken: &[("lab/policies/src/a.rs", "use crate::b::B;\n"), ("lab/policies/src/b.rs", "use crate::a::A;\n")],
         lawful: &[("front/src/a.rs", "use crate::b::B;\n"), ("front/src/b.rs", "use crate::a::A;\n")],
     },
     Planted {
