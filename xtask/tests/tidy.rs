@@ -211,12 +211,6 @@ const PLANTED: &[Planted] = &[
             ("cpu/src/e.rs", "use crate::a::B;\n"),
         ],
     },
-    // A circle that has become smaller takes its allowance down.
-    Planted {
-        rule: "circles",
-        broken: &[("lab/policies/src/a.rs", "use crate::b::B;\n"), ("lab/policies/src/b.rs", "use crate::a::A;\n")],
-        lawful: &[("front/src/a.rs", "use crate::b::B;\n"), ("front/src/b.rs", "use crate::a::A;\n")],
-    },
     Planted {
         rule: "clock",
         broken: &[("lab/nvme/src/a.rs", "#[cfg(test)]\nmod tests { fn f() { std::time::Instant::now(); } }\n")],
