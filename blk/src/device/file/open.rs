@@ -75,15 +75,11 @@ fn open_beside_others(options: &FileOptions) -> Result<Opened, String> {
     let options = &FileOptions { create: false, read_only: true, ..options.clone() };
     let mut how = OpenOptions::new();
     how.read(true);
-    // With O_EXCL the kernel refuses a block device in use at once.
-    let (file, is_used) = match is_block_device(options)? {
-        true => match how.clone().custom_flags(libc::O_EXCL).open(&options.path) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => (how.open(&options.path), true),
-            opened => (opened, false),
-        },
-        false => (how.open(&options.path), false),
-    };
-    let file = file.map_err(|error| refused(&error, "read"))?;
+    // O_EXCL asks whether the kernel uses it. It is not kept, so that others may begin to use it.
+    let alone = || how.clone().custom_flags(libc::O_EXCL).open(&options.path);
+    let is_busy = |error: io::Error| error.raw_os_error() == Some(libc::EBUSY);
+    let is_used = is_block_device(options)? && alone().is_err_and(is_busy);
+    let file = how.open(&options.path).map_err(|error| refused(&error, "read"))?;
     let mut opened = measure(options, file, false)?;
     if is_used {
         opened.warnings.push(format!(
