@@ -4,7 +4,7 @@
 //! is refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
 
 use super::{
-    Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind,
+    Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, Stolen, TokensKind, Unthrottle, VirtualTimeKind,
     tenant::tenant,
 };
 use crate::form::{ByHand, FORM_KEYS, FormBounds};
@@ -128,8 +128,18 @@ fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64, Option<u64>), ConfigErr
 }
 
 /// Keys of `[machine]`.
-const MACHINE_KEYS: &[&str] =
-    &["preset", "workers", "sockets", "boards", "cores-per-socket", "threads-per-core", "latency", "memory", "intake"];
+const MACHINE_KEYS: &[&str] = &[
+    "preset",
+    "workers",
+    "sockets",
+    "boards",
+    "cores-per-socket",
+    "threads-per-core",
+    "latency",
+    "memory",
+    "intake",
+    "stolen",
+];
 
 fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
     let names = machine::NAMES.join(", ");
@@ -176,10 +186,21 @@ fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
     if let Some(intake) = section.get("intake") {
         machine.intake_is_fair = intake.choice(&["fair", "round"])? == "fair";
     }
+    machine.stolen = section.get("stolen").map(|entry| stolen(&entry)).transpose()?;
     if let Some(latency) = section.get("latency") {
         override_latencies(&latency, &mut machine.latency)?;
     }
     Ok(machine)
+}
+
+/// `{ runs-least = DURATION, runs-most = DURATION, stops-least = DURATION, stops-most = DURATION }`
+fn stolen(entry: &Entry<'_, '_>) -> Result<Stolen, ConfigError> {
+    let table = entry.table(&["runs-least", "runs-most", "stops-least", "stops-most"])?;
+    let range = |least: &'static str, most: &'static str| -> Result<(u64, u64), ConfigError> {
+        let least_ns = table.require(least, "a duration")?.duration_ns(1..=TIME_MAX_NS)?;
+        Ok((least_ns, table.require(most, "a duration")?.duration_ns(least_ns..=TIME_MAX_NS)?))
+    };
+    Ok(Stolen { runs_ns: range("runs-least", "runs-most")?, stops_ns: range("stops-least", "stops-most")? })
 }
 
 /// `[machine.latency]`: fields of [`Latencies`] by their names, with hyphens.

@@ -60,3 +60,18 @@ fn the_depth_is_a_number_or_is_found_from_where_it_is_told_to_start() {
         "policy: depth \"auto\" needs tokens whose number can change, allowed is tokens \"token-tree\""
     );
 }
+
+#[test]
+fn cores_are_stolen_for_times_between_two_and_the_longer_one_is_no_shorter() {
+    let with = |least: &str, most: &str| {
+        let stops = format!("stops-least = \"{least}\", stops-most = \"{most}\"");
+        let text = good_with(
+            "[machine]",
+            &format!("[machine]\nstolen = {{ runs-least = \"1us\", runs-most = \"2us\", {stops} }}"),
+        );
+        parse(&text).map(|scenario| scenario.machine.stolen)
+    };
+    assert_eq!(with("1ms", "10ms"), Ok(Some(Stolen { runs_ns: (1_000, 2_000), stops_ns: (1_000_000, 10_000_000) })));
+    let shorter = with("10ms", "1ms").unwrap_err();
+    assert!(shorter.contains("machine.stolen.stops-most: "), "{shorter}");
+}
