@@ -72,7 +72,17 @@ enum mqfq_reason { MQFQ_START, MQFQ_QUIET, MQFQ_SEARCHING, MQFQ_FOUND, MQFQ_CHAN
 
 enum mqfq_task { MQFQ_LOOK, MQFQ_FIRST, MQFQ_TRIAL, MQFQ_AGAIN, MQFQ_HOLD };
 
-/* Pairs of phases, until one D is surely better than another. */
+/* Rounds of a comparison at most; at D one phase more is measured. */
+#define MQFQ_ROUNDS_MAX 64
+
+/* Phases of one depth in one comparison; each row is in order, the largest first. */
+struct mqfq_phases {
+	u32 count;
+	s64 device_log, waiting;	/* sums */
+	s32 logs[3][MQFQ_ROUNDS_MAX + 1];
+};
+
+/* Phases at D and at a candidate in turn, until one of the two is surely better. */
 struct mqfq_search {
 	u32 depth_max;
 	u32 base;		/* D as chosen */
@@ -80,14 +90,8 @@ struct mqfq_search {
 	struct mqfq_phase before, tried;	/* of a trial, and of its measuring again */
 	u32 left, others;			/* phases of a hold */
 	u32 trial;
-	struct {
-		u32 count;
-		s32 sum, least, most, last;
-	} pairs;
-	struct {
-		s64 variance;
-		u32 seen;
-	} scatter;
+	struct mqfq_phases at_base, at_trial;
+	s64 variance;		/* of the phases of one depth */
 	bool is_up;
 	u32 refused[2];		/* the last shallower and deeper candidate; 0: none */
 	u32 fails;

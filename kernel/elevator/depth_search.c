@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Which D is better, and when is that sure? See depth.h and sched/src/depth/search.rs, whose text
- * has the reasons: pairs of phases at D and at a candidate, until the mean of their differences is
+ * has the reasons: phases at D and at a candidate in turn, until the difference of their means is
  * surer than their scatter.
  *
  *   look -> trial -> again -> sure? -no-> trial ...
@@ -12,8 +12,8 @@
 
 #define ONE 65536
 
-/* A deeper queue must earn 0.08 of its relative depth. Logarithms of 1.02, 1.05, 1.28 and 1.49. */
-#define ALPHA 5243
+/* A deeper queue must earn 0.15 of its relative depth. Logarithms of 1.02, 1.05, 1.28 and 1.49. */
+#define ALPHA 9830
 #define DEEPER_MIN 1891
 #define NOT_DEEPER 4727
 #define RATE_CHANGED 23637
@@ -24,15 +24,23 @@
 #define BOUND_DOWN (ONE / 2)
 #define BOUND_UP (ONE / 5)
 
-/* Standard errors; the smallest scatter, and what the first pair must show; before any pair. */
-#define Z 2
+/* Standard errors, and those by which the deeper one must be better; rounds until it is taken. */
+#define SURE 3
+#define SURE_DEEPER 6
+#define ROUNDS_UP 4
+
+/* The smallest scatter, and what the first round must show; before any round, and its weight. */
 #define SCATTER_MIN 189
-#define FIRST_PAIR 1891
-#define SCATTER_START 2836
+#define FIRST_ROUND 1891
+#define SCATTER_START 1314
+#define SCATTER_WEIGHT 4
+
+/* What depths are compared by: units, units and requests, the time in the system of a unit. */
+enum of { UNITS, WEIGHED, STAY };
 
 /* Between D and a candidate: 2, its root, 1.25; after a right step down by 2 it is 4. */
 static const u32 factors[] = { 131072, 92682, 81920 };
-static const u32 pairs_max[] = { 12, 24, 64 };
+static const u32 rounds_max[] = { 24, 48, MQFQ_ROUNDS_MAX };
 #define FACTORS 3
 #define FACTOR_FAST 262144
 
@@ -46,8 +54,7 @@ void mqfq_search_init(struct mqfq_search *search, u32 depth, u32 depth_max)
 	search->depth_max = depth_max;
 	search->base = depth;
 	search->trial = depth;
-	search->scatter.variance = SCATTER_START * SCATTER_START;
-	search->scatter.seen = 4;
+	search->variance = SCATTER_START * SCATTER_START;
 	search->is_up = true;
 	search->hold = HOLD;
 }
@@ -79,22 +86,83 @@ static bool is_other_size(const struct mqfq_phase *a, const struct mqfq_phase *b
 	return magnitude(a->step_log - b->step_log) > SIZE_CHANGED;
 }
 
-/* What the deeper of two phases earns over the other, after the price of its depth. */
-static s32 gain(const struct mqfq_phase *deep, const struct mqfq_phase *shallow)
+static void add_phase(struct mqfq_phases *phases, const struct mqfq_phase *phase)
 {
-	s32 deeper = deep->device_log - shallow->device_log, earned;
+	s32 of_phase[] = { phase->units_log, phase->weighed_log,
+			   phase->units_log - phase->system_log };
+	u32 of, place;
 
+	for (of = UNITS; of <= STAY; of++) {
+		s32 *logs = phases->logs[of];
+
+		for (place = phases->count; place && logs[place - 1] < of_phase[of]; place--)
+			logs[place] = logs[place - 1];
+		logs[place] = of_phase[of];
+	}
+	phases->count++;
+	phases->device_log += phase->device_log;
+	phases->waiting += phase->waiting;
+}
+
+/* The faster half counts: in the slower one a CPU may have been away. */
+static u32 counted(const struct mqfq_phases *phases)
+{
+	return (phases->count + 1) / 2;
+}
+
+static s32 mean(const struct mqfq_phases *phases, enum of of)
+{
+	u32 count = counted(phases), at;
+	s64 sum = 0;
+
+	for (at = 0; at < count; at++)
+		sum += phases->logs[of][at];
+	return div64_s64(sum, count);
+}
+
+static s64 squares(const struct mqfq_phases *phases, enum of of)
+{
+	u32 count = counted(phases), at;
+	s32 middle = mean(phases, of);
+	s64 sum = 0;
+
+	for (at = 0; at < count; at++)
+		sum += square(phases->logs[of][at] - middle);
+	return sum;
+}
+
+static s32 earned(const struct mqfq_phases *deep, const struct mqfq_phases *shallow, enum of of)
+{
+	return mean(deep, of) - mean(shallow, of);
+}
+
+/* What the deeper of two depths earns over the other, after its price; @variance of one's phases. */
+static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallow, s64 *variance)
+{
+	s32 deeper = (s32)div64_s64(deep->device_log, deep->count) -
+		     (s32)div64_s64(shallow->device_log, shallow->count);
+	enum of of = UNITS;
+
+	if (div64_s64(deep->waiting, deep->count) < SATURATED)
+		/* Nobody waits at the deeper one: the total time in the system (R4). */
+		of = STAY;
+	else if (earned(deep, shallow, UNITS) > earned(deep, shallow, WEIGHED))
+		/* More work, whatever a command costs (R3). */
+		of = WEIGHED;
+	*variance = div64_s64(SCATTER_WEIGHT * *variance + squares(deep, of) + squares(shallow, of),
+			      SCATTER_WEIGHT + counted(deep) + counted(shallow) - 2);
 	if (deeper < DEEPER_MIN)
 		return -NOT_DEEPER;
-	if (is_full(deep))
-		/* More work, whatever a command costs (R3). */
-		earned = min_t(s32, deep->units_log - shallow->units_log,
-			       deep->weighed_log - shallow->weighed_log);
-	else
-		/* Nobody waits at the deeper one: the total time in the system (R4). */
-		earned = (shallow->system_log - shallow->units_log) -
-			 (deep->system_log - deep->units_log);
-	return earned - (s32)(((s64)deeper * ALPHA) >> 16);
+	return earned(deep, shallow, of) - (s32)(((s64)deeper * ALPHA) >> 16);
+}
+
+/* The gain of so many rounds is sure beyond this, by so many standard errors. */
+static u64 limit(u32 rounds, s64 variance, u32 errors)
+{
+	u64 scatter = max_t(u64, int_sqrt64(max_t(s64, variance, 0)), SCATTER_MIN);
+
+	return div64_u64(errors * scatter * 256, int_sqrt64((u64)((rounds + 1) / 2) << 16)) +
+	       (rounds == 1 ? FIRST_ROUND : 0);
 }
 
 /* The depth nearest to @depth at which one more request of @step units goes (R1). */
@@ -116,50 +184,6 @@ static u32 candidate(u32 depth, u32 factor, bool is_up, u32 step, u32 depth_max)
 	}
 	trial = min_t(u64, div64_u64((u64)depth << 16, factor), depth > step ? depth - step : 0);
 	return min_t(u32, on_grid(trial, step, depth_max), depth ? depth - 1 : 0);
-}
-
-static void add_pair(struct mqfq_search *search, s32 gained)
-{
-	if (!search->pairs.count) {
-		search->pairs.least = gained;
-		search->pairs.most = gained;
-	}
-	search->pairs.least = min_t(s32, search->pairs.least, gained);
-	search->pairs.most = max_t(s32, search->pairs.most, gained);
-	search->pairs.count++;
-	search->pairs.sum += gained;
-	search->pairs.last = gained;
-}
-
-/* Of more than four the best and the worst are left out: they may be an accident. */
-static s32 mean_of_pairs(const struct mqfq_search *search)
-{
-	s32 count = search->pairs.count;
-
-	if (count <= 4)
-		return count ? search->pairs.sum / count : 0;
-	return (search->pairs.sum - search->pairs.least - search->pairs.most) / (count - 2);
-}
-
-/* Takes in a pair: its halves differ by @within, and it lies @off the mean. */
-static void scatter_take(struct mqfq_search *search, s32 within, s32 off)
-{
-	s64 seen = max_t(s64, square(within) / 4, square(off));
-
-	search->scatter.seen += search->scatter.seen < ~0U;
-	search->scatter.variance += div64_s64(seen - search->scatter.variance,
-					      min_t(u32, search->scatter.seen, 20));
-}
-
-/* The mean of so many pairs is sure beyond this. */
-static u64 scatter_limit(const struct mqfq_search *search)
-{
-	u32 pairs = search->pairs.count;
-	u64 variance = max_t(s64, search->scatter.variance, 0);
-	u64 scatter = max_t(u64, int_sqrt64(variance), SCATTER_MIN);
-
-	return div64_u64(Z * scatter * 256, int_sqrt64((u64)pairs << 16)) +
-	       (pairs == 1 ? FIRST_PAIR : 0);
 }
 
 static void choose(struct mqfq_search *search, u32 depth, u64 now_ns)
@@ -195,7 +219,8 @@ static bool look(struct mqfq_search *search, const struct mqfq_phase *phase, u32
 	else if (search->reason != MQFQ_CHANGED)
 		search->reason = MQFQ_SEARCHING;
 	from = full ? search->base : min_t(u64, search->base, phase->device_units);
-	memset(&search->pairs, 0, sizeof(search->pairs));
+	memset(&search->at_base, 0, sizeof(search->at_base));
+	memset(&search->at_trial, 0, sizeof(search->at_trial));
 	search->is_fast &= full && !search->is_up;
 	trial = candidate(from, search->is_fast ? FACTOR_FAST : factors[search->factor],
 			  search->is_up, phase->step, search->depth_max);
@@ -280,29 +305,35 @@ static u32 conclude(struct mqfq_search *search, enum mqfq_verdict verdict,
 }
 
 /* D, candidate, D were measured. */
-static u32 pair(struct mqfq_search *search, const struct mqfq_phase *after, u64 now_ns)
+static u32 end_round(struct mqfq_search *search, const struct mqfq_phase *after, u64 now_ns)
 {
-	const struct mqfq_phase *before = &search->before, *trial = &search->tried;
+	struct mqfq_phases *base = &search->at_base, *trial = &search->at_trial;
 	enum mqfq_verdict verdict;
-	s32 first, second, mean;
+	s64 variance = search->variance;
+	s32 of_deeper;
+	u32 rounds;
 
-	if (is_other_size(before, after) || is_full(before) != is_full(after))
+	if (is_other_size(&search->before, after) || is_full(&search->before) != is_full(after))
 		return conclude(search, MQFQ_NOT_COMPARABLE, NULL, now_ns);
-	first = search->is_up ? gain(trial, before) : -gain(before, trial);
-	second = search->is_up ? gain(trial, after) : -gain(after, trial);
-	add_pair(search, (first + second) / 2);
-	mean = mean_of_pairs(search);
-	scatter_take(search, first - second, search->pairs.last - mean);
-	if ((u64)magnitude(mean) > scatter_limit(search)) {
-		verdict = mean > 0 ? MQFQ_BETTER : MQFQ_WORSE;
-	} else if (search->pairs.count >= pairs_max[search->factor]) {
+	if (!base->count)
+		add_phase(base, &search->before);
+	add_phase(trial, &search->tried);
+	add_phase(base, after);
+	rounds = trial->count;
+	of_deeper = search->is_up ? gain(trial, base, &variance) : gain(base, trial, &variance);
+	if (!(search->is_up && of_deeper > 0 && rounds < ROUNDS_UP) &&
+	    (u64)magnitude(of_deeper) >
+	    limit(rounds, variance, of_deeper > 0 ? SURE_DEEPER : SURE)) {
+		verdict = (of_deeper > 0) == search->is_up ? MQFQ_BETTER : MQFQ_WORSE;
+	} else if (rounds >= rounds_max[search->factor]) {
 		/* In doubt the smaller one. */
-		verdict = mean > 0 && !search->is_up ? MQFQ_BETTER : MQFQ_UNSURE;
+		verdict = of_deeper < 0 && !search->is_up ? MQFQ_BETTER : MQFQ_UNSURE;
 	} else {
 		search->task = MQFQ_TRIAL;
 		search->before = *after;
 		return search->trial;
 	}
+	search->variance = variance;
 	return conclude(search, verdict, after, now_ns);
 }
 
@@ -359,7 +390,7 @@ u32 mqfq_search_learn(struct mqfq_search *search, const struct mqfq_phase *phase
 		search->tried = *phase;
 		break;
 	case MQFQ_AGAIN:
-		return pair(search, phase, now_ns);
+		return end_round(search, phase, now_ns);
 	case MQFQ_HOLD:
 		return watch(search, phase, depth, now_ns);
 	}

@@ -33,6 +33,7 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("ours/window", include_str!("../figures/ours/window.toml")),
     ("depth/loads", include_str!("../figures/depth/loads.toml")),
     ("depth/changes", include_str!("../figures/depth/changes.toml")),
+    ("depth/stays", include_str!("../figures/depth/stays.toml")),
     ("ours/hierarchy", include_str!("../figures/ours/hierarchy.toml")),
     ("ours/due", include_str!("../figures/ours/due.toml")),
     ("ours/split", include_str!("../figures/ours/split.toml")),

@@ -164,6 +164,7 @@ golden! {
     our_own_window "ours/window",
     depth_under_five_loads "depth/loads",
     depth_while_things_change "depth/changes",
+    depth_that_stays "depth/stays",
     companies_and_teams "ours/hierarchy",
     tokens_go_to_who_is_due "ours/due",
     large_requests_in_parts "ours/split",

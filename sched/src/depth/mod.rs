@@ -12,7 +12,7 @@
 //! |   D | units/s | on the device | the small read takes | against D = 65                                   |
 //! |----:|--------:|--------------:|---------------------:|--------------------------------------------------|
 //! |  65 | 281,126 |            65 |               189 us |                                                  |
-//! | 129 | 284,144 |           129 |               413 us | work +1.1%; a depth +98% must earn 5.6%: refused |
+//! | 129 | 284,144 |           129 |               413 us | work +1.1%; a depth +98% must earn 11%: refused  |
 //! |  33 | 186,184 |            38 |               177 us | work -34%: refused                               |
 //!
 //! Nearer candidates, 97 and 33 again, are refused too, so D is held at 65.
@@ -29,11 +29,11 @@
 //! # Rules
 //! R1. *A grid.* With debt, requests of n units only step at D = 1 + k n ([`crate::token_tree`]). Candidates lie there;
 //!     n is the size from which on requests are a quarter of the work.
-//! R2. *Pairs.* D, candidate, D, candidate, until the mean of the differences is surer than their scatter, so that a
-//!     drift of the device or of the load falls on both alike.
+//! R2. *Rounds.* D, candidate, D, candidate, until the difference of their means is surer than their scatter, so that a
+//!     drift of the device or of the load falls on both alike. More depth must be twice as sure as less.
 //! R3. *A gain is one in units and in requests.* Bytes per second rise when small tenants are starved; so the smaller
 //!     of the two gains counts, and a deeper queue must earn `ALPHA` of its relative depth.
-//!     While large requests go in parts, a part is no tenant's request: units alone count, and depth costs a quarter.
+//!     While large requests go in parts, a part is no tenant's request: units alone count, and depth costs less.
 //! R4. *Nothing waits, nothing is learnt.* Unless it is time in the system that shrinks when D does: where D is so
 //!     large that no request ever waits for a token, only smaller ones are tried, and compared by that.
 //! R5. *Phases end by completions.* A device that is silent holds D, however long and whatever waits; a phase that was

@@ -1,4 +1,4 @@
-//! The search: pairs of phases, until one D is surely better than another.
+//! The search: phases at D and at a candidate in turn, until one of the two is surely better.
 //!
 //! Answers: which D is measured next, and what is concluded? The page is `docs/inside/depth.md`.
 //! All is in integers, and a phase that the last comparison ended with begins the next one.
@@ -12,25 +12,27 @@
 //! ```
 //!
 //! # Sureness
-//! The difference of a pair is its gain in logarithms, less `ALPHA` times that of the depth in use. Of more than four
-//! pairs the best and the worst are left out: they may be an accident. Sure is a mean of more than `Z` standard errors,
-//! whose variance is learnt from all pairs so far and slowly forgotten.
+//! The gain of a candidate is the difference of two means in logarithms, less `ALPHA` times that of the depth in use.
+//! A mean leaves out the slower half of the phases: in those a worker may have lost its core, and more depth would only
+//! cover that up. A gain is sure if it is larger than a number of standard errors, by the scatter of the phases that
+//! count and by what was learnt of it before. More depth needs twice as many of them as less depth, and `ROUNDS_UP`
+//! rounds: a depth that is too large by an accident hurts whoever waits, and one that is too small is soon seen.
 
 use super::log::{ONE, log2_of_millionths};
 use super::sample::Phase;
 
-/// Part of its relative depth that a deeper queue must earn, 65536ths. 0.08: twice the depth must do 5.7% more.
-const ALPHA: i32 = 5243;
+/// Part of its relative depth that a deeper queue must earn, 65536ths. 0.15: twice the depth must do 11% more.
+const ALPHA: i32 = 9830;
 
-/// As [`ALPHA`], while large requests go in parts: a quarter, so twice the depth must do 1.4% more. A part holds the
-/// device no longer than a small request takes by itself, so one more in front of that is little to it, and one less
-/// can be a hole in the work.
-const ALPHA_IN_PARTS: i32 = ALPHA / 4;
+/// As [`ALPHA`], while large requests go in parts: 0.02, so twice the depth must do 1.4% more. A part holds the device
+/// no longer than a small request takes by itself, so one more in front of that is little to it, and one less can be a
+/// hole in the work.
+const ALPHA_IN_PARTS: i32 = 1311;
 
-/// A pair that is not deeper in fact by this earns nothing: 2%.
+/// A depth that is not deeper in fact by this earns nothing: 2%.
 const DEEPER_MIN: i32 = log2_of_millionths(1_020_201);
 
-/// Cost of such a pair: 5%.
+/// Cost of such a depth: 5%.
 const NOT_DEEPER: i32 = log2_of_millionths(1_051_271);
 
 /// A request waits for a token all the time, or nearly: 80% of it, 65536ths.
@@ -40,25 +42,31 @@ const SATURATED: i32 = ONE / 5 * 4;
 const BOUND_DOWN: i32 = ONE / 2;
 const BOUND_UP: i32 = ONE / 5;
 
-/// Standard errors by which a mean must differ from 0.
-const Z: u64 = 2;
+/// Standard errors by which a gain must differ from 0 to be sure; and that of a deeper candidate.
+const SURE: u64 = 3;
+const SURE_DEEPER: u64 = 6;
 
-/// Smallest scatter that is believed, 0.2%; and what the first pair must show besides, 2%.
+/// Rounds after which a deeper candidate is taken at the earliest.
+const ROUNDS_UP: u32 = 4;
+
+/// Smallest scatter that is believed, 0.2%; and what the first round must show besides, 2%.
 const SCATTER_MIN: u64 = log2_of_millionths(1_002_002) as u64;
-const FIRST_PAIR: u64 = log2_of_millionths(1_020_201) as u64;
+const FIRST_ROUND: u64 = log2_of_millionths(1_020_201) as u64;
 
-/// Scatter of a pair before any was seen: 3%.
-const SCATTER_START: i64 = log2_of_millionths(1_030_455) as i64;
+/// Scatter of the phases of one depth before any was seen, 1.4%; and the number of phases that it counts for beside
+/// those that are seen.
+const SCATTER_START: i64 = log2_of_millionths(1_014_000) as i64;
+const SCATTER_WEIGHT: i64 = 4;
 
 /// Factors between D and a candidate, 65536ths: 2, its root, and 1.25.
 const FACTORS: [u64; 3] = [131_072, 92_682, 81_920];
 
-/// After a step down by 2 that was right the next is by this: at so large a step one pair is sure.
+/// After a step down by 2 that was right the next is by this: at so large a step one round is sure.
 const FACTOR_FAST: u64 = 262_144;
 
-/// Pairs after which a comparison at that factor ends, whatever it says. Of two depths that far apart and yet alike, a
-/// better one lies between: it is found by the next factor, and not by more pairs.
-const PAIRS_MAX: [u32; 3] = [12, 24, 64];
+/// Rounds after which a comparison at that factor ends, whatever it says. Of two depths that far apart and yet alike, a
+/// better one lies between: it is found by the next factor, and not by more rounds.
+const ROUNDS_MAX: [u32; 3] = [24, 48, 64];
 
 /// Phases between two searches: at first, and at most.
 const HOLD: u32 = 16;
@@ -104,9 +112,9 @@ pub struct Probe {
     pub trial: u32,
     /// How it ended.
     pub verdict: Verdict,
-    /// Mean gain of the candidate, after the price of depth, thousandths; 0 if no pair was complete.
+    /// Gain of the candidate, after the price of depth, thousandths; 0 if no round was complete.
     pub gain_thousandths: i32,
-    /// Pairs measured.
+    /// Rounds measured.
     pub pairs: u32,
 }
 
@@ -181,7 +189,7 @@ impl State {
 enum Task {
     /// Measures D, to see what can be tried.
     Look,
-    /// Measures D, which has been brought onto the grid, before the first pair.
+    /// Measures D, which has been brought onto the grid, before the first round.
     First,
     /// Measures a candidate; `base` is what D measured before it.
     Trial { base: Phase },
@@ -199,8 +207,12 @@ pub struct Search {
     base: u32,
     task: Task,
     trial: u32,
-    pairs: Pairs,
-    scatter: Scatter,
+    /// Phases at D, and at the candidate.
+    at_base: Phases,
+    at_trial: Phases,
+    gain: i32,
+    /// Variance of the phases of one depth, in 65536ths squared: what was learnt of it in earlier comparisons.
+    variance: i64,
     is_up: bool,
     /// Candidates that were not better than D, the last shallower and the last deeper one; 0: none. A smaller factor
     /// may come to the same one on a coarse grid.
@@ -225,8 +237,10 @@ impl Search {
             base: depth,
             task: Task::Look,
             trial: depth,
-            pairs: Pairs::default(),
-            scatter: Scatter { variance: SCATTER_START * SCATTER_START, seen: 4 },
+            at_base: Phases::NONE,
+            at_trial: Phases::NONE,
+            gain: 0,
+            variance: SCATTER_START * SCATTER_START,
             is_up: true,
             refused: [0; 2],
             fails: 0,
@@ -278,7 +292,7 @@ impl Search {
                 self.task = Task::Again { base, trial: *phase };
                 self.base
             }
-            Task::Again { base, trial } => self.pair(&base, &trial, phase, now_ns),
+            Task::Again { base, trial } => self.round(&base, &trial, phase, now_ns),
             Task::Hold { left, others } => self.watch(phase, left, others, depth, now_ns),
         }
     }
@@ -305,7 +319,7 @@ impl Search {
             _ => Reason::Searching,
         };
         let from = if is_full { self.base } else { self.base.min(phase.device_units.min(1 << 31) as u32) };
-        self.pairs = Pairs::default();
+        (self.at_base.count, self.at_trial.count, self.gain) = (0, 0, 0);
         self.is_fast &= is_full && !self.is_up;
         let factor = if self.is_fast { FACTOR_FAST } else { FACTORS[self.factor] };
         match candidate(from, factor, self.is_up, phase.step, self.depth_max) {
@@ -327,26 +341,34 @@ impl Search {
     }
 
     /// D, candidate, D were measured.
-    fn pair(&mut self, before: &Phase, trial: &Phase, after: &Phase, now_ns: u64) -> u32 {
+    fn round(&mut self, before: &Phase, trial: &Phase, after: &Phase, now_ns: u64) -> u32 {
         let is_full = |phase: &Phase| phase.waiting >= SATURATED;
         if is_other_size(before, after) || is_full(before) != is_full(after) {
             return self.conclude(Verdict::NotComparable, None, now_ns);
         }
-        let [first, second] =
-            [before, after].map(|base| if self.is_up { gain(trial, base) } else { -gain(base, trial) });
-        self.pairs.add((first + second) / 2);
-        let mean = self.pairs.mean();
-        self.scatter.take(first - second, self.pairs.last - mean);
-        let limit = self.scatter.limit(self.pairs.count);
-        let verdict = if u64::from(mean.unsigned_abs()) > limit {
-            if mean > 0 { Verdict::Better } else { Verdict::Worse }
-        } else if self.pairs.count >= PAIRS_MAX[self.factor] {
+        if self.at_base.count == 0 {
+            self.at_base.add(before);
+        }
+        self.at_trial.add(trial);
+        self.at_base.add(after);
+        let (deep, shallow) =
+            if self.is_up { (&self.at_trial, &self.at_base) } else { (&self.at_base, &self.at_trial) };
+        let Compared { gain, variance } = compare(deep, shallow, self.variance);
+        self.gain = if self.is_up { gain } else { -gain };
+        let rounds = self.at_trial.count as u32;
+        let errors = if gain > 0 { SURE_DEEPER } else { SURE };
+        let is_early = self.is_up && gain > 0 && rounds < ROUNDS_UP;
+        let is_sure = !is_early && u64::from(gain.unsigned_abs()) > limit(rounds, variance, errors);
+        let verdict = if is_sure {
+            if self.gain > 0 { Verdict::Better } else { Verdict::Worse }
+        } else if rounds >= ROUNDS_MAX[self.factor] {
             // In doubt the smaller one.
-            if mean > 0 && !self.is_up { Verdict::Better } else { Verdict::Unsure }
+            if self.gain > 0 && !self.is_up { Verdict::Better } else { Verdict::Unsure }
         } else {
             self.task = Task::Trial { base: *after };
             return self.trial;
         };
+        self.variance = variance;
         self.conclude(verdict, Some(after), now_ns)
     }
 
@@ -359,8 +381,8 @@ impl Search {
                 depth: self.base,
                 trial: self.trial,
                 verdict,
-                gain_thousandths: thousandths(self.pairs.mean()),
-                pairs: self.pairs.count,
+                gain_thousandths: thousandths(self.gain),
+                pairs: self.at_trial.count as u32,
             });
         }
         self.task = Task::Look;
@@ -432,25 +454,44 @@ impl Search {
     }
 }
 
-/// Gain of the deeper of two phases over the other, 65536ths of a doubling, after the price of its depth.
-fn gain(deep: &Phase, shallow: &Phase) -> i32 {
-    let deeper = deep.device_log - shallow.device_log;
-    if deeper < DEEPER_MIN {
-        return -NOT_DEEPER;
-    }
+/// A deeper and a shallower depth, compared.
+struct Compared {
+    /// Gain of the deeper one, 65536ths of a doubling, after the price of its depth.
+    gain: i32,
+    /// Variance of the phases of one depth.
+    variance: i64,
+}
+
+/// Compares the phases of two depths; `variance` is what is known of their scatter.
+fn compare(deep: &Phases, shallow: &Phases, variance: i64) -> Compared {
+    let earned = |of: Of| deep.mean(of) - shallow.mean(of);
     let is_in_parts = deep.is_in_parts && shallow.is_in_parts;
-    let earned = if deep.waiting >= SATURATED && is_in_parts {
-        // Parts count as requests, and are no tenant's; small requests have their turn between them.
-        deep.units_log - shallow.units_log
-    } else if deep.waiting >= SATURATED {
-        // More work, whatever a command costs (R3).
-        (deep.units_log - shallow.units_log).min(deep.weighed_log - shallow.weighed_log)
-    } else {
+    let of = if deep.waiting / i64::from(deep.count) < i64::from(SATURATED) {
         // The deeper one is not saturated: the total time in the system (R4).
-        (shallow.system_log - shallow.units_log) - (deep.system_log - deep.units_log)
+        Of::Stay
+    } else if is_in_parts || earned(Of::Units) <= earned(Of::Weighed) {
+        // Parts count as requests, and are no tenant's; small requests have their turn between them.
+        Of::Units
+    } else {
+        // More work, whatever a command costs (R3).
+        Of::Weighed
     };
+    let deeper = deep.device_log() - shallow.device_log();
     let alpha = if is_in_parts { ALPHA_IN_PARTS } else { ALPHA };
-    earned - ((i64::from(deeper) * i64::from(alpha)) >> 16) as i32
+    let gain = match deeper >= DEEPER_MIN {
+        true => earned(of) - ((i64::from(deeper) * i64::from(alpha)) >> 16) as i32,
+        false => -NOT_DEEPER,
+    };
+    let squares = SCATTER_WEIGHT * variance + deep.squares(of) + shallow.squares(of);
+    let freedom = (deep.counted() + shallow.counted()) as i64 - 2;
+    Compared { gain, variance: squares / (SCATTER_WEIGHT + freedom) }
+}
+
+/// The gain of so many rounds is sure beyond this, by so many standard errors.
+fn limit(rounds: u32, variance: i64, errors: u64) -> u64 {
+    let scatter = variance.max(0).unsigned_abs().isqrt().max(SCATTER_MIN);
+    let root_256ths = (u64::from(rounds.div_ceil(2)) << 16).isqrt();
+    errors * scatter * 256 / root_256ths + if rounds == 1 { FIRST_ROUND } else { 0 }
 }
 
 fn is_other_size(a: &Phase, b: &Phase) -> bool {
@@ -482,58 +523,72 @@ fn thousandths(log: i32) -> i32 {
     ((i64::from(log) * 693) >> 16) as i32
 }
 
-/// The gains of one comparison.
-#[derive(Clone, Copy, Default, Debug)]
-struct Pairs {
-    count: u32,
-    sum: i32,
-    least: i32,
-    most: i32,
-    last: i32,
-}
-
-impl Pairs {
-    fn add(&mut self, gain: i32) {
-        if self.count == 0 {
-            (self.least, self.most) = (gain, gain);
-        }
-        (self.least, self.most) = (self.least.min(gain), self.most.max(gain));
-        self.count += 1;
-        self.sum += gain;
-        self.last = gain;
-    }
-
-    fn mean(&self) -> i32 {
-        match self.count {
-            0 => 0,
-            count @ 1..=4 => self.sum / count as i32,
-            count => (self.sum - self.least - self.most) / (count as i32 - 2),
-        }
-    }
-}
-
-/// How far pairs lie apart that should be equal.
+/// A number of a phase that depths are compared by.
 #[derive(Clone, Copy, Debug)]
-struct Scatter {
-    /// Variance of a pair, in 65536ths squared.
-    variance: i64,
-    seen: u32,
+enum Of {
+    Units,
+    Weighed,
+    /// The time in the system of a unit, negative.
+    Stay,
 }
 
-impl Scatter {
-    /// Takes in a pair: its halves differ by `within`, and it lies off the mean by `off`.
-    fn take(&mut self, within: i32, off: i32) {
-        let square = |x: i32| i64::from(x) * i64::from(x);
-        self.seen = self.seen.saturating_add(1);
-        // The mean of all at first, later of the last 20.
-        self.variance += ((square(within) / 4).max(square(off)) - self.variance) / i64::from(self.seen.min(20));
+/// Phases of one depth in one comparison.
+#[derive(Clone, Copy, Debug)]
+struct Phases {
+    count: u16,
+    is_in_parts: bool,
+    /// Sums of `device_log` and `waiting`.
+    device_log: i64,
+    waiting: i64,
+    /// By [`Of`], the largest first.
+    logs: [[i32; Phases::MAX]; 3],
+}
+
+impl Phases {
+    /// Those at D are one more than the rounds.
+    const MAX: usize = ROUNDS_MAX[2] as usize + 1;
+
+    const NONE: Phases = Phases { count: 0, is_in_parts: true, device_log: 0, waiting: 0, logs: [[0; Phases::MAX]; 3] };
+
+    fn add(&mut self, phase: &Phase) {
+        if self.count == 0 {
+            (self.is_in_parts, self.device_log, self.waiting) = (true, 0, 0);
+        }
+        let of_phase = [phase.units_log, phase.weighed_log, phase.units_log - phase.system_log];
+        for (logs, log) in self.logs.iter_mut().zip(of_phase) {
+            let mut place = usize::from(self.count);
+            while place > 0 && logs[place - 1] < log {
+                logs[place] = logs[place - 1];
+                place -= 1;
+            }
+            logs[place] = log;
+        }
+        self.count += 1;
+        self.is_in_parts &= phase.is_in_parts;
+        self.device_log += i64::from(phase.device_log);
+        self.waiting += i64::from(phase.waiting);
     }
 
-    /// The mean of so many pairs is sure beyond this.
-    fn limit(&self, pairs: u32) -> u64 {
-        let scatter = self.variance.max(0).unsigned_abs().isqrt().max(SCATTER_MIN);
-        let root_256ths = (u64::from(pairs) << 16).isqrt();
-        Z * scatter * 256 / root_256ths + if pairs == 1 { FIRST_PAIR } else { 0 }
+    /// Phases that count: the faster half.
+    fn counted(&self) -> usize {
+        usize::from(self.count.div_ceil(2))
+    }
+
+    fn device_log(&self) -> i32 {
+        (self.device_log / i64::from(self.count)) as i32
+    }
+
+    /// Mean of the phases that count.
+    fn mean(&self, of: Of) -> i32 {
+        let counted = &self.logs[of as usize][..self.counted()];
+        (counted.iter().map(|&log| i64::from(log)).sum::<i64>() / counted.len() as i64) as i32
+    }
+
+    /// Sum of the squares of their distances from it.
+    fn squares(&self, of: Of) -> i64 {
+        let mean = self.mean(of);
+        let square = |&log: &i32| i64::from(log - mean) * i64::from(log - mean);
+        self.logs[of as usize][..self.counted()].iter().map(square).sum()
     }
 }
 
