@@ -10,13 +10,14 @@
 //! | `shared` | what queues share: mindicator, token tree, throttle wheel, ready set | `base` |
 //! | `queue` | a worker's queue of staged requests | `base`, `flow` |
 //! | `policy` | the interface of a policy; `mqfq` and `none` | all above |
-//! | `depth`, `tune` | D, T and the cost of a write, found while the device runs | `base`, `policy` |
+//! | `depth`, `goal`, `tune` | D, T and the cost of a write, found while the device runs | `base`, `policy` |
 //!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
 mod base;
 pub mod depth;
 pub mod flow;
+pub mod goal;
 pub mod policy;
 mod queue;
 mod shared;

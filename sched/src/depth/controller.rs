@@ -108,6 +108,17 @@ impl Controller {
         self.depth
     }
 
+    /// D is another one from now on for another reason, and nothing is measured until [`Controller::step`] is called
+    /// again. A comparison that is under way begins anew then, at the D that was chosen.
+    pub fn pause(&mut self, now_ns: u64) {
+        let State { chosen, reason, .. } = self.search.state();
+        if self.depth != chosen {
+            self.search.begin_at(chosen, reason, now_ns);
+            self.depth = chosen;
+        }
+        self.stage = Stage::New;
+    }
+
     fn is_over(&self, span: &Span) -> bool {
         let large = LARGE_MIN * u64::from(self.sizes.step());
         span.requests >= REQUESTS_MIN
@@ -219,6 +230,18 @@ mod tests {
             assert_eq!((controller.epoch(), controller.state().phases), (epoch, phases), "{units} units");
         }
         assert_eq!((controller.depth(), controller.state().reason), (40, Reason::Quiet));
+    }
+
+    #[test]
+    fn nothing_of_a_pause_is_in_a_phase() {
+        let mut controller = measuring();
+        controller.pause(2000);
+        assert_eq!((controller.depth(), controller.state().reason), (8, Reason::Start));
+        // What is out at the next step completes first, and then a phase is measured.
+        for (units, epoch, phases) in [(5000, 1, 0), (5009, 1, 0), (5010, 2, 0), (5137, 2, 0), (5138, 3, 1)] {
+            controller.step(&sample(units * 100, units, units));
+            assert_eq!((controller.epoch(), controller.state().phases), (epoch, phases), "{units} units");
+        }
     }
 
     #[test]
