@@ -214,6 +214,8 @@ pub enum Reason {
     HoldsBriefly,
     /// A large one would hold the device longer than a small one takes by itself.
     HoldsLong,
+    /// A tenant's latency goal asks for smaller ones than all that.
+    Goal,
 }
 
 /// How large requests of a device go to it now, and why.
@@ -255,6 +257,7 @@ impl fmt::Display for SplitState {
             Reason::NobodyLarge => f.write_str("nobody large"),
             Reason::NobodySmall => f.write_str("nobody small"),
             Reason::OneTenant => f.write_str("one tenant has the small and the large requests"),
+            Reason::Goal => f.write_str("for a latency goal"),
             Reason::HoldsBriefly => {
                 write!(
                     f,
@@ -368,8 +371,10 @@ fn dearest_part(bytes: u128) -> u32 {
 #[derive(Debug)]
 pub struct SplitControl {
     split: Split,
-    /// Bytes of a part now; `u32::MAX`: large requests go whole.
+    /// Bytes of a part now, by the rule; `u32::MAX`: large requests go whole.
     part_bytes: AtomicU32,
+    /// Largest part that a latency goal leaves, bytes; `u32::MAX`: any.
+    limit_bytes: AtomicU32,
     /// The present policy gains from parts.
     applies: AtomicBool,
     window: Mutex<Window>,
@@ -389,7 +394,8 @@ impl SplitControl {
         let part_bytes = AtomicU32::new(SplitState::configured(split).part_bytes.unwrap_or(u32::MAX));
         let busy_ns = vec![0; workers.max(1)].into();
         let window = Mutex::new(Window { rule: Rule::new(), seen: Seen::default(), busy_ns });
-        SplitControl { split, part_bytes, applies: AtomicBool::new(true), window }
+        let limit_bytes = AtomicU32::new(u32::MAX);
+        SplitControl { split, part_bytes, limit_bytes, applies: AtomicBool::new(true), window }
     }
 
     /// Bytes of a part now; `u32::MAX`: large requests go whole.
@@ -397,7 +403,16 @@ impl SplitControl {
     pub fn part_bytes(&self) -> u32 {
         // Relaxed: a number that nothing else is ordered by; a worker that sees it late cuts a few requests more or
         // fewer. Pairs with the store in `bring`.
-        self.part_bytes.load(Ordering::Relaxed)
+        self.part_bytes.load(Ordering::Relaxed).min(self.limit_bytes.load(Ordering::Relaxed))
+    }
+
+    /// No part is larger than this for a latency goal's sake from now on; `u32::MAX`: any is. Under `"auto"` alone.
+    #[inline]
+    pub fn limit(&self, bytes: u32) {
+        // Relaxed: as `part_bytes`. Mostly it is the same, and no line is written.
+        if self.split == Split::Auto && self.limit_bytes.load(Ordering::Relaxed) != bytes {
+            self.limit_bytes.store(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Whether large requests go in parts now.
@@ -416,6 +431,7 @@ impl SplitControl {
         if self.split == Split::Auto {
             let part_bytes = window.rule.state.part_bytes.filter(|_| has_depth).unwrap_or(u32::MAX);
             self.part_bytes.store(part_bytes, Ordering::Relaxed);
+            self.limit(u32::MAX);
         }
     }
 
@@ -431,7 +447,14 @@ impl SplitControl {
             Split::Auto if !self.applies() => {
                 SplitState { reason: Reason::NoDepth, ..SplitState::configured(Split::Auto) }
             }
-            Split::Auto => self.window.lock().unwrap_or_else(PoisonError::into_inner).rule.state,
+            Split::Auto => {
+                let state = self.window.lock().unwrap_or_else(PoisonError::into_inner).rule.state;
+                let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
+                match limit_bytes < state.part_bytes.unwrap_or(u32::MAX) {
+                    true => SplitState { part_bytes: Some(limit_bytes), reason: Reason::Goal, ..state },
+                    false => state,
+                }
+            }
             split => SplitState::configured(split),
         }
     }
@@ -700,6 +723,20 @@ mod tests {
         assert_eq!((auto.part_bytes(), size.part_bytes()), (u32::MAX, 16 << 10));
         auto.set_policy(true);
         assert!(auto.bring(0, &seen, busy_ns) && auto.part_bytes() == 16 << 10);
+    }
+
+    #[test]
+    fn a_latency_goal_asks_for_smaller_parts_of_auto_alone_and_until_it_is_over() {
+        let [auto, size] = [Split::Auto, Split::Bytes(256 << 10)].map(|split| SplitControl::new(split, 1));
+        [&auto, &size].iter().for_each(|control| control.limit(64 << 10));
+        assert_eq!((auto.part_bytes(), size.part_bytes()), (64 << 10, 256 << 10));
+        assert_eq!(auto.state().to_string(), "split 64KiB: for a latency goal");
+        // The rule's own parts are smaller.
+        let (seen, busy_ns) = OPTANE.window(&[SMALL, LARGE]);
+        (0..2).for_each(|_| assert!(auto.bring(0, &seen, busy_ns)));
+        assert_eq!((auto.part_bytes(), auto.state().reason), (16 << 10, Reason::HoldsLong));
+        auto.set_policy(false);
+        assert!(!auto.is_in_parts(), "with another policy it asks again");
     }
 
     #[test]

@@ -45,17 +45,22 @@
 //! each step, one in [`STEP_COMPLETIONS`] or more, a read of all lines, of which about three have changed for each
 //! worker.
 
+use crate::counters::Counters;
 use crate::request::Completion;
 use crate::table::Owner;
 use mqfq_sched::depth::{CLASSES, Controller, Reaps, Sample, Turns, class_of};
 pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
+use mqfq_sched::flow::FlowId;
+use mqfq_sched::goal::{Counts, GoalControl, Orders, Reading};
+pub use mqfq_sched::goal::{Fares, GOAL_BYTES_MAX, GOAL_NS, GoalState};
 use mqfq_sched::policy::{Kick, Policy, PolicyOptions};
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Ordering};
 use mqfq_sched::topology::HctxId;
 use mqfq_sched::window_rule::{Seen, WindowRule};
 pub use mqfq_sched::window_rule::{WindowReason, WindowState};
 use std::cell::UnsafeCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// A worker steps the controller after at least so many completions of its own.
 const STEP_COMPLETIONS: u32 = 32;
@@ -65,6 +70,11 @@ const STEP_COMPLETIONS_PER_WORKER: u32 = 4;
 
 /// Looks of a reader at a flag that is taken, before it gives up: the holder has panicked.
 const LOOKS_MAX: u32 = 10_000;
+
+/// Looks after those of a caller that must not go on without, and the time between two: a worker may have lost its
+/// core while it held the flag.
+const PARKS_MAX: u32 = 5_000;
+const PARK: Duration = Duration::from_millis(1);
 
 /// Figures in force that are found while a policy runs, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,10 +87,52 @@ pub struct InForce {
     pub window: Option<WindowState>,
 }
 
+/// Latency goals of a device's tenants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Goals {
+    /// The least throughput that a goal may leave, thousandths of what the found D brings, 1..=1000.
+    pub floor_thousandths: u32,
+    /// Each goal.
+    pub goals: Vec<Goal>,
+}
+
+/// A latency goal of a tenant, or of the tenants of a group together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Goal {
+    /// The tenant or the group.
+    pub name: String,
+    /// Nine of ten requests of at most [`GOAL_BYTES_MAX`] take no longer from submission to completion, ns
+    /// ([`GOAL_NS`]).
+    pub goal_ns: u64,
+    /// The flows that have this goal; each flow has one goal at most.
+    pub flows: Vec<FlowId>,
+}
+
+impl Default for Goals {
+    fn default() -> Goals {
+        Goals { floor_thousandths: GoalControl::FLOOR_THOUSANDTHS, goals: Vec::new() }
+    }
+}
+
+/// Goals in force on a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GoalsInForce {
+    /// D is at most this, for the goals' sake; `None`: it is as found.
+    pub cap: Option<u32>,
+    /// Work of the device at the found D, bytes per second; 0: not known.
+    pub best_bytes_per_s: u64,
+    /// Each goal, by name.
+    pub goals: Vec<(String, GoalState)>,
+}
+
 /// Measurements of one device by its workers, and the figures found. See the module's text.
 pub struct Tuning {
     /// Lines, by hctx; each worker has its own at hand.
     lines: Box<[Arc<Line>]>,
+    /// Counters of the flows, by hctx, once its worker has opened the device.
+    counters: Box<[OnceLock<Arc<Counters>>]>,
+    /// [`Orders::part_bytes`], for the workers: of `std`, because no decision about order hangs on it.
+    part_bytes: std::sync::atomic::AtomicU32,
     /// [`Controller::epoch`], for the workers.
     epoch: Padded<AtomicU32>,
     tuner: TryOnce<Tuner>,
@@ -131,6 +183,17 @@ struct Tuner {
     turns: Turns,
     /// Time that each worker had waited at the last step, by hctx.
     waited_ns: Box<[u64]>,
+    /// `None`: no tenant has a latency goal.
+    goals: Option<Box<Aims>>,
+    orders: Orders,
+    /// D in force, where it is found.
+    depth: u32,
+}
+
+/// Latency goals, and what holds them.
+struct Aims {
+    goals: Goals,
+    control: GoalControl,
 }
 
 /// Counts of a worker between two looks at its line. Requests are counted without a look at whether the meter is on: a
@@ -169,9 +232,14 @@ impl Tuning {
             empty_reaps: 0,
             turns: Turns::new(workers, PolicyOptions::DEPTH_MAX),
             waited_ns: vec![0; workers].into(),
+            goals: None,
+            orders: Orders::NONE,
+            depth: options.depth,
         };
         Some(Arc::new(Tuning {
             lines: (0..workers).map(|_| Arc::default()).collect(),
+            counters: (0..workers).map(|_| OnceLock::new()).collect(),
+            part_bytes: std::sync::atomic::AtomicU32::new(Orders::NONE.part_bytes),
             epoch: Padded::default(),
             tuner: TryOnce::new(tuner),
             finds_depth: options.depth_auto,
@@ -195,9 +263,79 @@ impl Tuning {
     pub fn try_in_force(&self, at_ns: u64) -> Option<InForce> {
         self.tuner.try_with(|tuner| InForce {
             at_ns,
-            depth: tuner.controller.as_ref().map(Controller::state),
+            // A cap for a latency goal's sake is in force beside what was found.
+            depth: tuner.controller.as_ref().map(|controller| State { depth: tuner.depth, ..controller.state() }),
             window: tuner.window.as_ref().map(WindowRule::state),
         })
+    }
+
+    /// The tenants have these goals from now on, in place of those before. They are held where D is found. Waits while
+    /// a worker is about to change figures; false if that worker panicked.
+    pub fn set_goals(&self, goals: &Goals) -> bool {
+        let flows: usize = goals.goals.iter().map(|goal| goal.flows.len()).sum();
+        let words = (flows * self.lines.len() * mqfq_sched::goal::BUCKETS) as u64;
+        let each_ns = goals.goals.iter().map(|goal| goal.goal_ns);
+        let control = GoalControl::new(each_ns, goals.floor_thousandths, words);
+        let mut aims =
+            (!goals.goals.is_empty() && self.finds_depth).then(|| Box::new(Aims { goals: goals.clone(), control }));
+        for look in 0..LOOKS_MAX + PARKS_MAX {
+            let done = self.tuner.try_with(|tuner| {
+                if tuner.goals.as_ref().is_some_and(|now| now.goals == *goals) {
+                    return;
+                }
+                std::mem::swap(&mut tuner.goals, &mut aims);
+                self.show_goals(aims.as_deref(), true);
+                self.show_goals(tuner.goals.as_deref(), false);
+            });
+            match done {
+                Some(()) => return true,
+                None if look < LOOKS_MAX => std::thread::yield_now(),
+                None => std::thread::park_timeout(PARK),
+            }
+        }
+        false
+    }
+
+    /// Writes the goals to the counters of their flows, or takes them away.
+    fn show_goals(&self, aims: Option<&Aims>, away: bool) {
+        for goal in aims.into_iter().flat_map(|aims| &aims.goals.goals) {
+            let goal_ns = if away { 0 } else { goal.goal_ns };
+            for flow in &goal.flows {
+                let all = self.counters.iter().filter_map(OnceLock::get);
+                all.filter_map(|counters| counters.flow(*flow)).for_each(|counters| counters.set_goal(goal_ns));
+            }
+        }
+    }
+
+    /// Goals now. `None`: no tenant has one, or a worker panicked while it was about to change figures.
+    pub fn goals(&self) -> Option<GoalsInForce> {
+        for _ in 0..LOOKS_MAX {
+            if let Some(state) = self.try_goals() {
+                return state;
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// [`Tuning::goals`] without waiting. Outer `None`: a worker is about to change the figures.
+    pub fn try_goals(&self) -> Option<Option<GoalsInForce>> {
+        self.tuner.try_with(|tuner| {
+            let Aims { goals, control } = tuner.goals.as_deref()?;
+            let unit_bytes = u128::from(tuner.options.token_unit_bytes.unwrap_or(0));
+            let best = u128::from(control.reference()) * unit_bytes * 1_000_000_000 >> 30;
+            Some(GoalsInForce {
+                cap: control.cap(),
+                best_bytes_per_s: u64::try_from(best).unwrap_or(u64::MAX),
+                goals: goals.goals.iter().map(|goal| goal.name.clone()).zip(control.states()).collect(),
+            })
+        })
+    }
+
+    /// Counters of the flows on a worker, for their goals.
+    pub(crate) fn read_counters(&self, hctx: HctxId, counters: &Arc<Counters>) {
+        // With the same tuning the same counters come again.
+        let _ = self.counters[hctx.index()].set(counters.clone());
     }
 
     pub(crate) fn meter(self: &Arc<Tuning>, hctx: HctxId, now_ns: u64) -> Meter {
@@ -235,21 +373,65 @@ impl Tuning {
         from: HctxId,
         kick: &mut impl Kick,
     ) -> bool {
-        let Tuner { controller: Some(controller), turns, sample, .. } = tuner else { return false };
-        let before = controller.depth();
-        let depth = match turns.step(reaps) {
-            Some(depth) => controller.hold(depth, sample.now_ns),
-            None => controller.step(sample),
-        };
+        let Tuner { controller: Some(controller), turns, sample, goals, orders, .. } = tuner else { return false };
+        let emptied = turns.step(reaps);
+        // While a goal's cap binds nothing is learnt about D.
+        if orders.cap.is_none() {
+            match emptied {
+                Some(depth) => controller.hold(depth, sample.now_ns),
+                None => controller.step(sample),
+            };
+        }
         // Relaxed: a number by which a worker sees that a time begins; late is as good.
         self.epoch.0.store(controller.epoch(), Ordering::Relaxed);
-        depth != before && policy.set_depth(from, depth, kick)
+        let now = match goals {
+            Some(aims) if aims.control.is_due(sample.now_ns) => {
+                self.step_goals(aims, controller, &tuner.options, sample)
+            }
+            Some(_) => *orders,
+            None => Orders::NONE,
+        };
+        if now.cap.is_some() && orders.cap.is_none() {
+            controller.pause(sample.now_ns);
+        }
+        // Relaxed: a size that nothing else is ordered by.
+        self.part_bytes.store(now.part_bytes, Ordering::Relaxed);
+        *orders = now;
+        let depth = now.cap.map_or(controller.depth(), |cap| cap.min(controller.depth()));
+        let has_changed = depth != tuner.depth && policy.set_depth(from, depth, kick);
+        tuner.depth = depth;
+        has_changed
+    }
+
+    fn step_goals(&self, aims: &mut Aims, controller: &Controller, options: &PolicyOptions, sample: &Sample) -> Orders {
+        let State { chosen, step, reason, .. } = controller.state();
+        let reading = Reading {
+            now_ns: sample.now_ns,
+            units: sample.units(),
+            out_units: sample.out_units,
+            found: chosen,
+            is_settled: !matches!(reason, Reason::Start | Reason::Searching | Reason::Changed),
+            step,
+            unit_bytes: options.token_unit_bytes.unwrap_or(1),
+        };
+        let Aims { goals, control } = aims;
+        control.step(&reading, |index, counts: &mut Counts| {
+            let Goal { goal_ns, flows, .. } = &goals.goals[index];
+            for flow in flows {
+                for counters in self.counters.iter().filter_map(|counters| counters.get()?.flow(*flow)) {
+                    // A worker may have cleared it, or opened the device since.
+                    counters.set_goal(*goal_ns);
+                    counters.read_goal(counts);
+                }
+            }
+        })
     }
 
     /// T follows D as it was chosen: a candidate is in force for moments.
     fn step_window<P: Policy>(&self, tuner: &mut Tuner, seen: Seen, policy: &P, now_ns: u64) -> bool {
-        let Tuner { controller, window: Some(rule), options, .. } = tuner else { return false };
+        let Tuner { controller, window: Some(rule), options, orders, .. } = tuner else { return false };
         let depth = controller.as_ref().map_or(options.depth, |controller| controller.state().chosen);
+        let depth = orders.cap.map_or(depth, |cap| cap.min(depth));
         let window = rule.step(depth, seen, now_ns);
         if policy.window_terms().is_none_or(|terms| terms.window == window) {
             return false;
@@ -444,6 +626,12 @@ impl Meter {
         add(&line.reaps, 1 + (u64::from(self.out_units == 0) << 32));
         *step_after = step_after.saturating_sub(requests as u32);
         *step_after == 0
+    }
+
+    /// Largest part of a large request that a latency goal leaves, bytes; `u32::MAX`: any.
+    pub(crate) fn part_bytes(&self) -> u32 {
+        // Relaxed: see `Tuning::step_depth`.
+        self.hand.as_ref().map_or(u32::MAX, |hand| hand.tuning.part_bytes.load(Ordering::Relaxed))
     }
 
     /// Steps the controller; large requests go in parts now, or whole. True if that changed anything. The caller picks

@@ -94,6 +94,7 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
             weight: Weight::DEFAULT,
             class: PriorityClass::default(),
             limits: StageLimits::DEFAULT,
+            goal: None,
         }],
         cost: CostModel::FLAT,
         path: PathOptions::default(),

@@ -127,6 +127,7 @@ fn run_with(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions, length
         weight: Weight::DEFAULT,
         class: PriorityClass::default(),
         limits: StageLimits::DEFAULT,
+        goal: None,
     };
     let device = DeviceOptions {
         grouping: Default::default(),

@@ -1,7 +1,7 @@
 //! `[group.NAME]`: groups of tenants, in groups.
 //!
-//! Answers: which groups are there, each after the group that it is in? A group has no keys besides `weight` and
-//! `group`; the caller decides which sections may say `group = "NAME"`.
+//! Answers: which groups are there, each after the group that it is in? A group has no keys besides `weight`, `group`
+//! and, where there are latency goals, `latency`; the caller decides which sections may say `group = "NAME"`.
 
 use crate::text::{did_you_mean, list, quoted};
 use crate::{ConfigError, Entry, Section, SourceLocation};
@@ -19,6 +19,8 @@ pub struct Group {
     pub weight: Option<u64>,
     /// `group`: its parent's number in [`Groups`], smaller than its own.
     pub parent: Option<usize>,
+    /// `latency`, ns.
+    pub latency_ns: Option<u64>,
 }
 
 /// All groups of a file.
@@ -26,24 +28,32 @@ pub struct Group {
 pub struct Groups(Vec<Group>);
 
 /// Keys of `[group.NAME]`.
-pub const KEYS: &[&str] = &["weight", "group"];
+pub const KEYS: &[&str] = &["weight", "group", "latency"];
 
 /// Values that `group = ...` may have, for errors.
 const ALLOWED: &str = "the name of a [group.NAME] section";
 
 impl Groups {
-    /// The groups below `root`, which allows the key `group`: weights in this range, and at most `depth_max` groups in
-    /// each other.
+    /// The groups below `root`, which allows the key `group`: weights in this range, at most `depth_max` groups in
+    /// each other, and latency goals in this range, ns; `None`: there are no goals.
     ///
     /// # Errors
     /// A key that is unknown or out of range, or a group that is missing, inside itself, or too deep.
-    pub fn read(root: &Section<'_, '_>, weights: RangeInclusive<u64>, depth_max: usize) -> Result<Self, ConfigError> {
+    pub fn read(
+        root: &Section<'_, '_>,
+        weights: RangeInclusive<u64>,
+        depth_max: usize,
+        latencies_ns: Option<RangeInclusive<u64>>,
+    ) -> Result<Self, ConfigError> {
         let mut read = Vec::new();
+        let keys = if latencies_ns.is_some() { KEYS } else { &KEYS[..2] };
         for (name, section) in root.named_tables("group")? {
-            let section = section.with_allowed(KEYS)?;
+            let section = section.with_allowed(keys)?;
             let weight = section.get("weight").map(|weight| weight.number(weights.clone())).transpose()?;
             let parent = section.get("group").map(|entry| Ok((entry.text(ALLOWED)?, entry.place()))).transpose()?;
-            read.push((name, section.place().clone(), weight, parent));
+            let latency = section.get("latency").zip(latencies_ns.clone());
+            let latency_ns = latency.map(|(latency, range)| latency.duration_ns(range)).transpose()?;
+            read.push((name, section.place().clone(), weight, latency_ns, parent));
         }
         let by_name: BTreeMap<&str, usize> = read.iter().map(|(name, ..)| name.as_str()).zip(0..).collect();
         // By the number in the file, the parent's.
@@ -75,8 +85,8 @@ impl Groups {
         let mut number = vec![0; read.len()];
         order.iter().enumerate().for_each(|(new, old)| number[*old] = new);
         let group = |old: &usize| {
-            let (name, place, weight, _) = read[*old].clone();
-            Group { name, place, weight, parent: parents[*old].map(|parent| number[parent]) }
+            let (name, place, weight, latency_ns, _) = read[*old].clone();
+            Group { name, place, weight, parent: parents[*old].map(|parent| number[parent]), latency_ns }
         };
         Ok(Groups(order.iter().map(group).collect()))
     }
@@ -119,7 +129,7 @@ mod tests {
         let source = Source::new("c.toml", text);
         let root = source.parse().unwrap();
         let root = Section::root(&source, root.get_ref(), &["group"]).unwrap();
-        Groups::read(&root, 1..=10_000, 2).map_err(|error| error.to_string())
+        Groups::read(&root, 1..=10_000, 2, Some(1000..=9000)).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub fn at_start(options: &PolicyOptions) -> Option<String> {
 /// The D and T in force now. `bytes_per_s`: the device's throughput.
 pub fn now(device: &DeviceStats, bytes_per_s: Option<f64>) -> Option<String> {
     let mut parts = said(&device.options, device.in_force.as_ref())?;
+    parts.extend(device.depth_cap.map(|cap| format!("at most {cap} units for a latency goal")));
     parts.extend(bytes_per_s.map(rate));
     parts.push(device.split.to_string());
     Some(parts.join("; "))
@@ -155,6 +156,7 @@ mod tests {
             options,
             class_weights: None,
             in_force,
+            depth_cap: None,
             write_cost_256ths: None,
             split: SplitControl::new(Split::Auto, 1).state(),
             health: Default::default(),
@@ -165,6 +167,7 @@ mod tests {
                 class_bytes: None,
                 weight: Weight::DEFAULT,
                 effective_weight: None,
+                goal: None,
                 group: None,
             }],
             groups: Vec::new(),

@@ -212,7 +212,13 @@ pub fn flows(plan: &DevicePlan) -> Vec<Option<FlowOptions>> {
 
 /// One flow.
 pub fn flow(flow: &FlowPlan) -> FlowOptions {
-    FlowOptions { name: flow.name(), weight: flow.weight, class: flow.class, limits: flow.staged }
+    FlowOptions {
+        name: flow.name(),
+        weight: flow.weight,
+        class: flow.class,
+        limits: flow.staged,
+        goal: flow.goal.clone(),
+    }
 }
 
 /// The groups of a device's flows.

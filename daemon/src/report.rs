@@ -397,6 +397,7 @@ mod tests {
             class_bytes: Some([5, 6, 7]),
             weight: Weight::DEFAULT,
             effective_weight: None,
+            goal: None,
             group: None,
         }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
@@ -427,6 +428,7 @@ mod tests {
             options,
             class_weights,
             in_force,
+            depth_cap: None,
             write_cost_256ths,
             split,
             health: Default::default(),

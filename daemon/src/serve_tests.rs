@@ -40,6 +40,7 @@ fn serve_until_a_worker_panics() {
         weight: Weight::DEFAULT,
         class: PriorityClass::default(),
         limits: StageLimits::DEFAULT,
+        goal: None,
     };
     let device = DeviceOptions {
         grouping: Default::default(),

@@ -138,6 +138,7 @@ impl Rig {
             weight: tenant.weight,
             class: PriorityClass::default(),
             limits: stage_limits(&tenant.load),
+            goal: None,
         };
         let engine = Engine::start(EngineOptions {
             workers: options.workers,

@@ -351,6 +351,7 @@ pub(crate) mod tests {
             class_bytes: None,
             weight: Weight::new(weight).unwrap(),
             effective_weight: None,
+            goal: None,
             group: None,
         }
     }
@@ -364,6 +365,7 @@ pub(crate) mod tests {
             options: PolicyOptions::new(PolicyKind::Mqfq),
             class_weights: None,
             in_force: None,
+            depth_cap: None,
             write_cost_256ths: None,
             split: SplitControl::new(Split::Off, 1).state(),
             health: Default::default(),

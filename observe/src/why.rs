@@ -11,6 +11,7 @@ use crate::history::{FlowInterval, Interval};
 use crate::share::{Claim, own};
 use crate::source::Limited;
 use mqfq_blk::engine::EngineStats;
+use mqfq_blk::tuning::{Fares, GoalState};
 use serde::Serialize;
 
 /// Seconds of which a verdict is.
@@ -402,11 +403,40 @@ pub fn verdicts(
                 throttled_ns: done.throttled_ns,
                 no_token_ns: done.no_token_ns,
             };
-            let (row, sentence) = judge(&case);
+            let (row, mut sentence) = judge(&case);
+            if let Some(goal) = &named.goal {
+                let other = served.iter().copied().find(|&other| other != number);
+                let other = other.map(|other| (&*device.flows[other].name, done.flows[other].bytes));
+                sentence.extend(goal_sentence(goal, other, interval.elapsed_ns));
+            }
             all.push(Verdict { device: device.name.clone(), tenant: named.name.clone(), row, sentence });
         }
     }
     all
+}
+
+/// How a latency goal fares, as the end of a sentence. `other`: the name of the neighbour that was served most, and its
+/// bytes in `elapsed_ns`. `None`: nothing was judged.
+fn goal_sentence(goal: &GoalState, other: Option<(&str, u64)>, elapsed_ns: u64) -> Option<String> {
+    let GoalState { goal_ns, p90_ns, fares, depth, kept_thousandths, .. } = *goal;
+    if fares == Fares::Inactive || p90_ns == 0 {
+        return None;
+    }
+    let fares = match fares {
+        Fares::Met => "is met",
+        Fares::OutOfReach => "is out of reach",
+        Fares::Inactive | Fares::Trying => "is not met yet",
+    };
+    let had = format!("; its goal of {} {fares}: nine of ten small requests take {}", time(goal_ns), time(p90_ns));
+    if kept_thousandths >= 1000 {
+        return Some(format!("{had} at D = {depth}, as found"));
+    }
+    let rate = other.map(|(name, bytes)| {
+        let mb_per_s = u128::from(bytes) * 1000 / u128::from(elapsed_ns.max(1));
+        format!(", and {name} has {mb_per_s} MB/s")
+    });
+    let lost = (1000 - kept_thousandths) / 10;
+    Some(format!("{had} at D = {depth}, which costs {lost}% of the device's throughput{}", rate.unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -109,6 +109,7 @@ impl Engine {
         }
         self.shared_device(device).set_running(Running { policy, tuning });
         self.with(device, |at| at.capacity = capacity);
+        self.put_goals(device);
         Ok(())
     }
 

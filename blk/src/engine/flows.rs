@@ -257,12 +257,14 @@ impl Engine {
         grouping: Option<&Grouping>,
         patience: Duration,
     ) -> Result<(), String> {
-        let (name, changes, fits) = self.of(device, |at| {
+        let has_goal = |flow: &Option<FlowOptions>| flow.as_ref().is_some_and(|flow| flow.goal.is_some());
+        let (name, changes, fits, had_goal) = self.of(device, |at| {
             let changes: Vec<FlowChange> =
                 changed.iter().map(|(&place, flow)| FlowChange::new(at, place, flow.as_ref())).collect();
             let fits = changes.iter().all(|change| change.fits(at, grouping.is_none()))
                 && grouping.is_none_or(|grouping| has_groups(at, changed, grouping));
-            (at.name.clone(), changes, fits)
+            let had_goal = changed.keys().any(|place| at.flows.get(*place).is_some_and(has_goal));
+            (at.name.clone(), changes, fits, had_goal)
         });
         for change in changes.iter().filter(|change| change.leaves) {
             self.await_end(device, Remains::Flow(change.id()), patience)
@@ -287,6 +289,10 @@ impl Engine {
             }
             at.capacity.stale.extend(stale);
         });
+        // All are looked at: what changes without a goal before and after does not come here.
+        if had_goal || changed.values().any(has_goal) {
+            self.put_goals(device);
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 mod change;
 mod devices;
 mod flows;
+mod goals;
 mod pause;
 mod prepare;
 mod pulse;
@@ -22,7 +23,7 @@ use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::table::{Swept, UnderWay};
 use crate::trace::Trace;
-use crate::tuning::{InForce, Tuning};
+use crate::tuning::{GoalState, InForce, Tuning};
 use crate::worker::WorkerContext;
 use crate::worker::bell::Bell;
 use crate::worker::clock::Clock;
@@ -38,6 +39,7 @@ use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{AnyPolicy, ClassWeights, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::write_cost::WriteCost;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -56,6 +58,21 @@ pub struct FlowOptions {
     pub class: PriorityClass,
     /// Its bound on each worker.
     pub limits: StageLimits,
+    /// Its latency goal, held where D is found. Default: none.
+    pub goal: Option<FlowGoal>,
+}
+
+/// A flow's latency goal, which is its tenant's or its group's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FlowGoal {
+    /// Owner of the goal: flows of one owner meet it together.
+    pub owner: String,
+    /// Nine of ten requests of at most [`GOAL_BYTES_MAX`](crate::tuning::GOAL_BYTES_MAX) take no longer from
+    /// submission to completion, ns ([`GOAL_NS`](crate::tuning::GOAL_NS)).
+    pub goal_ns: u64,
+    /// The least throughput of the device that the goal may leave, thousandths, 1..=1000; the largest of its flows'
+    /// counts.
+    pub floor_thousandths: u32,
 }
 
 /// Groups of flows on one device.
@@ -75,6 +92,7 @@ impl FlowOptions {
             weight: Weight::DEFAULT,
             class: PriorityClass::default(),
             limits: StageLimits::DEFAULT,
+            goal: None,
         }
     }
 }
@@ -154,6 +172,8 @@ pub struct NamedFlowStats {
     pub effective_weight: Option<EffectiveWeight>,
     /// The group that it is in.
     pub group: Option<GroupId>,
+    /// Its latency goal and how it fares, if it has one that is held here.
+    pub goal: Option<GoalState>,
 }
 
 /// A group of flows as it is now.
@@ -182,6 +202,8 @@ pub struct DeviceStats {
     pub class_weights: Option<ClassWeights>,
     /// Parameters found while the policy runs, and why they are these; `None` if its figures are numbers.
     pub in_force: Option<InForce>,
+    /// D is at most this for latency goals' sake; `None`: it is as found or set.
+    pub depth_cap: Option<u32>,
     /// Cost of a write in 256ths of the cost model's, if it is followed.
     pub write_cost_256ths: Option<u32>,
     /// Size of the parts of large requests now, and why.
@@ -552,6 +574,9 @@ enum Missing {
 /// Counters of a device that need no worker, and the places of its flows.
 fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<SharedDevice>) {
     let Running { policy, tuning } = current.shared.running();
+    let goals = tuning.as_ref().and_then(|tuning| tuning.goals());
+    let states: BTreeMap<&str, GoalState> =
+        goals.iter().flat_map(|goals| &goals.goals).map(|(owner, state)| (owner.as_str(), *state)).collect();
     let flows = || current.flows.iter().enumerate().filter_map(|(place, flow)| Some((place, flow.as_ref()?)));
     let named = |(place, flow): (usize, &FlowOptions)| NamedFlowStats {
         name: flow.name.clone(),
@@ -561,6 +586,7 @@ fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<Sha
         weight: flow.weight,
         effective_weight: policy.effective_weight(FlowId(place as u32)),
         group: current.grouping.tree.of_flow.get(place).copied().flatten(),
+        goal: flow.goal.as_ref().and_then(|goal| states.get(goal.owner.as_str()).copied()),
     };
     let Grouping { tree, names } = &current.grouping;
     let group = |(number, (name, group)): (u32, (&String, &Group))| GroupStats {
@@ -574,6 +600,7 @@ fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<Sha
         policy: current.policy.kind.name(),
         options: current.policy,
         class_weights: policy.class_weights(),
+        depth_cap: goals.as_ref().and_then(|goals| goals.cap),
         in_force: tuning.and_then(|tuning| tuning.in_force(at_ns)),
         write_cost_256ths: current.shared.write_cost.as_ref().map(|cost| cost.estimate_256ths()),
         split: current.shared.split.state(),
@@ -615,6 +642,10 @@ impl Prepared {
         let split = Arc::new(SplitControl::new(device.path.split, workers));
         split.set_policy(settled.policy.kind.has_depth());
         let tuning = Tuning::new(&settled.policy, workers);
+        let flows: Vec<Option<FlowOptions>> = device.flows.into_iter().map(Some).collect();
+        if let Some(tuning) = &tuning {
+            tuning.set_goals(&goals::of(&flows));
+        }
         let shared = Arc::new(SharedDevice {
             device: device.device,
             running: Mutex::new(Running { policy: Arc::new(policy), tuning }),
@@ -630,7 +661,7 @@ impl Prepared {
             name: device.name,
             policy: settled.policy,
             settled,
-            flows: device.flows.into_iter().map(Some).collect(),
+            flows,
             grouping: device.grouping,
             capacity,
             shared,

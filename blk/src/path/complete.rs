@@ -116,6 +116,9 @@ impl<P: Policy> RequestPath<P> {
         if meter.step(is_in_parts, &**policy, now_ns, kick) {
             counters.mark(TraceEvent::Tuned, now_ns);
         }
+        if let Some(splitting) = splitting.as_deref() {
+            splitting.control().limit(meter.part_bytes());
+        }
     }
 
     /// Counts the time since the last call towards the commands that were on the device all the while.

@@ -17,9 +17,9 @@
 //! A reader that meets a change each time takes the counters without the run: less than is true, never more.
 //!
 //! # Memory
-//! [`FlowCounters`] is 5.8 KB for each flow on each worker. The words of flows that are known at the start are one
+//! [`FlowCounters`] is 6.1 KB for each flow on each worker. The words of flows that are known at the start are one
 //! zeroed piece, of which the system hands out pages as flows complete something: 10,000 flows of which none is served
-//! take address space only, and 58 MB per worker if all are. More flows take further pieces ([`Counters::grow`]).
+//! take address space only, and 61 MB per worker if all are. More flows take further pieces ([`Counters::grow`]).
 //!
 //! # Invariants
 //! B1. A word is written by the worker of its context alone.
@@ -35,6 +35,7 @@ use crate::latencies::{self, BUCKETS, Latencies};
 use crate::request::{Op, Status};
 use crate::stats::{FlowStats, HctxStats};
 use mqfq_sched::flow::FlowId;
+use mqfq_sched::goal;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -96,6 +97,10 @@ pub struct FlowCounters {
     queued_ns: Buckets,
     device_ns: Buckets,
     total_ns: Buckets,
+    /// The flow's latency goal, ns; 0: none. Written by the worker that steps the tuning, too.
+    goal_ns: Word,
+    /// Its requests that a goal is about, by time from submission to completion over the goal.
+    goal: [Word; goal::BUCKETS],
 }
 
 /// Latencies by bucket, and the longest.
@@ -191,6 +196,39 @@ impl FlowCounters {
         self.queued_ns.record_n(queued_ns, count);
         self.device_ns.record_n(device_ns, count);
         self.total_ns.record_n(queued_ns + device_ns, count);
+        let goal_ns = self.goal_ns.get();
+        if goal_ns != 0 && is_of_goal(index, length_bytes) {
+            self.goal[goal::bucket_of(queued_ns + device_ns, goal_ns)].add(count);
+        }
+    }
+
+    /// The flow has this goal from now on, ns; 0: none.
+    pub(crate) fn set_goal(&self, goal_ns: u64) {
+        if self.goal_ns.get() != goal_ns {
+            self.goal_ns.set(goal_ns);
+        }
+    }
+
+    /// Adds the requests that a goal is about to `into`, with the run if none begins or ends meanwhile.
+    pub(crate) fn read_goal(&self, into: &mut goal::Counts) {
+        for _ in 0..READS_MAX {
+            // Acquire: pairs with the Release store in `begin_run`.
+            let version = self.version.0.load(Ordering::Acquire);
+            let mut seen: goal::Counts = std::array::from_fn(|bucket| self.goal[bucket].get());
+            let (kind, count) = (self.run_kind.get(), self.run_count.get());
+            let (total_ns, goal_ns) = (self.run_queued_ns.get() + self.run_device_ns.get(), self.goal_ns.get());
+            // Acquire: pairs with the Release fence in `begin_run`. A word of a later run brings its version.
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && self.version.get() == version {
+                let (index, _, length_bytes) = parts_of(kind);
+                if count > 0 && goal_ns > 0 && !is_recalled(kind) && is_of_goal(index, length_bytes) {
+                    seen[goal::bucket_of(total_ns, goal_ns)] += count;
+                }
+                into.iter_mut().zip(seen).for_each(|(sum, seen)| *sum += seen);
+                return;
+            }
+        }
+        into.iter_mut().zip(&self.goal).for_each(|(sum, word)| *sum += word.get());
     }
 
     /// Adds the counts to `into`, with the run if none begins or ends meanwhile. `with_latencies`: and not the sums
@@ -255,6 +293,11 @@ impl FlowCounters {
 /// Index of the operation, whether it ended well, and its length.
 fn parts_of(kind: u64) -> (usize, bool, u64) {
     ((kind >> 8 & 0xff) as usize, kind >> 1 & 0x7f == Status::Ok as u64, kind >> 32)
+}
+
+/// A goal is about flushes, and reads and writes of no more than [`goal::GOAL_BYTES_MAX`].
+fn is_of_goal(index: usize, length_bytes: u64) -> bool {
+    index <= Op::Flush.index() && length_bytes <= u64::from(goal::GOAL_BYTES_MAX)
 }
 
 /// Requests that were given back are counted when they have ended.
@@ -327,6 +370,7 @@ impl Counters {
             counts.iter().for_each(|word| word.set(0));
             max_ns.set(0);
         }
+        std::iter::once(&counters.goal_ns).chain(&counters.goal).for_each(|word| word.set(0));
         // Release: as in `begin_run`.
         counters.version.0.store(version + 2, Ordering::Release);
     }
@@ -462,6 +506,41 @@ mod tests {
     }
 
     #[test]
+    fn small_requests_of_a_flow_with_a_goal_are_counted_by_their_time_over_it() {
+        let counters = Counters::new(1);
+        let flow = counters.flow(FlowId(0)).unwrap();
+        let counts = || {
+            let mut counts = [0; goal::BUCKETS];
+            flow.read_goal(&mut counts);
+            let seen = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+            seen.map(|(bucket, count)| (bucket, *count)).collect::<Vec<_>>()
+        };
+        flow.count(Op::Read, Status::Ok, 4096, 400, 601, 1);
+        flow.count(Op::Read, Status::Ok, 4096, 1, 1, 1);
+        assert_eq!(counts(), [], "it has no goal");
+        flow.set_goal(8000);
+        assert_eq!(counts(), [(0, 1)], "the run under way");
+        let most = goal::GOAL_BYTES_MAX;
+        for (op, length_bytes, total_ns) in [
+            (Op::Read, most, 8000),
+            (Op::Read, most, 8000),
+            (Op::Write, 512, 8001),
+            (Op::Flush, 0, 9000),
+            (Op::Read, most + 1, 1),
+            (Op::Discard, 512, 1),
+            (Op::WriteZeroes { may_unmap: false }, 512, 1),
+        ] {
+            flow.count(op, Status::Ok, length_bytes, 1, total_ns - 1, 1);
+        }
+        flow.count(Op::Read, Status::Recalled, 512, 1, 1, 1);
+        assert_eq!(counts(), [(0, 1), (7, 2), (8, 2)]);
+        counters.clear(FlowId(0));
+        assert_eq!(counts(), []);
+        flow.count(Op::Read, Status::Ok, 512, 1, 1, 1);
+        assert_eq!(counts(), [], "the next flow in its place has no goal");
+    }
+
+    #[test]
     fn flows_that_come_later_have_words_of_their_own_and_start_at_nothing() {
         let counters = Counters::new(3);
         assert_eq!((counters.flows(), counters.flow(FlowId(8)).is_some()), (8, false));
@@ -483,6 +562,6 @@ mod tests {
 
     #[test]
     fn a_flow_takes_as_much_memory_as_the_page_says() {
-        assert_eq!((size_of::<FlowCounters>(), align_of::<FlowCounters>()), (5800, 8));
+        assert_eq!((size_of::<FlowCounters>(), align_of::<FlowCounters>()), (6064, 8));
     }
 }

@@ -243,7 +243,18 @@ fn line(groups: &[GroupPlan], group: GroupId) -> Vec<String> {
 /// Compares all but the policy and the flows. Every field is named, so that a new one is a decision.
 pub(super) fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, read_only: _, flows: _, groups: _ } = old;
-    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, preparation, path, cost, profile: _ } = config;
+    let DeviceConfig {
+        name,
+        place: _,
+        medium,
+        policy: _,
+        queue_depth,
+        preparation,
+        path,
+        cost,
+        profile: _,
+        floor_thousandths: _,
+    } = config;
     let same_medium = match (medium, &new.config.medium) {
         (
             Medium::File { path, size, direct, on_failure },

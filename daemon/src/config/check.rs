@@ -7,9 +7,10 @@ use super::family::{self, Families, Member};
 use super::machine::Files;
 use super::model::{Config, DeviceConfig, ExportConfig, Located, Medium, TenantConfig};
 use super::plan::{DevicePlan, ExportPlan, FlowPlan, Plan, Range};
-use super::{addresses, overlap};
+use super::{addresses, goal, overlap};
 use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slot, Slots};
 use mqfq_config::ConfigError;
+use mqfq_config::groups::Groups;
 use mqfq_config::text::{did_you_mean, list, quoted, shown};
 use mqfq_front::identity::Access;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +74,7 @@ impl Config {
             family::refuse_unable(&config, &groups)?;
             let device =
                 DevicePlan { config, size_bytes, read_only: used.read_only, flows: Slots::new(PLACES_MAX), groups };
-            add_device(&mut plan, &mut flows, index, device, members, (&self.tenants, &self.exports))?;
+            add_device(&mut plan, &mut flows, index, device, members, (&self.groups, &self.tenants, &self.exports))?;
         }
         // By front end and how an address is written, of which there is one way for each.
         let mut listeners = BTreeMap::new();
@@ -139,7 +140,7 @@ fn add_device(
     index: usize,
     mut device: DevicePlan,
     members: Vec<Member>,
-    (tenants, exports): (&[TenantConfig], &[ExportConfig]),
+    (groups, tenants, exports): (&Groups, &[TenantConfig], &[ExportConfig]),
 ) -> Result<(), ConfigError> {
     let place = device.config.place.clone();
     let mut flows = Vec::new();
@@ -155,10 +156,12 @@ fn add_device(
             staged: tenant.staged,
             memory_bytes: tenant.memory_bytes,
             caps: tenant.caps,
+            goal: goal::of(tenant, groups, device.config.floor_thousandths),
         });
         let too_many = |NoPlace| place.error(format!("more than {PLACES_MAX} tenants use it"));
         flows.push(((index, tenant_index, export), flow.map_err(too_many)?));
     }
+    plan.warnings.extend(goal::warning(&device));
     let too_many = |NoPlace| place.error(format!("it is one device too many, allowed are {DEVICES_MAX}"));
     let device = plan.devices.insert(device).map_err(too_many)?;
     slots.extend(flows.into_iter().map(|(key, flow)| (key, (device, flow))));

@@ -2,7 +2,7 @@
 
 use super::model::{DeviceConfig, ServerConfig, TenantConfig};
 use super::other::{LABORATORY_KEYS, LABORATORY_SERVER_KEYS, OtherKeys, OtherKind};
-use super::{caps, policy, trust};
+use super::{caps, goal, policy, trust};
 use mqfq_blk::Registry;
 use mqfq_config::{ConfigError, Section};
 use mqfq_front::FRONT_ENDS;
@@ -49,7 +49,7 @@ const KINDS: [KindKeys; 4] = [
 ];
 
 /// Keys of `[device.NAME]` that all kinds have.
-const DEVICE_KEYS: [&str; 5] = ["policy", "timeout", "cost", "profile", "expert"];
+const DEVICE_KEYS: [&str; 6] = ["policy", "timeout", goal::FLOOR, "cost", "profile", "expert"];
 
 /// Keys of `[device.NAME.expert]` that all kinds have.
 const EXPERT_KEYS: [&str; 5] = ["depth", "window", "split", "queue-depth", "retries"];
@@ -168,9 +168,10 @@ const SERVER_KEYS: [&str; 14] = [
 ];
 
 /// Keys of `[tenant.NAME]`.
-const TENANT_KEYS: [&str; 8] = [
+const TENANT_KEYS: [&str; 9] = [
     "weight",
     "group",
+    goal::LATENCY,
     "staged-requests",
     "staged-bytes",
     "memory",

@@ -17,6 +17,7 @@ pub mod control;
 mod cost;
 pub mod difference;
 pub mod family;
+pub mod goal;
 mod keys;
 mod machine;
 #[cfg(test)]
@@ -52,6 +53,7 @@ use mqfq_blk::device::file::{Direct, OnFailure};
 use mqfq_blk::device::model::presets::{self, Preset};
 use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::stage::StageLimits;
+use mqfq_blk::tuning::GOAL_NS;
 use mqfq_blk::{PriorityClass, Weight};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::{quoted, shown};
@@ -119,7 +121,7 @@ impl Config {
         let root = source.parse()?;
         const SECTIONS: &[&str] = &["server", "control", "tls", "address", "device", "group", "tenant", "export"];
         let root = Section::root(&source, root.get_ref(), SECTIONS)?;
-        let groups = Groups::read(&root, WEIGHTS, GROUPS_DEEP)?;
+        let groups = Groups::read(&root, WEIGHTS, GROUPS_DEEP, Some(GOAL_NS))?;
         groups.all().iter().try_for_each(|group| name_fits(&group.name, 1..=SECTION_NAME_BYTES_MAX, &group.place))?;
         let tenant = |named| tenant(named, &groups, known);
         Ok(Config {
@@ -277,6 +279,7 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
         queue_depth,
         cost,
         profile,
+        floor_thousandths: goal::floor(&section)?,
     };
     (known.additions.device.read)(&section, &mut device)?;
     Ok(device)
@@ -325,6 +328,7 @@ fn tenant(
             .get("memory")
             .map_or(Ok(MemoryLimits::TENANT_BYTES), |memory| memory.size(MEMORY_BYTES))?,
         caps: caps::read(&section)?,
+        latency_ns: section.get(goal::LATENCY).map(|latency| latency.duration_ns(GOAL_NS)).transpose()?,
         identities: trust::identities(&section)?,
     };
     (known.additions.tenant.read)(&section, &mut tenant)?;

@@ -122,6 +122,8 @@ pub struct DeviceConfig {
     pub cost: CostModel,
     /// `[device.NAME.profile]`: where D starts. Default: nothing is known.
     pub profile: Option<Profile>,
+    /// `throughput-floor`, thousandths: least part of the best throughput that latency goals leave. Default 700.
+    pub floor_thousandths: u32,
 }
 
 /// `kind` and what belongs to it.
@@ -160,7 +162,7 @@ pub enum Medium {
     Other(OtherMedium),
 }
 
-/// `[tenant.NAME]`: `weight`, `group`, `staged-requests`, `staged-bytes`, `memory`,
+/// `[tenant.NAME]`: `weight`, `group`, `latency`, `staged-requests`, `staged-bytes`, `memory`,
 /// `max-iops`, `max-bytes-per-s`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TenantConfig {
@@ -182,6 +184,8 @@ pub struct TenantConfig {
     pub memory_bytes: u64,
     /// `max-iops` and `max-bytes-per-s` of all its exports together. Default: no cap.
     pub caps: CapLimits,
+    /// `latency`: its latency goal, ns, [`mqfq_blk::tuning::GOAL_NS`]. Default: that of its group.
+    pub latency_ns: Option<u64>,
 }
 
 /// `[export.NAME]`: a range of a device that a tenant's clients see as their disk.

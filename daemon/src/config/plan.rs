@@ -4,6 +4,7 @@ use super::model::{DeviceConfig, ServerConfig};
 use super::trust::TrustPlan;
 use mqfq_blk::GroupId;
 use mqfq_blk::cap::CapLimits;
+use mqfq_blk::engine::FlowGoal;
 use mqfq_blk::slots::{Slot, Slots};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
@@ -66,6 +67,8 @@ pub struct FlowPlan {
     pub memory_bytes: u64,
     /// Limits of its exports together; the same on each of its devices.
     pub caps: CapLimits,
+    /// Its latency goal: its tenant's, or the nearest group's.
+    pub goal: Option<FlowGoal>,
 }
 
 impl FlowPlan {

@@ -150,7 +150,7 @@ pin = false
 fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("weight = 200", "wieght = 200")),
-        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?"
+        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, latency, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[devices.x]\n")),

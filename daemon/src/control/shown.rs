@@ -1,7 +1,7 @@
 //! The values in force, by the config's keys, for clients of the control plane.
 
 use super::*;
-use crate::config::caps;
+use crate::config::{caps, goal};
 use mqfq_blk::slots::Slot;
 
 /// The configured and effective values of everything; of nothing without a control plane, where they have no reader.
@@ -43,6 +43,7 @@ pub(super) fn in_force(reconciler: &Reconciler, engine: &Engine) -> BTreeMap<(Ki
         let keys = all.entry((Kind::Device, device.config.name.clone())).or_default();
         keys.insert("policy".into(), policy.kind.name().into());
         keys.insert("size".into(), device.size_bytes.into());
+        keys.insert(goal::FLOOR.into(), (f64::from(device.config.floor_thousandths) / 1000.0).into());
         keys.insert("expert".into(), json!({ "queue-depth": device.config.queue_depth }));
         groups_in_force(device, &mut all);
         for (slot, flow) in device.flows.iter() {
@@ -69,6 +70,9 @@ pub(super) fn flow_in_force(device: &DevicePlan, slot: Slot, keys: &mut Map<Stri
     keys.insert("staged-bytes".into(), flow.staged.bytes_max.into());
     keys.insert("memory".into(), flow.memory_bytes.into());
     keys.extend(caps::in_force(flow.caps));
+    if let Some(goal) = &flow.goal {
+        keys.insert(goal::LATENCY.into(), goal::shown(Some(goal)).into());
+    }
 }
 
 /// Adds the values of an export.

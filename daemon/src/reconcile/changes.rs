@@ -5,6 +5,7 @@
 
 use crate::config::caps::{self, CapOwner};
 use crate::config::difference::{Changed, Difference, Names};
+use crate::config::goal;
 use crate::config::trust::TrustPlan;
 use crate::config::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan, ServerConfig};
 use mqfq_blk::GroupId;
@@ -234,6 +235,10 @@ fn shown_clients(clients: &Access) -> String {
 /// `flows` of a device become others. `new` has its section and groups.
 fn between_devices(old: &DevicePlan, new: &DevicePlan, flows: &Changed<FlowPlan>, all: &mut Vec<Change>) {
     let name = new.config.name.as_str();
+    let [from, to] = [old, new].map(|device| goal::shown_floor(device.config.floor_thousandths));
+    if from != to {
+        all.push(Change::of(name, goal::FLOOR, from, to));
+    }
     for (slot, flow) in flows.iter().filter_map(|(slot, flow)| Some((slot, flow.as_ref()?))) {
         let of = |change| Change { tenant: Some(flow.tenant.clone()), export: flow.export.clone(), ..change };
         let Some(before) = old.flows.get(*slot) else {
@@ -245,13 +250,14 @@ fn between_devices(old: &DevicePlan, new: &DevicePlan, flows: &Changed<FlowPlan>
                 all.push(of(Change::of(name, key, from, to)));
             }
         };
-        let FlowPlan { tenant: _, export: _, weight, group, class, staged, memory_bytes, caps: _ } = before;
+        let FlowPlan { tenant: _, export: _, weight, group, class, staged, memory_bytes, caps: _, goal } = before;
         key("weight", weight.get().to_string(), flow.weight.get().to_string());
         key("group", called(&old.groups, *group), called(&new.groups, flow.group));
         key("class", class.name().to_owned(), flow.class.name().to_owned());
         key("staged-requests", staged.requests_max.to_string(), flow.staged.requests_max.to_string());
         key("staged-bytes", size::display(staged.bytes_max), size::display(flow.staged.bytes_max));
         key("memory", size::display(*memory_bytes), size::display(flow.memory_bytes));
+        key(goal::LATENCY, goal::shown(goal.as_ref()), goal::shown(flow.goal.as_ref()));
     }
     for (slot, _) in flows.iter().filter(|(_, flow)| flow.is_none()) {
         let flow = &old.flows[*slot];

@@ -131,7 +131,7 @@ impl Reconciler {
 
 /// The engine has nothing to do for a flow that becomes `new`.
 fn same_flow(old: &FlowPlan, new: &FlowPlan) -> bool {
-    let of = |flow: &FlowPlan| (flow.weight, flow.group, flow.class, flow.staged);
+    let of = |flow: &FlowPlan| (flow.weight, flow.group, flow.class, flow.staged, flow.goal.clone());
     of(old) == of(new)
 }
 

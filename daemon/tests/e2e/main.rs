@@ -17,6 +17,7 @@ mod ctl;
 mod drain;
 mod fio;
 mod forms;
+mod goal;
 mod hostile;
 mod intake;
 mod kill;

@@ -138,8 +138,7 @@ impl Client for Hammer {
 
 fn options(device: Arc<dyn MultiQueue>, kind: PolicyKind, layout: QueueLayout) -> EngineOptions {
     let limits = StageLimits { requests_max: BLOCKS as u32 - 2, bytes_max: 1 << 20 };
-    let flow =
-        FlowOptions { name: "hammer".to_owned(), weight: Weight::DEFAULT, class: PriorityClass::default(), limits };
+    let flow = FlowOptions { limits, ..FlowOptions::new("hammer") };
     let policy = PolicyOptions { kind, depth: 4, window: VSpan::from_bytes(64 << 10), ..PolicyOptions::new(kind) };
     let device = DeviceOptions {
         grouping: Default::default(),

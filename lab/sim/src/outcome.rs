@@ -49,6 +49,32 @@ pub struct Outcome {
     /// Choices of T where a rule finds it, in the order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found_windows: Vec<WindowAt>,
+    /// Latency goals at the end, of tenants that have one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub goals: Vec<GoalOutcome>,
+}
+
+/// A latency goal at the end of a run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct GoalOutcome {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// The goal.
+    pub goal_ns: u64,
+    /// Met, out of reach, ...
+    pub fares: &'static str,
+    /// p90 of the last period that was judged.
+    pub p90_ns: u64,
+    /// D in that period.
+    pub depth: u32,
+    /// Its throughput, thousandths of that at the found D.
+    pub kept_thousandths: u32,
+    /// Periods judged, and those that met the goal.
+    pub periods: u64,
+    /// Periods that met the goal.
+    pub met: u64,
+    /// Cap on D at the end; `null`: none.
+    pub cap: Option<u32>,
 }
 
 /// Latencies of a whole run; what a run prints has them by tenant.

@@ -12,7 +12,7 @@ use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
 use crate::host::{Common, VirtualHost};
 use crate::machine::Distances;
-use crate::outcome::{DepthAt, Outcome, TenantOutcome, Together, WeightsOutcome};
+use crate::outcome::{DepthAt, GoalOutcome, Outcome, TenantOutcome, Together, WeightsOutcome};
 use crate::rivals::{self, Inspect, PolicyVisitor};
 use crate::scenario::{Arrival, Scenario, SocketOptions, Tenant};
 use crate::socket::Socket;
@@ -27,7 +27,7 @@ use mqfq_blk_watched::path_options::PathOptions;
 use mqfq_blk_watched::split::{AUTO_BYTES_MIN, Split, SplitControl};
 use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::{FlowStats, HctxStats};
-use mqfq_blk_watched::tuning::Tuning;
+use mqfq_blk_watched::tuning::{Goal, GoalState, Goals, Tuning};
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
 use mqfq_blk_watched::{FlowId, HctxId, Weight};
 use mqfq_blk_watched::{Group, GroupId, Tree};
@@ -193,6 +193,8 @@ impl PolicyVisitor for Run<'_> {
         let interrupt = Arc::new(move |hctx: HctxId| Common::kick(&bells, hctx.index()));
         let queues = DeviceQueues::open(&info, map, device.queue_depth, interrupt)?;
         let write_cost = device.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, workers)));
+        let goals = goals(scenario);
+        let has_goals = !goals.goals.is_empty();
         let mut bodies: Vec<Box<dyn FnOnce() -> CoreResult>> = Vec::new();
         let has_sockets = scenario.tenants.iter().any(|tenant| tenant.socket.is_some());
         let fair_turns = has_sockets && scenario.machine.intake_is_fair;
@@ -220,7 +222,7 @@ impl PolicyVisitor for Run<'_> {
                 },
             })
             .with_split(control.clone());
-            let mut context = if is_counted { context } else { context.without_flow_stats() };
+            let mut context = if is_counted || has_goals { context } else { context.without_flow_stats() };
             context.set_tuning(tuning.clone(), 0);
             let context = if has_classes { context.with_class_queues() } else { context };
             let context = match &write_cost {
@@ -253,6 +255,9 @@ impl PolicyVisitor for Run<'_> {
                 }
             }));
         }
+        if let Some(tuning) = tuning.as_ref().filter(|_| has_goals) {
+            tuning.set_goals(&goals);
+        }
         let idle = recorder.clone();
         let finished = cores::run(Cores::new(&scenario.machine, drive, scenario.seed), bodies, move || {
             match idle.borrow().in_flight {
@@ -278,8 +283,37 @@ impl PolicyVisitor for Run<'_> {
             depths.push(DepthAt { at_ns: end_ns, depth });
         }
         let counters = counters(&finished, if is_counted { &caps_of_flow } else { &[] });
-        Ok((Outcome { depths, found_windows: timed.windows(), split, ..outcome }, counters))
+        let goals = tuning.as_deref().map_or(Vec::new(), goals_at_end);
+        Ok((Outcome { depths, found_windows: timed.windows(), split, goals, ..outcome }, counters))
     }
+}
+
+/// Goals of the tenants: each of several by the same name has it for itself.
+fn goals(scenario: &Scenario) -> Goals {
+    let flows = scenario.tenants.iter().flat_map(|tenant| (0..tenant.count).map(move |_| tenant));
+    let with_goal = (0..).map(FlowId).zip(flows).filter(|(_, tenant)| tenant.goal_ns > 0);
+    let goal = |(flow, tenant): (FlowId, &Tenant)| Goal {
+        name: tenant.name.clone(),
+        goal_ns: tenant.goal_ns,
+        flows: vec![flow],
+    };
+    Goals { floor_thousandths: scenario.device.floor_thousandths, goals: with_goal.map(goal).collect() }
+}
+
+fn goals_at_end(tuning: &Tuning) -> Vec<GoalOutcome> {
+    let Some(now) = tuning.goals() else { return Vec::new() };
+    let goal = |(tenant, state): (String, GoalState)| GoalOutcome {
+        tenant,
+        goal_ns: state.goal_ns,
+        fares: state.fares.name(),
+        p90_ns: state.p90_ns,
+        depth: state.depth,
+        kept_thousandths: state.kept_thousandths,
+        periods: state.periods,
+        met: state.met,
+        cap: now.cap,
+    };
+    now.goals.into_iter().map(goal).collect()
 }
 
 struct CoreResult {
@@ -371,6 +405,7 @@ fn outcome(
         depths: Vec::new(),
         split: None,
         found_windows: Vec::new(),
+        goals: Vec::new(),
     }
 }
 

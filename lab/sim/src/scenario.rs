@@ -16,6 +16,7 @@ use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight}
 use mqfq_blkmq_watched::QueueLayout;
 use mqfq_nvme_watched::Arbitration;
 use mqfq_nvme_watched::spells::Spells;
+use mqfq_sched_watched::goal::GoalControl;
 use serde::{Deserialize, Serialize};
 
 /// A whole scenario, checked.
@@ -186,6 +187,8 @@ pub struct Device {
     pub queues: QueueLayout,
     /// Parts of large requests.
     pub split: Split,
+    /// Least throughput that latency goals leave, thousandths of the best.
+    pub floor_thousandths: u32,
     /// Costs of requests.
     pub cost: CostModel,
     /// The cost of writes is followed from what `cost` says.
@@ -209,6 +212,7 @@ impl Device {
             spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
+            floor_thousandths: GoalControl::FLOOR_THOUSANDTHS,
             cost: CostModel::FLAT,
             follow_writes: false,
         }
@@ -318,6 +322,8 @@ pub struct Tenant {
     pub socket: Option<SocketOptions>,
     /// Most that each may have, over all its threads.
     pub caps: CapLimits,
+    /// Latency goal of each, ns; 0: none.
+    pub goal_ns: u64,
     /// Load of each thread.
     pub load: Load,
     /// Load of one more thread, due to theirs.

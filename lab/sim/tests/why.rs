@@ -72,6 +72,7 @@ fn stats(scenario: &Scenario, counters: &Counters) -> EngineStats {
             class_bytes: None,
             weight: Weight::new(u64::from(tenant.weight.get())).unwrap(),
             effective_weight: group.map(|_| of_group),
+            goal: None,
             group,
         }
     };
@@ -94,6 +95,7 @@ fn stats(scenario: &Scenario, counters: &Counters) -> EngineStats {
         options: PolicyOptions::new(kind),
         class_weights: None,
         in_force: None,
+        depth_cap: None,
         write_cost_256ths: None,
         split: SplitControl::new(Split::Off, 1).state(),
         health: Default::default(),

@@ -118,6 +118,12 @@ impl Scrape {
                 None => Ok(()),
             })
         })?;
+        gauge("device_depth_cap_units", CAP_HELP, None).encode(encoder, |metric| {
+            self.stats.devices.iter().try_for_each(|device| match device.depth_cap {
+                Some(cap) => put_gauge(metric, &[("device", &device.name)], cap.into()),
+                None => Ok(()),
+            })
+        })?;
         gauge("device_window", "T in force", Some(Unit::Bytes)).encode(encoder, |metric| {
             self.stats.devices.iter().try_for_each(|device| match window_bytes(device) {
                 Some(bytes) => put_gauge(metric, &[("device", &device.name)], bytes as f64),
@@ -206,6 +212,20 @@ impl Scrape {
             gauge(name, help, unit).encode(encoder, |metric| {
                 self.flows().try_for_each(|(device, flow)| {
                     put_gauge(metric, &[("device", &device.name), ("tenant", &flow.name)], of(flow))
+                })
+            })?;
+        }
+        let [goal, p90, met] = GOAL_HELP;
+        let of_goals: [(&str, &str, Option<Unit>, fn(&GoalState) -> f64); 3] = [
+            ("tenant_latency_goal", goal, Some(Unit::Seconds), |goal| seconds(goal.goal_ns)),
+            ("tenant_latency_p90", p90, Some(Unit::Seconds), |goal| seconds(goal.p90_ns)),
+            ("tenant_latency_goal_met", met, None, |goal| is_met(goal) as f64),
+        ];
+        for (name, help, unit, of) in of_goals {
+            gauge(name, help, unit).encode(encoder, |metric| {
+                self.flows().try_for_each(|(device, flow)| match &flow.goal {
+                    Some(goal) => put_gauge(metric, &[("device", &device.name), ("tenant", &flow.name)], of(goal)),
+                    None => Ok(()),
                 })
             })?;
         }

@@ -478,3 +478,25 @@ fn a_verdict_names_the_device_the_tenant_and_those_that_were_served_most() {
     let limited = verdicts(&now, &interval, &limits, &[], &|_, flow| flow == 0);
     assert_eq!(limited[0].row, Row::OwnLimit);
 }
+
+#[test]
+fn a_latency_goal_is_told_with_what_it_costs_and_what_can_be_had() {
+    let state = GoalState {
+        goal_ns: 2_000_000,
+        p90_ns: 1_700_000,
+        fares: Fares::Met,
+        depth: 113,
+        kept_thousandths: 918,
+        periods: 9,
+        met: 8,
+    };
+    let said = |state| goal_sentence(&state, Some(("bulk", 3_320_000_000)), 10 * SECOND_NS).unwrap_or_default();
+    let had = "nine of ten small requests take 1.7 ms at D = 113";
+    let cost = "which costs 8% of the device's throughput, and bulk has 332 MB/s";
+    assert_eq!(said(state), format!("; its goal of 2.0 ms is met: {had}, {cost}"));
+    let out = GoalState { fares: Fares::OutOfReach, ..state };
+    assert_eq!(said(out), format!("; its goal of 2.0 ms is out of reach: {had}, {cost}"));
+    let free = GoalState { kept_thousandths: 1000, fares: Fares::Trying, ..state };
+    assert_eq!(said(free), format!("; its goal of 2.0 ms is not met yet: {had}, as found"));
+    assert_eq!(said(GoalState { p90_ns: 0, ..state }) + &said(GoalState { fares: Fares::Inactive, ..state }), "");
+}

@@ -72,11 +72,11 @@ fn a_key_of_the_server_that_the_laboratory_has_is_refused_with_its_place() {
 
 /// Few keys: the server finds the rest by itself.
 #[test]
-fn a_device_has_nine_keys_and_seven_for_experts() {
+fn a_device_has_ten_keys_and_seven_for_experts() {
     let known = Known::new(Additions::policies(mqfq_blk::Registry::PRODUCT));
     let count = |keys: &[Vec<&'static str>]| {
         let keys: std::collections::BTreeSet<_> = keys.concat().into_iter().filter(|key| *key != "expert").collect();
         keys.len()
     };
-    assert_eq!((count(&known.device_keys), count(&known.expert_keys)), (9, 7));
+    assert_eq!((count(&known.device_keys), count(&known.expert_keys)), (10, 7));
 }

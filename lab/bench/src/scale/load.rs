@@ -116,6 +116,7 @@ pub fn engine(setup: Setup) -> Result<Engine, String> {
         weight: Weight::DEFAULT,
         class: PriorityClass::default(),
         limits,
+        goal: None,
     };
     let device: Arc<dyn Device> = Arc::new(NullDevice::new(setup.device_bytes));
     Engine::start(EngineOptions {

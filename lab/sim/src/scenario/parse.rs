@@ -66,7 +66,7 @@ impl Scenario {
         shared_by_shortage(&root, &machine, &device, policy.kind)?;
         let end_ns = warm_up_ns + measured_ns;
         let folder = std::path::Path::new(file).parent().unwrap_or(std::path::Path::new(""));
-        let groups = Groups::read(&root, WEIGHTS, Tree::DEPTH_MAX)?;
+        let groups = Groups::read(&root, WEIGHTS, Tree::DEPTH_MAX, None)?;
         let mut tenants = Vec::new();
         let (mut flows, mut clients) = (0, 0);
         for (name, section) in root.named_tables("tenant")? {
@@ -244,6 +244,7 @@ const DEVICE_KEYS: &[&str] = &[
     "software-queues",
     "hardware-queues",
     "split",
+    "throughput-floor",
     "cost",
 ];
 
@@ -312,6 +313,8 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     let (parts, step) = Split::SIZES;
     let split = |entry: Entry<'_, '_>| entry.size_or_one_of(&Split::WORDS, parts, step, Split::of_size);
     let split = section.get("split").map_or(Ok(Split::Off), split)?;
+    let floor = section.get("throughput-floor").map(|floor| floor.decimal(0.05..=1.0)).transpose()?;
+    let floor_thousandths = floor.map_or(plain.floor_thousandths, |floor| (floor * 1000.0).round() as u32);
     let (cost, follow_writes) = cost(&section)?;
     let spells = Spells {
         slow: of_drive("slow-spell").map(|entry| slow_spell(&entry)).transpose()?,
@@ -319,7 +322,7 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
         late: of_drive("late").map(|entry| late(&entry)).transpose()?,
         write_drift: of_drive("write-drift").map(|entry| write_drift(&entry)).transpose()?,
     };
-    let device = Device { queue_pairs, arbitration, inside_max, slowed, spells, split, ..plain };
+    let device = Device { queue_pairs, arbitration, inside_max, slowed, spells, split, floor_thousandths, ..plain };
     Ok(Device { cost, follow_writes, ..device })
 }
 

@@ -6,6 +6,7 @@ use crate::workload::models::{self, Model};
 use crate::workload::trace;
 use mqfq_blk_watched::GroupId;
 use mqfq_blk_watched::cap::CapLimits;
+use mqfq_blk_watched::tuning::GOAL_NS;
 use mqfq_blk_watched::{PriorityClass, Weight};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::sentence;
@@ -20,7 +21,7 @@ const LOADS: [&str; 4] = ["closed", "open", "phases", "trace"];
 macro_rules! keys {
     ($($own:literal),*) => {
         &[
-            "weight", "group", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", "socket", "max-iops", "max-bytes-per-s", $($own,)*
+            "weight", "group", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", "socket", "max-iops", "max-bytes-per-s", "latency", $($own,)*
         ]
     };
 }
@@ -90,6 +91,7 @@ pub(super) fn tenant(
         on_workers: on_workers(&section, workers)?,
         socket: socket(&section)?,
         caps: caps(&section)?,
+        goal_ns: section.get("latency").map_or(Ok(0), |goal| goal.duration_ns(GOAL_NS))?,
         load: load(&section, &kind, model.as_ref(), device_bytes, folder)?,
         background: background(&section, &kind, model.as_ref(), device_bytes)?,
         start_ns,

@@ -25,6 +25,7 @@ fn tenant(threads: u32, load: Load) -> Tenant {
         first_worker: 0,
         on_workers: Vec::new(),
         caps: mqfq_blk_watched::cap::CapLimits::NONE,
+        goal_ns: 0,
         socket: None,
         load,
         background: None,
