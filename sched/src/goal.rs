@@ -19,17 +19,19 @@
 //! | at the end of a period | then |
 //! |---|---|
 //! | throughput below the floor | the cap is raised to where the floor is; the cap that was too low is remembered |
-//! | a goal missed, and a lower cap is above the floor | cap x 7/8 goal / p90, but no lower than where the floor is if throughput falls as the cap does, which is the worst case; there a step of the grid |
-//! | a goal missed at the lowest cap | the tightest one is out of reach: the others decide; the last one keeps the lowest cap |
-//! | all goals met | the cap is raised by an eighth: below the last cap that missed if each p90 is at most 3/4 of its goal, and else once that is forgotten |
+//! | a goal missed, and a lower cap is above the floor | cap x 7/8 goal / p90, but no part of the cap below floor / kept |
+//! | a goal missed at the lowest cap | the tightest one is out of reach, and the others decide; alone it keeps that cap |
+//! | all goals met | the cap is raised by an eighth, but not to the last one that missed before that is forgotten |
 //!
-//! Throughput is compared with that of the found D: of the last period without a cap, or of the last look. A look is
-//! some rounds of D without a cap, and takes a 64th of the time at most, so it moves no p90. A search for D goes on
-//! while there is no cap; a cap waits for it for [`WAIT_NS`], and so does the look after [`FORGET_LOOKS`] others.
+//! A part of D brings at least that part of the throughput (`kept`), so a step down does not fall below the floor; from
+//! there on a cap is lowered by a step of the grid at a time. Throughput is compared with that of the found D: of the
+//! last period without a cap, or of the last look. A look is some rounds of D without a cap, and takes a 64th of the
+//! time at most, so it moves no p90. A search for D goes on while there is no cap; a cap waits for it for [`WAIT_NS`],
+//! and so does the look after [`FORGET_LOOKS`] others.
 //!
 //! # Example
-//! D = 161 is found, db has a goal of 1 ms and a p90 of 1.8 ms. 161 x 7/8 / 1.8 are 78, and 0.7 of
-//! 161 are 113: the cap is 113, with 0.95 of the throughput and 1.3 ms, then 85 and 0.97 ms at 0.84 of it: held.
+//! D = 161 is found, db has a goal of 1 ms and a p90 of 1.8 ms. 161 x 7/8 / 1.8 are 78, and 0.7 of 161 are 113: the cap
+//! is 113, with 0.95 of the throughput and 1.3 ms, then 85 and 0.97 ms at 0.84 of it: held.
 //!
 //! # Invariants
 //! G1. Without an active goal there is no cap. A cap is 1 or more.
@@ -368,7 +370,11 @@ impl GoalControl {
             goal.is_active = goal.last_ns > 0 && now_ns.saturating_sub(goal.last_ns) <= ACTIVE_NS;
             match (was_active, goal.is_active) {
                 (false, true) => (goal.state.fares, goal.is_out_of_reach) = (Fares::Trying, false),
-                (true, false) => goal.state.fares = Fares::Inactive,
+                (true, false) => {
+                    goal.state.fares = Fares::Inactive;
+                    // Perhaps it was the one that missed.
+                    (self.high, self.high_next) = (u32::MAX, HIGH_PERIODS);
+                }
                 _ => {}
             }
             is_any_active |= goal.is_active;
