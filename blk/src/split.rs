@@ -449,11 +449,10 @@ impl SplitControl {
             }
             Split::Auto => {
                 let state = self.window.lock().unwrap_or_else(PoisonError::into_inner).rule.state;
-                let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
-                match limit_bytes < state.part_bytes.unwrap_or(u32::MAX) {
-                    true => SplitState { part_bytes: Some(limit_bytes), reason: Reason::Goal, ..state },
-                    false => state,
-                }
+                // Relaxed: see `limit`.
+                let limit = Some(self.limit_bytes.load(Ordering::Relaxed)).filter(|&bytes| bytes != u32::MAX);
+                let is_less = limit.is_some_and(|limit| state.part_bytes.is_none_or(|bytes| limit < bytes));
+                if is_less { SplitState { part_bytes: limit, reason: Reason::Goal, ..state } } else { state }
             }
             split => SplitState::configured(split),
         }
@@ -731,10 +730,6 @@ mod tests {
         [&auto, &size].iter().for_each(|control| control.limit(64 << 10));
         assert_eq!((auto.part_bytes(), size.part_bytes()), (64 << 10, 256 << 10));
         assert_eq!(auto.state().to_string(), "split 64KiB: for a latency goal");
-        // The rule's own parts are smaller.
-        let (seen, busy_ns) = OPTANE.window(&[SMALL, LARGE]);
-        (0..2).for_each(|_| assert!(auto.bring(0, &seen, busy_ns)));
-        assert_eq!((auto.part_bytes(), auto.state().reason), (16 << 10, Reason::HoldsLong));
         auto.set_policy(false);
         assert!(!auto.is_in_parts(), "with another policy it asks again");
     }

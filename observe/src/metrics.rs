@@ -20,9 +20,9 @@ use mqfq_blk::device::Health;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
 use mqfq_blk::latencies::{Latencies, index_of};
 use mqfq_blk::stats::HctxStats;
-use mqfq_blk::tuning::{Fares, GoalState};
 
 mod format;
+mod goal;
 
 pub use format::Format;
 
@@ -118,10 +118,8 @@ enum Of {
     Tenant(fn(&NamedFlowStats) -> u64),
     /// A gauge of a tenant, which is whole.
     TenantNow(fn(&NamedFlowStats) -> u64),
-    /// A gauge of a tenant that has a latency goal, which is whole.
-    Goal(fn(&GoalState) -> u64),
-    /// A time of a tenant that has a latency goal, ns.
-    GoalTime(fn(&GoalState) -> u64),
+    /// A number of a tenant that has a latency goal; true: a time, ns.
+    Goal(fn(&goal::GoalState) -> u64, bool),
     /// Age of a tenant's oldest request.
     Age,
     /// Times of a tenant, and their sum, ns.
@@ -154,18 +152,6 @@ const fn family(name: &'static str, help: &'static str, unit: Option<&'static st
     Family { name, help, unit, of }
 }
 
-/// Texts of the families about latency goals.
-const CAP_HELP: &str = "Largest D that latency goals leave; missing while none holds it down";
-const GOAL_HELP: [&str; 3] = [
-    "Latency goal: nine of ten small requests take no longer",
-    "Time that nine of ten small requests took no longer than, when the goal was last judged",
-    "1 if the goal was met when it was last judged, else 0",
-];
-
-fn is_met(goal: &GoalState) -> u64 {
-    u64::from(goal.fares == Fares::Met)
-}
-
 const SECONDS: Option<&str> = Some("seconds");
 const BYTES: Option<&str> = Some("bytes");
 const RATIO: Option<&str> = Some("ratio");
@@ -177,7 +163,7 @@ fn families() -> Vec<Family> {
     let of_interval = "Sum of the tenants' entitlements over what the device served";
     let others = [
         family("device_depth_units", "D in force", None, Of::Device(|device| depth(device).map(u64::from))),
-        family("device_depth_cap_units", CAP_HELP, None, Of::Device(|device| device.depth_cap.map(u64::from))),
+        goal::cap(),
         family("device_window", "T in force", BYTES, Of::Device(window_bytes)),
         family("device_health", "1 for the state that the device is in, 0 for the others", None, Of::Health),
         family("device_service", "Cost of what was completed, in bytes of plain reads", BYTES, Of::Served),
@@ -220,9 +206,9 @@ fn families() -> Vec<Family> {
             Of::TenantNow(|flow| flow.stats.under_way),
         ),
         family("tenant_oldest_request_age", "Time since its oldest request was submitted", SECONDS, Of::Age),
-        family("tenant_latency_goal", GOAL_HELP[0], SECONDS, Of::GoalTime(|goal| goal.goal_ns)),
-        family("tenant_latency_p90", GOAL_HELP[1], SECONDS, Of::GoalTime(|goal| goal.p90_ns)),
-        family("tenant_latency_goal_met", GOAL_HELP[2], None, Of::Goal(is_met)),
+        goal::goal(),
+        goal::p90(),
+        goal::met(),
         family(
             "tenant_share",
             "Part of the device's service that it received",
@@ -327,13 +313,9 @@ impl Text {
         let (devices, intervals) = (self.device_labels.len(), self.scrape.intervals.len());
         match of {
             Of::Workers(_) | Of::WorkersTime(_) | Of::Served | Of::Device(_) | Of::Health => devices,
-            Of::Operations(_)
-            | Of::Tenant(_)
-            | Of::TenantNow(_)
-            | Of::Goal(_)
-            | Of::GoalTime(_)
-            | Of::Age
-            | Of::Histogram(_) => self.flows.len(),
+            Of::Operations(_) | Of::Tenant(_) | Of::TenantNow(_) | Of::Goal(..) | Of::Age | Of::Histogram(_) => {
+                self.flows.len()
+            }
             Of::Interval(_) => intervals * self.flows.len(),
             Of::IntervalOfAll(_) => intervals * devices,
         }
@@ -392,13 +374,9 @@ impl Text {
                 let (flow, labels) = flow(row);
                 put_whole(out, head, labels, of(flow));
             }
-            Of::Goal(of) => {
-                let (flow, labels) = flow(row);
-                flow.goal.iter().for_each(|goal| put_whole(out, head, labels, of(goal)));
-            }
-            Of::GoalTime(of) => {
-                let (flow, labels) = flow(row);
-                flow.goal.iter().for_each(|goal| put_billionths(out, head, labels, of(goal)));
+            Of::Goal(of, is_time) => {
+                let ((flow, labels), put) = (flow(row), if is_time { put_billionths } else { put_whole });
+                flow.goal.iter().for_each(|goal| put(out, head, labels, of(goal)));
             }
             Of::Age => {
                 let (flow, labels) = flow(row);

@@ -118,7 +118,7 @@ impl Scrape {
                 None => Ok(()),
             })
         })?;
-        gauge("device_depth_cap_units", CAP_HELP, None).encode(encoder, |metric| {
+        gauge("device_depth_cap_units", goal::CAP_HELP, None).encode(encoder, |metric| {
             self.stats.devices.iter().try_for_each(|device| match device.depth_cap {
                 Some(cap) => put_gauge(metric, &[("device", &device.name)], cap.into()),
                 None => Ok(()),
@@ -215,11 +215,10 @@ impl Scrape {
                 })
             })?;
         }
-        let [goal, p90, met] = GOAL_HELP;
-        let of_goals: [(&str, &str, Option<Unit>, fn(&GoalState) -> f64); 3] = [
-            ("tenant_latency_goal", goal, Some(Unit::Seconds), |goal| seconds(goal.goal_ns)),
-            ("tenant_latency_p90", p90, Some(Unit::Seconds), |goal| seconds(goal.p90_ns)),
-            ("tenant_latency_goal_met", met, None, |goal| is_met(goal) as f64),
+        let of_goals: [(&str, &str, Option<Unit>, fn(&goal::GoalState) -> f64); 3] = [
+            ("tenant_latency_goal", goal::GOAL_HELP, Some(Unit::Seconds), |goal| seconds(goal.goal_ns)),
+            ("tenant_latency_p90", goal::P90_HELP, Some(Unit::Seconds), |goal| seconds(goal.p90_ns)),
+            ("tenant_latency_goal_met", goal::MET_HELP, None, |goal| goal::is_met(goal) as f64),
         ];
         for (name, help, unit, of) in of_goals {
             gauge(name, help, unit).encode(encoder, |metric| {
