@@ -51,7 +51,7 @@ impl Groups {
             let section = section.with_allowed(keys)?;
             let weight = section.get("weight").map(|weight| weight.number(weights.clone())).transpose()?;
             let parent = section.get("group").map(|entry| Ok((entry.text(ALLOWED)?, entry.place()))).transpose()?;
-            let latency = section.get("latency").zip(latencies_ns.clone());
+            let latency = latencies_ns.clone().and_then(|range| Some((section.get("latency")?, range)));
             let latency_ns = latency.map(|(latency, range)| latency.duration_ns(range)).transpose()?;
             read.push((name, section.place().clone(), weight, latency_ns, parent));
         }
@@ -145,6 +145,17 @@ mod tests {
     }
 
     #[test]
+    fn a_latency_goal_is_a_key_where_there_are_goals() {
+        let groups = read("[group.a]\nlatency = \"2us\"\n[group.b]\n").unwrap();
+        assert_eq!(groups.all().iter().map(|group| group.latency_ns).collect::<Vec<_>>(), [Some(2000), None]);
+        let source = Source::new("c.toml", "[group.a]\nlatency = \"2us\"\n");
+        let root = source.parse().unwrap();
+        let root = Section::root(&source, root.get_ref(), &["group"]).unwrap();
+        let refused = Groups::read(&root, 1..=10_000, 2, None).unwrap_err().to_string();
+        assert_eq!(refused, "c.toml:2: group.a.latency: unknown key, allowed are weight, group");
+    }
+
+    #[test]
     fn a_group_is_found_by_its_name_and_another_name_is_refused_with_all_that_there_are() {
         let groups = read("[group.b]\n[group.a]\n").unwrap();
         let find = |name: &str| {
@@ -176,7 +187,7 @@ mod tests {
                 "c.toml:4: group.c.group: it lies 3 groups deep, allowed are 2 groups in each other",
             ),
             ("[group.a]\nweight = 0\n", "c.toml:2: group.a.weight: 0 is out of range, allowed is 1 to 10000"),
-            ("[group.a]\nclass = 1\n", "c.toml:2: group.a.class: unknown key, allowed are weight, group"),
+            ("[group.a]\nclass = 1\n", "c.toml:2: group.a.class: unknown key, allowed are weight, group, latency"),
         ] {
             assert_eq!(read(text), Err(sentence.to_owned()));
         }

@@ -50,7 +50,7 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
     let cases = [
         (
             good_with("weight = 200", "weigth = 200"),
-            "@/config.toml:6: tenant.alice.weigth: unknown key, allowed are weight, group, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?",
+            "@/config.toml:6: tenant.alice.weigth: unknown key, allowed are weight, group, latency, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s, identity; did you mean weight?",
         ),
         (
             good_with("weight = 200", "weight = 0"),

@@ -334,7 +334,7 @@ fn an_unknown_key_is_refused_with_those_that_exist() {
     assert_eq!(
         refusal(&tenant("rate = 5")),
         "s.toml:15: tenant.fio.rate: unknown key, allowed are weight, group, class, count, threads, first-worker, on-workers, start, stop, load, \
-         model, cpu, socket, max-iops, max-bytes-per-s, depth, think, burst-on, burst-off, size, sizes, read-percent, pattern, theta, background",
+         model, cpu, socket, max-iops, max-bytes-per-s, latency, depth, think, burst-on, burst-off, size, sizes, read-percent, pattern, theta, background",
         "the rate is an open loop's"
     );
     assert!(
@@ -359,7 +359,7 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     );
     assert_eq!(
         refusal(&good_with("\"nvme\"", "\"null\"")),
-        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, queue-pairs, block-layer, software-queues, hardware-queues, split, cost"
+        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, queue-pairs, block-layer, software-queues, hardware-queues, split, throughput-floor, cost"
     );
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(
@@ -531,7 +531,7 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
     assert_eq!(
         refusal(null),
         "s.toml:5: device.slowed: unknown key, allowed are kind, size, queue-depth, queue-pairs, block-layer, software-queues, \
-         hardware-queues, split, cost"
+         hardware-queues, split, throughput-floor, cost"
     );
 }
 
