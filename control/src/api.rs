@@ -471,15 +471,17 @@ fn media_type(headers: &HeaderMap, allowed: &[&'static str]) -> Result<&'static 
     })
 }
 
+/// The sentence that refuses a body of more than `bytes_max` bytes.
+pub(crate) fn too_long(bytes_max: usize) -> String {
+    format!("the body has more than {bytes_max} bytes, which is the most that is allowed")
+}
+
 async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
     let late = |_| {
         let sentence = format!("the body was not there within {} s", BODY_WAIT.as_secs());
         Problem::new(StatusCode::REQUEST_TIMEOUT, sentence)
     };
-    let long = || {
-        let sentence = format!("the body has more than {bytes_max} bytes, which is the most that is allowed");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, sentence)
-    };
+    let long = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, too_long(bytes_max));
     if body.size_hint().lower() > bytes_max as u64 {
         // It says so itself: nothing of it is waited for.
         return Err(long());

@@ -4,6 +4,7 @@
 //! a device to run empty; a caller with less patience says so ([`Client::patience`]).
 
 use crate::api::CTL_AGENT;
+use crate::api::{CONFIG_BYTES_MAX, too_long};
 use crate::problem::Problem;
 use crate::tls::Trust;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
@@ -215,7 +216,12 @@ impl Client {
     }
 
     /// Asks on a runtime of the caller; the body comes as it comes.
+    ///
+    /// A body that no route takes is not sent: the server would answer in the middle of it, and close.
     pub(crate) async fn begin(&self, ask: Ask) -> Result<hyper::Response<Incoming>, String> {
+        if ask.body.len() > CONFIG_BYTES_MAX {
+            return Err(too_long(CONFIG_BYTES_MAX));
+        }
         let failed = |error: std::io::Error| {
             if error.kind() == std::io::ErrorKind::WouldBlock {
                 let full = "as many clients wait there as fit, allowed is to try again in some seconds";

@@ -159,7 +159,7 @@ fn running(client: &Client) -> Result<Configured, String> {
 
 fn read_stdin() -> Result<String, String> {
     let mut bytes = Vec::new();
-    // One byte more than the server takes, so that it says so.
+    // One byte more than the server takes, so that it is refused.
     let most = crate::api::CONFIG_BYTES_MAX as u64 + 1;
     let read = std::io::stdin().lock().take(most).read_to_end(&mut bytes).map_err(|error| plain(&error));
     read.and_then(|_| utf8(bytes)).map_err(|why| format!("cannot read stdin: {why}"))
@@ -176,8 +176,8 @@ pub(super) fn save_if_asked(client: &Client, options: &Options, form: Form) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::CONFIG_PARTS_MAX;
     use crate::api::tests::OnPaper;
+    use crate::api::{CONFIG_BYTES_MAX, CONFIG_PARTS_MAX, too_long};
     use crate::listen::socket_tests::Folder;
     use serde_json::json;
     use std::os::unix::fs::{MetadataExt, chown};
@@ -242,5 +242,9 @@ mod tests {
         std::fs::write(&path, format!("#{}\n{READ}", ",".repeat(CONFIG_PARTS_MAX))).unwrap();
         let refusal = written(&client, false).map(drop).unwrap_err();
         assert!(refusal.contains("the config has 300"), "{refusal}");
+        // More than it would read.
+        std::fs::write(&path, format!("#{}\n{READ}", "x".repeat(CONFIG_BYTES_MAX))).unwrap();
+        let refusal = written(&client, false).map(drop).unwrap_err();
+        assert_eq!(refusal, too_long(CONFIG_BYTES_MAX));
     }
 }
