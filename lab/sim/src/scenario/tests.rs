@@ -66,6 +66,7 @@ fn what_is_left_out_has_its_default() {
             spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
+            floor_thousandths: 700,
             cost: CostModel::FLAT,
             follow_writes: false
         }
@@ -169,6 +170,7 @@ size = 512
             spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
+            floor_thousandths: 700,
             cost: CostModel::FLAT,
             follow_writes: false
         }
