@@ -287,6 +287,14 @@ fn every_fault_ends_requests_in_parts_once() {
     }
 }
 
+/// A drawn case in which a request was once refused at the staging bound, under each trouble and split.
+#[test]
+fn a_drawn_case_that_met_the_staging_bound_ends_every_request_once() {
+    for (trouble, split) in TROUBLES.iter().flat_map(|trouble| SPLITS.map(|split| (trouble, split))) {
+        ends_every_request_once(PolicyKind::None, trouble, split, 16, 13_582_830_272_471_196_270);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
