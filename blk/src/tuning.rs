@@ -323,7 +323,7 @@ impl Tuning {
         self.tuner.try_with(|tuner| {
             let Aims { goals, control } = tuner.goals.as_deref()?;
             let unit_bytes = u128::from(tuner.options.token_unit_bytes.unwrap_or(0));
-            let best = u128::from(control.reference()) * unit_bytes * 1_000_000_000 >> 30;
+            let best = (u128::from(control.reference()) * unit_bytes * 1_000_000_000) >> 30;
             Some(GoalsInForce {
                 cap: control.cap(),
                 best_bytes_per_s: u64::try_from(best).unwrap_or(u64::MAX),
