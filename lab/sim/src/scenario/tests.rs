@@ -169,10 +169,7 @@ size = 512
             slowed: 1,
             spells: Spells::default(),
             queues: QueueLayout::default(),
-            split: Split::Off,
-            floor_thousandths: 700,
-            cost: CostModel::FLAT,
-            follow_writes: false
+            ..Device::new(None, 0, 1)
         }
     );
     let policy = &scenario.policy;
