@@ -14,7 +14,7 @@ use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::lost_requests;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpan, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, VSpan};
 use mqfq_blkmq::{HardwareQueues, MultiQueue, QueueLayout, Spread, multi_queue, prepare};
 use mqfq_nvme::device::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_policies::{D2FQ, SFQD};
