@@ -344,7 +344,10 @@ impl Search {
     fn round(&mut self, before: &Phase, trial: &Phase, after: &Phase, now_ns: u64) -> u32 {
         let is_full = |phase: &Phase| phase.waiting >= SATURATED;
         if is_other_size(before, after) || is_full(before) != is_full(after) {
-            return self.conclude(Verdict::NotComparable, None, now_ns);
+            let begins_parts = after.is_in_parts && !before.is_in_parts;
+            let verdict =
+                if begins_parts && self.is_deeper_surely() { Verdict::Better } else { Verdict::NotComparable };
+            return self.conclude(verdict, None, now_ns);
         }
         if self.at_base.count == 0 {
             self.at_base.add(before);
@@ -370,6 +373,16 @@ impl Search {
         };
         self.variance = variance;
         self.conclude(verdict, Some(after), now_ns)
+    }
+
+    /// The rounds so far say for sure that the deeper candidate is better. It is taken where large requests begin to go
+    /// in parts before the last round: at a D far too small for parts that ends each comparison, and D would stay.
+    fn is_deeper_surely(&self) -> bool {
+        let rounds = self.at_trial.count as u32;
+        self.is_up && rounds > 0 && {
+            let Compared { gain, variance } = compare(&self.at_trial, &self.at_base, self.variance);
+            gain > 0 && u64::from(gain.unsigned_abs()) > limit(rounds, variance, SURE_DEEPER)
+        }
     }
 
     /// A comparison has ended; `last` was measured at D.

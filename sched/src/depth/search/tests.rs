@@ -374,6 +374,21 @@ fn phases_of_different_loads_are_not_compared() {
     assert_eq!(after(Phase { step_log: base.step_log + SIZE_CHANGED + 1, ..base }), Verdict::NotComparable);
     assert_eq!(after(Phase { waiting: SATURATED, ..base }), Verdict::Better);
     assert_eq!(after(Phase { waiting: SATURATED - 1, ..base }), Verdict::NotComparable);
+    // Unless parts begin there, and the rounds before are sure.
+    let in_parts = Phase { waiting: SATURATED - 1, is_in_parts: true, ..base };
+    assert_eq!(after(in_parts), Verdict::Better);
+    let of = |round: [Phase; 3], last: [Phase; 3]| {
+        let mut talk = Talk::new(8, 64);
+        round.into_iter().chain(last).for_each(|phase| drop(talk.say(phase)));
+        talk.last().verdict
+    };
+    let [base_in_parts, better_in_parts] = [base, far_better].map(|phase| Phase { is_in_parts: true, ..phase });
+    let round = [base, far_better, base];
+    assert_eq!(of(round, [far_better, in_parts, base]), Verdict::Better);
+    let round = [base_in_parts, better_in_parts, base_in_parts];
+    assert_eq!(of(round, [better_in_parts, in_parts, base]), Verdict::NotComparable, "they had begun before");
+    let alike = Phase { units_log: base.units_log + ONE / 9, weighed_log: base.weighed_log + ONE / 9, ..far_better };
+    assert_eq!(of([base, alike, base], [alike, in_parts, base]), Verdict::NotComparable, "nothing is sure");
     // A depth that cannot be compared ends a run of steps by four, too: from 128 it is 64 next and not 32.
     let mut talk = Talk::new(256, 4096);
     let load = saturated(16, 1);
