@@ -22,7 +22,8 @@
 //! take address space only, and 61 MB per worker if all are. More flows take further pieces ([`Counters::grow`]).
 //!
 //! # Invariants
-//! B1. A word is written by the worker of its context alone.
+//! B1. A word is written by the worker of its context alone. A flow's goal is written by the worker that steps the
+//!     tuning as well, at each step, so one that is lost comes again.
 //! B2. A reader never sees more than there was.
 //! B3. Words only grow, but for those of the run, and those of a flow that is gone ([`Counters::clear`]).
 //!

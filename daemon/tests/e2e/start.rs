@@ -322,3 +322,14 @@ fn a_server_of_two_thousand_tenants_starts_serves_and_ends() {
     println!("{start} ticks to start, {end} to end");
     assert!(end < start, "{start} ticks to start, {end} to end");
 }
+
+#[test]
+fn a_start_logs_each_warning_of_its_config() {
+    let unused = |name: &str| format!("[device.{name}]\nkind = \"null\"\nsize = \"1MiB\"\n");
+    let export = "[tenant.t]\n[export.e]\ndevice = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/e.sock\"\n";
+    let mut server = Server::start(&format!("{}{export}{}{}", unused("d"), unused("one"), unused("two")));
+    for name in ["one", "two"] {
+        server.note_with(&format!("device.{name}: no export uses this device"));
+    }
+    server.terminate();
+}
