@@ -354,6 +354,7 @@ mod worker {
             weight: Weight::DEFAULT,
             class: PriorityClass::default(),
             limits,
+            goal: None,
         };
         // A direct policy needs a device with class queues.
         let drive = NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, ..NvmeDeviceOptions::default() };

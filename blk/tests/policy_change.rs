@@ -120,6 +120,7 @@ fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine 
         weight: Weight::DEFAULT,
         class: PriorityClass::default(),
         limits: StageLimits { requests_max, bytes_max: 1 << 30 },
+        goal: None,
     };
     let device = DeviceOptions {
         grouping: Default::default(),
@@ -261,6 +262,7 @@ fn weights_and_classes_stay_with_their_flows_under_another_policy() {
         weight: Weight::DEFAULT,
         class,
         limits: StageLimits { requests_max: 256, bytes_max: 1 << 30 },
+        goal: None,
     };
     let device = DeviceOptions {
         grouping: Default::default(),

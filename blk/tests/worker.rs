@@ -134,6 +134,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         weight: Weight::DEFAULT,
         class: PriorityClass::default(),
         limits: StageLimits { requests_max, bytes_max: 1 << 20 },
+        goal: None,
     };
     // A direct policy needs a device with class queues.
     let drive = NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, ..NvmeDeviceOptions::default() };

@@ -76,6 +76,9 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
+/// The value of a goal.
+type OfGoal = fn(&goal::GoalState) -> f64;
+
 type OfTenant<T> = fn(&NamedFlowStats) -> T;
 type OfLatencies = fn(&NamedFlowStats) -> (&Latencies, u64);
 type OfGauge<'a> = &'a dyn Fn(&NamedFlowStats) -> f64;
@@ -215,7 +218,7 @@ impl Scrape {
                 })
             })?;
         }
-        let of_goals: [(&str, &str, Option<Unit>, fn(&goal::GoalState) -> f64); 3] = [
+        let of_goals: [(&str, &str, Option<Unit>, OfGoal); 3] = [
             ("tenant_latency_goal", goal::GOAL_HELP, Some(Unit::Seconds), |goal| seconds(goal.goal_ns)),
             ("tenant_latency_p90", goal::P90_HELP, Some(Unit::Seconds), |goal| seconds(goal.p90_ns)),
             ("tenant_latency_goal_met", goal::MET_HELP, None, |goal| goal::is_met(goal) as f64),

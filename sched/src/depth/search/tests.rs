@@ -379,7 +379,9 @@ fn phases_of_different_loads_are_not_compared() {
     assert_eq!(after(in_parts), Verdict::Better);
     let of = |round: [Phase; 3], last: [Phase; 3]| {
         let mut talk = Talk::new(8, 64);
-        round.into_iter().chain(last).for_each(|phase| drop(talk.say(phase)));
+        for phase in round.into_iter().chain(last) {
+            talk.say(phase);
+        }
         talk.last().verdict
     };
     let [base_in_parts, better_in_parts] = [base, far_better].map(|phase| Phase { is_in_parts: true, ..phase });
