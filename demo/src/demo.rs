@@ -2,7 +2,7 @@
 //!
 //! # What it shows
 //! Two tenants on the modelled drive `flash-60k`, attached through real NBD sockets, in each of three
-//! [scenes](crate::scenes), under `none` and `mqfq`. `none` is fast and lets the greedy one take the drive; `mqfq`
+//! [`scenes`], under `none` and `mqfq`. `none` is fast and lets the greedy one take the drive; `mqfq`
 //! gives the modest one back most of what it had alone, and the drive stays full.
 //!
 //! # What would make it lie

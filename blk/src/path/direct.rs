@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The policy names a queue, the request goes. It is put into the device's queue when it is submitted; the doorbell is
-//! rung by the [`HwCtx::run`](super::HwCtx::run) that follows, as for a batch of any other policy.
+//! rung by the [`HwCtx::run`](super::hctx::HwCtx::run) that follows, as for a batch of any other policy.
 //!
 //! # Full queues
 //! The only thing that a request can wait for is a place: without a tag of its class it waits here, behind the others

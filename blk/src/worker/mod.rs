@@ -112,7 +112,7 @@ struct Leaving {
 
 impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// A worker without clients. `hctxs` are its contexts and `infos` their devices' properties, both by
-    /// [`DeviceIndex`].
+    /// [`DeviceIndex`](crate::client::DeviceIndex).
     pub fn new(mut host: H, hctxs: Vec<HwCtx<P>>, infos: Vec<DeviceInfo>, options: WorkerOptions) -> Worker<H, P> {
         assert_eq!(hctxs.len(), infos.len(), "a context for each device");
         // Most completions of one reap of all devices.
@@ -214,7 +214,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         &mut self.core.host
     }
 
-    /// Its contexts, by [`DeviceIndex`].
+    /// Its contexts, by [`DeviceIndex`](crate::client::DeviceIndex).
     pub fn hctxs(&self) -> &[HwCtx<P>] {
         &self.core.hctxs
     }

@@ -14,7 +14,7 @@ pub trait Policy: Send + Sync {
     /// The part that one worker owns.
     type Queue: Send + 'static;
 
-    /// Its interface if it is direct; [`NotDirect`] of a policy that stages.
+    /// Its interface if it is direct; [`NotDirect`](super::NotDirect) of a policy that stages.
     type Direct<'a>: DirectPolicy<Self::Queue>
     where
         Self: 'a;
