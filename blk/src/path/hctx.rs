@@ -98,7 +98,8 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// Returns this context without a block layer: requests go straight to the device queue
-    /// ([`PathOptions::bypass`](crate::path_options::PathOptions::bypass)), and a policy that is not direct is never asked.
+    /// ([`PathOptions::bypass`](crate::path_options::PathOptions::bypass)), and a policy that is not direct is never
+    /// asked.
     #[must_use]
     pub fn raw(mut self) -> HwCtx<P> {
         self.path = Path::Bypass(BypassPath::new(self.queue_depth(), self.shared.policy.is_direct()));
@@ -132,7 +133,8 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// Returns this context with the size of parts decided together with other workers' contexts. Only where
-    /// [`PathOptions::split`](crate::path_options::PathOptions::split) is not off; `control` must be of the same option.
+    /// [`PathOptions::split`](crate::path_options::PathOptions::split) is not off; `control` must be of the same
+    /// option.
     #[must_use]
     pub fn with_split(mut self, control: Arc<SplitControl>) -> HwCtx<P> {
         self.shared.splitting.iter_mut().for_each(|splitting| splitting.share(control.clone()));

@@ -12,8 +12,8 @@ pub struct WorkerOptions {
     pub patience_ns: u64,
     /// Most ended operations that one look at the host brings: memory for so many is taken at the start.
     pub ended_max: usize,
-    /// Turns end for the sake of fairness ([`HwCtx::begin_turn`](crate::hctx::HwCtx::begin_turn)). Off for clients that have staged all that they have:
-    /// there are no sockets in which requests could wait.
+    /// Turns end for the sake of fairness ([`HwCtx::begin_turn`](crate::hctx::HwCtx::begin_turn)). Off for clients that
+    /// have staged all that they have: there are no sockets in which requests could wait.
     pub fair_turns: bool,
 }
 
