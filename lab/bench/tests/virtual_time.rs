@@ -68,17 +68,17 @@ fn a_shallow_reader_is_not_behind_everything_that_is_big() {
 
 #[test]
 fn what_is_found_is_near_what_was_set_by_hand() {
-    // From D = 64 units on, the time of finding included. Seen: slowed 1.34 times for 1.34, and 2.75 for 2.20 at 0.98
-    // of the total: D is found at 161, where six large requests are out, and set to 160, where five are.
+    // From D = 64 units on, the time of finding included. Seen: slowed 1.21 times for 1.29 at 0.97 of the total, and
+    // 2.09 for 2.05 at 0.938: D is found at 129, since 32 units more do 5%, less than they cost, and set to 160.
     let [moderate, shallow] = scenes::reads(GREEDY_REQUESTS);
-    for (scenario, measured_ms, times) in [(moderate, 600, 1.1), (shallow, 3_000, 1.3)] {
+    for (scenario, measured_ms, of_total_min) in [(moderate, 600, 0.95), (shallow, 3_000, 0.93)] {
         let by_hand = outcome(&scenario, PolicyKind::Mqfq, measured_ms);
         let found = outcome_of(&scenario, by_default(PolicyKind::Mqfq, WORKERS), measured_ms);
         let slower = found.slowdown / by_hand.slowdown;
         let of_total = found.total_bytes_per_s / by_hand.total_bytes_per_s;
         println!("{}: {} and {}, {of_total} of the total", scenario.name, found.slowdown, by_hand.slowdown);
-        assert!(slower <= times, "{}: {} and {}", scenario.name, found.slowdown, by_hand.slowdown);
-        assert!(of_total >= 0.95, "{}: {of_total}", scenario.name);
+        assert!(slower <= 1.1, "{}: {} and {}", scenario.name, found.slowdown, by_hand.slowdown);
+        assert!(of_total >= of_total_min, "{}: {of_total}", scenario.name);
     }
 }
 
