@@ -1,4 +1,4 @@
-//! What crosses the edges of the crate: clients and their operations, requests, buffers, names, and packed state.
+//! Types at the edges of the crate: clients and their operations, requests, buffers, names, and packed state.
 
 pub mod ask;
 pub mod buffer;

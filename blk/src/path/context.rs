@@ -1,4 +1,4 @@
-//! What a context takes when it is made, and what it answers.
+//! Options of a context, and its answers.
 
 use super::path_options::PathOptions;
 use super::stage::StageLimits;

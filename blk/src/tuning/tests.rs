@@ -27,7 +27,7 @@ fn sample(tuning: &Tuning, now_ns: u64) -> Sample {
         tuning.read(tuner, now_ns);
         tuner.sample
     });
-    read.expect("nobody else is inside")
+    read.expect("the tuner is free")
 }
 
 fn policy(depth: u32, workers: usize) -> AnyPolicy {
@@ -151,7 +151,7 @@ fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
         reap(&mut meter, &[(1, 100 * US); 4][..batch as usize]);
         changes += usize::from(reaped(&mut meter, batch as usize, &policy, now_ns));
         depth = policy.depth().expect("mqfq has one");
-        let in_force = tuning.in_force(now_ns).expect("nobody else is inside");
+        let in_force = tuning.in_force(now_ns).expect("the tuner is free");
         assert_eq!((in_force.depth.map(|state| state.depth), in_force.window), (Some(depth), None));
     }
     assert_eq!(changes, 3, "candidates were tried");
@@ -188,7 +188,7 @@ fn a_window_that_the_rule_wants_is_in_force_after_the_step() {
     let mut step = |now_ns| reaped(&mut meters[3], 32, &policy, now_ns);
     let changed_ns = (1..100).map(|at_us| at_us * US).find(|&now_ns| step(now_ns)).expect("T changes");
     assert_eq!(policy.window_terms(), Some(options.terms_of(VSpan::from_bytes(128 << 10), 4)));
-    let in_force = tuning.in_force(changed_ns).expect("nobody else is inside");
+    let in_force = tuning.in_force(changed_ns).expect("the tuner is free");
     let window = in_force.window.expect("it is found");
     assert_eq!((window.window_bytes, window.changed_ns, in_force.depth), (128 << 10, changed_ns, None));
     assert!((200..1000).all(|at_us| !step(at_us * US)), "and stays");
@@ -206,7 +206,7 @@ fn the_rule_of_the_window_hears_how_many_requests_a_reap_finds() {
         reap(&mut reaps, &[(1, US); 8]);
         reaped(&mut reaps, 8, &policy, at_us * US);
     }
-    let window = tuning.in_force(201 * US).expect("nobody else is inside").window.expect("it is found");
+    let window = tuning.in_force(201 * US).expect("the tuner is free").window.expect("it is found");
     assert!((400..=800).contains(&window.reaped_hundredths), "{window:?}");
 }
 
@@ -225,7 +225,7 @@ fn who_finds_the_flag_taken_goes_on_without() {
 fn flows_count_where_several_queues_wait_and_one_queue_alone_counts_once() {
     let tuning = tuning(64, 2);
     let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
-    let counted = || tuning.tuner.try_with(|tuner| tuning.read(tuner, US)).expect("nobody else is inside");
+    let counted = || tuning.tuner.try_with(|tuner| tuning.read(tuner, US)).expect("the tuner is free");
     meters[0].picked(true, 5);
     assert_eq!(counted(), 1);
     meters[1].picked(false, 2);

@@ -178,8 +178,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         self.completions = completions;
     }
 
-    /// Tells the clients that were refused that there is room again, in the order in which they were refused. A client
-    /// that got a place goes behind those that got none next time.
+    /// Tells the clients that were refused that there is room again, in the order in which they were refused. The next
+    /// time clients that got a place now go behind those that got none.
     pub(super) fn tell_room(&mut self) {
         let mut room = std::mem::take(&mut self.room);
         let RoomNotices { flows, told, served } = &mut room;

@@ -14,8 +14,8 @@
 //! `uring`), a virtual core of the simulator, or a test. All of them run this code.
 //!
 //! # How long a turn is
-//! Until nothing moves, or for a few rounds. While flows compete it may end earlier, on the device where they do, so
-//! that the sockets are looked at before the policy has lost its choice (`path/fair_intake.rs`); then no sleep follows.
+//! A turn lasts until nothing moves, or for a few rounds. On a device where flows compete it may end earlier: the
+//! worker looks at the sockets before the policy has lost its choice (`path/fair_intake.rs`), and does not sleep then.
 //!
 //! # Going to sleep
 //! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its

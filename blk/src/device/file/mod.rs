@@ -101,8 +101,8 @@ pub struct FileOptions {
     /// Open it to be read alone, as a file that may not be written (a mount that is read-only, a drive that is)
     /// demands. Requests that change its bytes then fail; callers should not submit them. Not together with `create`.
     pub read_only: bool,
-    /// Open it to be read alone, whoever else uses it, with no lock and a mounted block device too: to measure it, not
-    /// to serve it. Includes `read_only`. Not in a process that serves the file, as [`FileDevice::look`].
+    /// Open the file to measure it, without a lock: other programs may use it, and a block device may be mounted.
+    /// Includes `read_only`. Not in a process that serves the file, as [`FileDevice::look`].
     pub beside_others: bool,
     /// Operations still carried out once it has failed.
     pub on_failure: OnFailure,

@@ -70,7 +70,7 @@ impl Tuned {
             self.tuning.read(tuner, now_ns);
             tuner.reaps
         });
-        reaps.expect("nobody else is inside")
+        reaps.expect("the tuner is free")
     }
 }
 
