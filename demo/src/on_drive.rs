@@ -220,8 +220,7 @@ fn pilot(device: &Arc<dyn Device>, bytes: u32, workers: usize, window: Window) -
 /// there are none.
 fn verdict(name: &str, scenes: &[SceneReport]) -> (Option<bool>, String) {
     if scenes.is_empty() {
-        let sentence =
-            "The cores were the limit and not the drive, so nothing is drawn; try again when nothing else runs.";
+        let sentence = "The workers lacked cores, so the drive was not measured and nothing is drawn; try again when nothing else runs.";
         return (None, sentence.into());
     }
     let helps = scenes.iter().any(|scene| scene.gain().is_none_or(|gain| gain >= GAIN_MIN));
@@ -329,7 +328,7 @@ mod tests {
         let enough = format!("On /dev/x `none` is enough for these loads. {beside}");
         begins(&[scene(4e6), scene(4.9e6)], Some(false), &enough);
         begins(&[scene_of(5.1e6, 0.8)], Some(true), "On /dev/x mqfq helps the modest tenant, at a price.");
-        begins(&[], None, "The cores were the limit and not the drive, so nothing is drawn");
+        begins(&[], None, "The workers lacked cores, so the drive was not measured and nothing is drawn");
     }
 
     #[test]
