@@ -19,8 +19,6 @@ extern crate self as mqfq_blk; // for what `testing` writes into tests
 pub mod device;
 mod edge;
 mod path;
-pub mod split;
-pub mod tuning;
 pub mod worker;
 
 #[cfg(feature = "uring")]
@@ -31,7 +29,7 @@ pub mod ring;
 #[cfg(feature = "uring")]
 pub use edge::passed;
 pub use edge::{ask, buffer, cap, client, command, device_info, foreign, pages, random, request, slots, state, tag};
-pub use path::{counters, hctx, latencies, path_options, stage, stats, table, trace};
+pub use path::{counters, hctx, latencies, path_options, split, stage, stats, table, trace, tuning};
 
 pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};

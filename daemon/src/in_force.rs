@@ -1,7 +1,7 @@
 //! The D and T in force on a device, and why, in one sentence.
 //!
 //! Answers: with which D and T does a device run now, who chose them, and with which throughput? A number was set, or
-//! was found while the device runs (`blk/src/tuning.rs`). Programs get the same numbers by key (`report.rs`).
+//! was found while the device runs (`blk/src/path/tuning.rs`). Programs get the same numbers by key (`report.rs`).
 
 use mqfq_blk::engine::DeviceStats;
 use mqfq_blk::tuning::{InForce, Reason, State, WindowReason, WindowState};

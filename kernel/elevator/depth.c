@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* When is a measurement at this D over? See depth.h and sched/src/depth/controller.rs. */
+/* When is a measurement at this D over? See depth.h and sched/src/tune/depth/controller.rs. */
 #include "depth.h"
 
 /* A phase has this many requests at least, and so many times the units of a large one. */

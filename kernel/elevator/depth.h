@@ -3,7 +3,7 @@
  * How many units of work should be on the device at once? A controller of samples: no clock, no
  * float, no memory of its own, nothing shared.
  *
- * Source: sched/src/depth, rules R1 to R5, to the unit and to the last bit (agreement/tests/
+ * Source: sched/src/tune/depth, rules R1 to R5, to the unit and to the last bit (agreement/tests/
  * controllers.rs). Here requests never go to the device in parts, so that rule is left out.
  * Logarithms are to base 2, in 65536ths. Times may be in any unit as long as all of them are.
  */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Samples, and the rate, depth in use and time in the system between two of them: see depth.h and
- * sched/src/depth/{log,sample}.rs.
+ * sched/src/tune/depth/{log,sample}.rs.
  */
 #include "depth.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Which D is better, and when is that sure? See depth.h and sched/src/depth/search.rs, whose text
+ * Which D is better, and when is that sure? See depth.h and sched/src/tune/depth/search.rs, whose text
  * has the reasons: phases at D and at a candidate in turn, until the difference of their means is
  * surer than their scatter.
  *

@@ -2,7 +2,7 @@
 /*
  * D and T of a device, found while it runs: what is counted for the controllers, who steps them?
  *
- * Source: blk/src/tuning.rs. A completion adds to words of its CPU, a dispatch to words under its
+ * Source: blk/src/path/tuning.rs. A completion adds to words of its CPU, a dispatch to words under its
  * queue's lock; the n-th completion on a CPU sums all of them up, if nobody else does so just now,
  * and puts in force what the controllers say.
  *

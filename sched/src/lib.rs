@@ -10,14 +10,12 @@
 //! | `shared` | what queues share: mindicator, token tree, throttle wheel, ready set | `base` |
 //! | `queue` | a worker's queue of staged requests | `base`, `flow` |
 //! | `policy` | the interface of a policy; `mqfq` and `none` | all above |
-//! | `depth`, `goal`, `tune` | D, T and the cost of a write, found while the device runs | `base`, `policy` |
+//! | `tune` | D, T and the cost of a write, found while the device runs; latency goals | `base`, `policy` |
 //!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
 mod base;
-pub mod depth;
 pub mod flow;
-pub mod goal;
 pub mod policy;
 mod queue;
 mod shared;
@@ -26,7 +24,7 @@ mod tune;
 pub use base::{cache_padded, class, cost, sync, topology, vtime, wake};
 pub use queue::stage_queue;
 pub use shared::{mindicator, ready_set, throttle_wheel, token_tree};
-pub use tune::{window_rule, write_cost};
+pub use tune::{depth, goal, window_rule, write_cost};
 
 #[cfg(all(watched, not(loom)))]
 pub use sync::watched;
