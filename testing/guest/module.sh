@@ -67,11 +67,11 @@ if [ -n "$root" ]; then
     # objtool reads /proc.
     mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
     chroot "$root" make -C "/usr/src/linux-headers-$version" M="${build#"$root"}" modules >"$out/build.log" 2>&1 ||
-        { grep -E 'error|Error' "$out/build.log" >&2; exit 1; }
+        { tail -n 20 "$out/build.log" >&2; exit 1; }
     umount "$root/proc"
 else
     if [ "$series" = debug ]; then tree=$folder/build; else tree=$headers/usr/src/linux-headers-$version; fi
     make -C "$tree" M="$build" modules >"$out/build.log" 2>&1 ||
-        { grep -E 'error|Error' "$out/build.log" >&2; exit 1; }
+        { tail -n 20 "$out/build.log" >&2; exit 1; }
 fi
 cp "$build/mqfq.ko" "$out/mqfq.ko"
