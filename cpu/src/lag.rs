@@ -23,7 +23,7 @@
 //!   lag = | (l_max - l_nc)/(l_max + l_nc) - 2 l_max/(D (l_max + l_nc)) |
 //! ```
 //!
-//! # What it is true of (cpu/tests/lag.rs)
+//! # What it is true of (cpu/tests/all/lag.rs)
 //! * Min-SFQ(D) in this model agrees with the equation, to 1%, for D = 3 to 64, as long as the parallel program gets
 //!   less than half ([`Model::is_first`]), quanta and rounds are in phase, and the parallel program lags when it
 //!   begins: then it is always first. Out of phase it gets less; the equation is its result "at best".

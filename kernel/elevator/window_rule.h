@@ -3,7 +3,7 @@
  * How far apart may queues run? T = D * 4 KiB / n, where n flows wait: rounded down to a power of
  * two, 16 to 256 KiB at weight 100, and left alone while the quotient swings by a quarter.
  *
- * Source: sched/src/tune/window_rule.rs, N1 to N3, to the unit (agreement/tests/controllers.rs), for
+ * Source: sched/src/tune/window_rule.rs, N1 to N3, to the unit (agreement/tests/all/controllers.rs), for
  * workers that keep up: requests end one by one here.
  */
 #ifndef MQFQ_WINDOW_RULE_H

@@ -253,8 +253,8 @@ pub fn kill_test(rounds: u32, front: &str) -> Result<(), String> {
 /// # Errors
 /// One sentence if a history fails; the test has printed its seed.
 pub fn histories(steps: u64, seed: u64) -> Result<(), String> {
-    let mut histories = cargo("test -p mqfq-sched --release --test histories -- --ignored --nocapture --exact");
-    histories.arg("as_many_steps_as_asked_for");
+    let mut histories = cargo("test -p mqfq-sched --release --test all -- --ignored --nocapture --exact");
+    histories.arg("histories::as_many_steps_as_asked_for");
     histories.env("MQFQ_HISTORY_STEPS", steps.to_string()).env("MQFQ_HISTORY_SEED", seed.to_string());
     let start = Instant::now();
     run(&mut histories)?;
@@ -266,7 +266,7 @@ pub fn histories(steps: u64, seed: u64) -> Result<(), String> {
 const TESTS_FOR_MIRI: [&str; 2] = [
     "--lib -- flow::account:: mindicator:: ready_set:: stage_queue:: throttle_wheel:: token_tree:: wake:: vtime:: cost:: \
      --skip agrees --skip conserved --skip carry_survives --skip always_woken",
-    "--test stress",
+    "--test all -- stress::",
 ];
 
 /// `miri`: the tests of sched that are short enough for it, in the interpreter that finds undefined behaviour and data

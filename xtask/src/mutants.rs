@@ -41,7 +41,7 @@ const MUTATED: &[Mutated] = &[
             "tune/depth/sample",
             "tune/depth/search",
         ],
-        tests: &["invariants", "shares", "hierarchy", "histories"],
+        tests: &["all"],
     },
     Mutated {
         folder: "blk",
@@ -63,7 +63,7 @@ const MUTATED: &[Mutated] = &[
             "path/split",
             "path/tuning",
         ],
-        tests: &["data_path", "path", "slots", "worker", "accounting", "direct", "no_allocation"],
+        tests: &["path"],
     },
     Mutated {
         folder: "front",
@@ -146,7 +146,7 @@ const MUTATED: &[Mutated] = &[
             "upgrade/store",
             "upgrade/wire",
         ],
-        tests: &["e2e", "mqfq-vopr/managed"],
+        tests: &["e2e", "mqfq-vopr/all"],
     },
 ];
 

@@ -1,11 +1,17 @@
-//! One suite of claims for every device. A device is a line at the end of this file; a claim is a function in
-//! `bodies.rs` and a line in `conformance!`, and holds for all devices.
+//! One suite of claims for every device, and engines with real threads, files and rings. A device is a line at the end
+//! of this file; a claim is a function in `bodies.rs` and a line in `conformance!`, and holds for all devices.
 
 #![cfg(feature = "uring")]
 
 mod bodies;
+mod doors;
+mod file_kill;
+mod file_workers;
 mod harness;
+mod live;
 mod loop_device;
+mod path_engine;
+mod policy_change;
 mod watchdog;
 
 use harness::{Classes, Rig};

@@ -1,11 +1,19 @@
-//! Effects of the data path on requests besides scheduling, in virtual time: the very contexts that the workers run.
+//! Effects of the data path on requests besides scheduling, mostly in virtual time: the very contexts that the workers
+//! run.
 
+mod accounting;
 mod bounds;
 mod costs;
+mod data_path;
+mod direct;
 mod faults;
 mod harness;
+mod model_workers;
+mod no_allocation;
 mod power_cuts;
 mod recall;
 mod refused;
+mod slots;
 mod splitting;
 mod timeouts;
+mod worker;

@@ -15,7 +15,8 @@
 //! # CPU stacking
 //! Nothing here stacks threads on purpose. Threads that block often leave their cores lightly loaded, and a waker has
 //! just run on such a core: so the woken threads go to their wakers' cores, to fewer and fewer cores. Balancing undoes
-//! that in part, slowly, because a thread that blocks often has little load to move. `lab/sim/tests/cpu.rs` holds both.
+//! that in part, slowly, because a thread that blocks often has little load to move.
+//! `lab/sim/tests/all/cpu.rs` holds both.
 
 use super::Cfs;
 use crate::scheduler::{CoreId, Effects, Spent, ThreadId};

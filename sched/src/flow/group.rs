@@ -82,7 +82,7 @@
 //! # Why not nested virtual times
 //! They are exact, also in the last row of the example and within a step. They also need, for each group, a minimum, a
 //! window and a wake-up of throttled queues over all workers. A request would pass one of each per level. The prices
-//! cost a request nothing at all, and differ from the exact schedule by the lag above; `sched/tests/hierarchy.rs`
+//! cost a request nothing at all, and differ from the exact schedule by the lag above; `sched/tests/all/hierarchy.rs`
 //! compares both, and also weights that only follow activity, which leave a1 in the last row a fifth of the rest, 7/40
 //! of the device and not 3/8.
 //!

@@ -15,8 +15,8 @@
 //! as they ship, the policy is [`AnyPolicy`] itself and nothing stands between.
 //!
 //! The duties of workers to each other (I4) do not change: the ready set stays, so a worker without a token is woken
-//! when one is given back. `sim/tests/rivals.rs` holds the invariants against each rival, step by step and in random
-//! interleavings.
+//! when one is given back. `lab/sim/tests/all/rivals.rs` holds the invariants against each rival, step by step and in
+//! random interleavings.
 
 mod any;
 pub mod array_scan;

@@ -3,7 +3,7 @@
 //! Each test also runs under `mqfq-serial` and `sfqd`, MQFQ in both of its forms; what `none` does is shown once,
 //! because it is the reason for all this.
 
-mod bench_top;
+use crate::bench_top;
 use bench_top::*;
 use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};

@@ -1,7 +1,7 @@
 //! Histories on which the theorem of P-MQFQ's section 3, (D + 1)(l_min/phi_f + l_min/phi_g), does not hold for the
 //! rules as they are printed.
 
-mod history;
+use crate::history;
 
 use history::{Habit, ideal};
 use mqfq_cpu::bound::bound;

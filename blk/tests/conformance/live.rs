@@ -1,6 +1,5 @@
 //! Flows and devices that come and go while others are served: no client is disturbed, nothing is inherited, nothing
 //! stays.
-#![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, ClientFilter, Context, DeviceIndex, Event, Label, Refused, Remains};

@@ -6,10 +6,9 @@
 //! way in every run. What it cannot show is a fence that is missing: accesses take effect in the order in which they
 //! are made.
 
-// The oracle once more, over the scheduler whose atomics tell a watcher.
-extern crate mqfq_sched_watched as mqfq_sched;
+// The oracle once more, over the scheduler whose atomics tell a watcher (`main.rs`).
 #[allow(dead_code, reason = "other tests ask it more")]
-#[path = "../../../testing/src/oracle.rs"]
+#[path = "../../../../testing/src/oracle.rs"]
 mod oracle;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};

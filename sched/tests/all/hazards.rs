@@ -12,7 +12,7 @@
 //! | a flow comes back after a long idle          | `a_flow_that_comes_back_after_a_long_idle_starts_at_virtual_time`,     |
 //! |                                              | `i7_idleness_earns_nothing`                                            |
 
-mod bench_top;
+use crate::bench_top;
 use bench_top::*;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::PolicyOptions;

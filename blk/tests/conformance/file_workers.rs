@@ -1,5 +1,4 @@
 //! Several files on one engine: each queue's entries reach its own file, and a file is free once its engine is gone.
-#![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event};

@@ -365,7 +365,7 @@ fn a_process_whose_action_on_a_panic_panics_in_turn_is_aborted() {
     let victim = std::process::Command::new("timeout")
         .args(["--signal=KILL", "60"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", "a_process_whose_action_on_a_panic_panics_in_turn_is_aborted"])
+        .args(["--exact", "--nocapture", "worker::a_process_whose_action_on_a_panic_panics_in_turn_is_aborted"])
         .env(VICTIM, "1")
         .output()
         .unwrap();

@@ -3,8 +3,6 @@
 //! The test starts itself again as the victim, which writes records and says on its standard output which of them are
 //! stable; it is killed in the middle, at a moment that depends on nothing but how far it came.
 
-#![cfg(feature = "uring")]
-
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use mqfq_blk::device::{Command as DeviceCommand, Device, DeviceQueue, QueueOptions, Reaped};
@@ -75,7 +73,11 @@ fn a_killed_process_loses_no_write_that_a_flush_covered_and_leaves_no_lock() {
     std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
     for round in 0..ROUNDS {
         let mut victim = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_killed_process_loses_no_write_that_a_flush_covered_and_leaves_no_lock", "--nocapture"])
+            .args([
+                "--exact",
+                "file_kill::a_killed_process_loses_no_write_that_a_flush_covered_and_leaves_no_lock",
+                "--nocapture",
+            ])
             .env(VICTIM, &path)
             .stdout(Stdio::piped())
             .spawn()

@@ -1,7 +1,7 @@
 //! The ideal scheduler against a version as on paper, which adds up each thread's run time and looks through all
 //! waiting threads.
 
-mod history;
+use crate::history;
 
 use history::{Habit, History, Levels, tasks};
 use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};

@@ -6,10 +6,10 @@
 //! memory lay elsewhere, allocation by allocation. A figure that has other bytes is simulated once more, in such a
 //! process with another environment, to tell a change of the code from a dependence on memory.
 //!
-//! `MQFQ_BLESS=1 cargo test --release -p mqfq-sim --test golden` writes `golden.txt` again, after a change that is
+//! `MQFQ_BLESS=1 cargo test --release -p mqfq-sim --test all golden` writes `golden.txt` again, after a change that is
 //! meant to change figures.
 
-mod placement;
+use crate::placement;
 
 use mqfq_sim::any;
 use mqfq_sim::embedded;
@@ -91,7 +91,7 @@ fn is_as_it_was(test: &str, name: &str, bytes: &str) {
     let golden = golden.unwrap_or_else(|| "nothing".into());
     panic!(
         "{name} has changed, in this process and in another: golden.txt has `{golden}`, the figure is `{line}`. If the \
-         change is meant: {BLESS}=1 cargo test --release -p mqfq-sim --test golden"
+         change is meant: {BLESS}=1 cargo test --release -p mqfq-sim --test all golden"
     );
 }
 
@@ -122,7 +122,7 @@ macro_rules! golden {
     ($($test:ident $name:literal,)*) => {
         $(#[test]
         fn $test() {
-            turns_out_as_its_file_says(stringify!($test), $name);
+            turns_out_as_its_file_says(concat!("golden::", stringify!($test)), $name);
         })*
 
         #[test]

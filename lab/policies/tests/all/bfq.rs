@@ -1,7 +1,7 @@
 //! Known behaviour of bfq, the bad included: exact shares if it may wait, the device for one queue at a time, a wait
 //! after each queue that runs dry, and the cost of all that. In virtual time, on a device with latency and parallelism.
 
-mod closed_loop;
+use crate::closed_loop;
 
 use closed_loop::{Env, MS, Options, S, Tenant, US, ratio};
 use mqfq_policies::{BFQ, Bfq, BfqOptions};

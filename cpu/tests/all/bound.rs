@@ -1,6 +1,6 @@
 //! The bound of P-MQFQ over every interval of generated histories, and that the check would notice if it did not hold.
 
-mod history;
+use crate::history;
 
 use history::{Habit, History, fair_queue, ideal, tasks};
 use mqfq_cpu::bound::{BoundChecker, PairUnfairness, bound, rounding};

@@ -6,7 +6,7 @@ use mqfq_sim::outcome::Outcome;
 use mqfq_sim::run::run;
 use mqfq_sim::scenario::{Device, Scenario};
 
-const SCENARIO: &str = include_str!("../scenarios/write-cost.toml");
+const SCENARIO: &str = include_str!("../../scenarios/write-cost.toml");
 
 const REQUEST_BYTES: u32 = 4096;
 

@@ -2,7 +2,7 @@
 //! every other test here (`Env::check`); I4 and I6 have files of their own for generated histories, I5 is in
 //! `hazards.rs`.
 
-mod bench_top;
+use crate::bench_top;
 use bench_top::*;
 use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::cost::{COST_MAX, Cost};

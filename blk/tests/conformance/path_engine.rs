@@ -1,6 +1,5 @@
 //! Timeouts, resets and parts on real threads: an engine over a device that forgets commands, and one over a
 //! file.
-#![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event};

@@ -1,6 +1,6 @@
 //! The drive behaves as the papers' drives do: latency alone, saturation, and unfairness under round robin.
 
-mod closed_loop;
+use crate::closed_loop;
 
 use closed_loop::{Got, Reader, run, run_on};
 use mqfq_nvme::arbitration::ArbitrationBurst;

@@ -1,7 +1,6 @@
 //! A worker's services besides sockets and requests of its own memory, through real rings: descriptors that become
 //! ready, eventfds, messages with descriptors, clients without a socket, payloads in foreign memory, and the
 //! drain of some clients.
-#![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, ClientFilter, Context, DESCRIPTORS_MAX, DeviceIndex, Event, Label, Part};

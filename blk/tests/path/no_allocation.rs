@@ -1,6 +1,6 @@
 //! The data path takes no memory: not a context's submit, run and reap, and not the loop of a worker around it.
 //! A flow's first completion takes none either: its counters lie in a piece that was taken with the context. Policies
-//! have `sched/tests/no_allocation.rs`.
+//! have `sched/tests/all/no_allocation.rs`.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;

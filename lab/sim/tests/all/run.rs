@@ -1,6 +1,6 @@
 //! Whole runs: the same bytes each time, nothing lost, and what a machine of few parts must give.
 
-mod placement;
+use crate::placement;
 
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::run::run;

@@ -1,5 +1,4 @@
 //! Another policy while requests are under way: it drains, switches, and loses nothing.
-#![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Refused};

@@ -1,6 +1,6 @@
 //! The schedulers with one queue for all cores take memory in their construction alone.
 
-mod history;
+use crate::history;
 
 use history::{Habit, History, Levels, tasks};
 use mqfq_cpu::fair_queue::{FairQueue, FairQueueKind};

@@ -2,7 +2,7 @@
 //! oracle at every step. Three questions: does MQFQ do what the oracle admits, does anything ever stand still (I4), and
 //! does any interval of any history break the bound (I6)?
 
-mod bench_top;
+use crate::bench_top;
 use bench_top::*;
 use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::cost::Cost;
