@@ -17,6 +17,7 @@
 //! | [`user`] | which user is a client? |
 
 pub mod allocations;
+#[cfg(feature = "authority")]
 pub mod authority;
 pub mod browser;
 pub mod client;
