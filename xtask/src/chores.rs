@@ -31,9 +31,16 @@ fn whole(has_all_tools: bool) -> Part {
 
 /// Limits on instructions, which are those of an optimised build: the tests say "skipped" in the other one.
 fn counted() -> Part {
-    let mut part = cargo("test --release -p mqfq-lab --test e2e");
-    part.env("MQFQ_REQUIRE_TOOLS", "1").args(["--", "cost::", "schedulers::"]);
-    ("instructions, optimised", part)
+    let mut part = cargo("test --release -p mqfq-bench --test counted");
+    part.env("MQFQ_REQUIRE_TOOLS", "1");
+    ("instructions, beside it", part)
+}
+
+fn models() -> Part {
+    // One at a time: the other cores are for the part in the foreground.
+    let mut models = loom_command();
+    models.args(["--", "--test-threads", "1"]);
+    ("loom models, beside it", models)
 }
 
 fn loom_command() -> Command {
@@ -43,18 +50,22 @@ fn loom_command() -> Command {
     loom
 }
 
-/// Runs work beside the first part, at a low priority: it gets the cores while tests wait for a clock or a socket,
-/// and while the compiler works on one crate. First the models, whose output comes back, then the second part's build.
-fn beside() -> (Vec<u8>, Result<Counts, String>, Duration) {
+/// A part that has run: its name, its counts and the time that it took.
+type Row = (&'static str, Counts, Duration);
+
+fn run_part((name, mut command): Part, sink: &mut dyn Write) -> Result<Row, String> {
     let start = Instant::now();
+    let counts = run_counted(&mut command, sink)?;
+    Ok((name, counts, start.elapsed()))
+}
+
+/// Runs parts beside the first one, at a low priority: they get the cores while tests wait for a clock or a socket, and
+/// while the compiler works on one crate. The rows, and what the parts printed.
+fn beside(parts: Vec<Part>) -> Result<(Vec<Row>, Vec<u8>), String> {
     let mut output = Vec::new();
-    // One at a time: the other cores are for the parts in the foreground.
-    let mut models = at_niceness(AFTER_OTHERS, loom_command());
-    let counts = run_counted(models.args(["--", "--test-threads", "1"]), &mut output);
-    let took = start.elapsed();
-    // A build that fails does so again, in sight, where its tests are to run.
-    let _ = run(&mut at_niceness(AFTER_OTHERS, cargo("test --release -p mqfq-lab --test e2e --no-run")));
-    (output, counts, took)
+    let low = parts.into_iter().map(|(name, command)| (name, at_niceness(AFTER_OTHERS, command)));
+    let rows = low.map(|part| run_part(part, &mut output)).collect::<Result<_, _>>()?;
+    Ok((rows, output))
 }
 
 /// `test`: the whole suite, with a closing line that counts.
@@ -63,26 +74,19 @@ fn beside() -> (Vec<u8>, Result<Counts, String>, Duration) {
 /// One sentence if a test failed, or if CI lacks a tool.
 pub fn test() -> Result<(), String> {
     let has_all_tools = tools::ensure()?;
-    let mut rows = Vec::new();
-    let models = std::thread::spawn(beside);
-    let mut part = |(name, mut command): Part| -> Result<(), String> {
-        let start = Instant::now();
-        let counts = run_counted(&mut command, &mut std::io::stdout())?;
-        rows.push((name, counts, start.elapsed()));
-        Ok(())
-    };
-    part(whole(has_all_tools))?;
-    let (output, counts, took) = models.join().map_err(|_| "the thread that runs the models panicked")?;
+    let parts = if has_all_tools { vec![models(), counted()] } else { vec![models()] };
+    let others = std::thread::spawn(|| beside(parts));
+    let mut rows = vec![run_part(whole(has_all_tools), &mut std::io::stdout())?];
+    let (beside, output) = others.join().map_err(|_| "the thread that runs the other parts panicked")??;
     if has_all_tools {
-        part(counted())?;
         // The first part has built the server.
         let start = Instant::now();
         let (passed, failed) = suites::short(&target().join("debug/mqfq"))?;
         let counts = Counts { passed, failed, ignored: 0, broken: failed > 0 };
         rows.push(("other projects' clients", counts, start.elapsed()));
     }
-    std::io::stdout().write_all(&output).map_err(|error| format!("the models' output: {error}"))?;
-    rows.push(("loom models, beside it", counts?, took));
+    std::io::stdout().write_all(&output).map_err(|error| format!("the output of parts: {error}"))?;
+    rows.extend(beside);
     let total = rows.iter().fold(Counts::default(), |total, (_, counts, _)| total.plus(*counts));
     println!();
     for (name, counts, took) in rows {
@@ -164,9 +168,10 @@ pub fn checks() -> Result<(), String> {
     run(&mut cargo("clippy -p mqfq-blk --no-default-features --locked -- -D warnings"))?;
     // The demo is the build without TLS.
     run(&mut cargo("clippy -p mqfq-demo --locked -- -D warnings"))?;
-    // A workspace of its own, which nothing else builds: do the fuzz targets still fit the code?
+    // A workspace of its own, which nothing else builds: do the fuzz targets still fit the code? It finds most libraries
+    // checked.
     let mut fuzz = cargo("check --manifest-path fuzz/Cargo.toml --locked --features trace");
-    run(fuzz.arg("--target-dir").arg(target().join("fuzz")))?;
+    run(fuzz.arg("--target-dir").arg(target()))?;
     let mut loom = cargo("clippy -p mqfq-sched -p mqfq-policies -p mqfq-blk --lib --profile test --locked");
     loom.arg("--target-dir").arg(target().join("loom")).args(["--", "-D", "warnings"]);
     run(loom.env("RUSTFLAGS", "--cfg loom"))

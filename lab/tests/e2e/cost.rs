@@ -1,11 +1,9 @@
 //! `mqfq-lab bench overhead`, `mqfq-lab bench scale` and `mqfq-lab bench transfers`: that they run and say what is
-//! promised, and that no policy has come to execute more instructions than it did. Times are asserted nowhere: the
-//! machine may be busy.
+//! promised. Times are asserted nowhere: the machine may be busy.
 
 use crate::report;
 use mqfq_testing::Folder;
 use mqfq_testing::machine;
-use mqfq_testing::tools::need;
 use serde_json::Value;
 
 fn rows(report: &Value) -> &Vec<Value> {
@@ -36,48 +34,6 @@ fn overhead_has_a_row_for_each_policy_number_of_flows_and_step() {
         }
     }
     assert_eq!(report["notes"][0], "instructions were not asked for");
-}
-
-/// Instructions per request that a policy executes more than `none`: submit, pick and complete, 8 backlogged flows.
-/// What was counted when the line was last changed, and a twentieth: another compiler may need a little more, a change
-/// of the code that needs more shall be a decision. That of `mqfq` is the most that the project allows itself.
-/// The policies that do not ship pay for the virtual calls of their seam.
-const INSTRUCTIONS_MAX: [(&str, f64); 7] = [
-    ("mq-deadline", 1200.0),
-    ("kyber", 537.0),
-    ("bfq", 1009.0),
-    ("sfqd", 467.0),
-    ("mqfq-serial", 553.0),
-    ("mqfq-faithful", 195.0),
-    ("mqfq", 179.0),
-];
-
-#[test]
-fn no_policy_executes_more_instructions_than_it_did() {
-    need!("valgrind");
-    if cfg!(debug_assertions) {
-        println!("skipped: the limits are those of a release build");
-        return;
-    }
-    let _machine = machine::shared();
-    let report = report(&["bench", "overhead", "--json", "--rounds", "1"]);
-    let instructions = |policy: &str, step: &str| {
-        let is_it = |row: &&Value| {
-            row["policy"] == policy && row["flows"] == 8 && row["regime"] == "backlogged" && row["step"] == step
-        };
-        let row = rows(&report).iter().find(is_it).expect("a row for each policy and step");
-        row["instructions_per_request"].as_f64().unwrap_or_else(|| panic!("not counted: {}", report["notes"]))
-    };
-    for (policy, instructions_max) in INSTRUCTIONS_MAX {
-        let more = instructions(policy, "all") - instructions("none", "all");
-        let steps = ["submit", "pick", "complete"].map(|step| (step, instructions(policy, step)));
-        assert!(
-            more <= instructions_max,
-            "{policy} executes {more:.0} instructions per request more than none, the limit is {instructions_max}: {steps:?}"
-        );
-        // A count of nothing would pass everything.
-        assert!(more > 50.0, "{policy}: {more} instructions cannot be: {steps:?}");
-    }
 }
 
 #[test]
