@@ -338,6 +338,11 @@ const PLANTED: &[Planted] = &[
         lawful: &[("a/src/b.rs", "fn f() { \"#[ignore]\"; }\n")],
     },
     Planted {
+        rule: "doc-tests",
+        broken: &[("a/Cargo.toml", "[lib]\ndoctest = false\n"), ("a/src/b.rs", "//! ```\n//! f();\n//! ```\n")],
+        lawful: &[("a/Cargo.toml", "[lib]\ndoctest = false\n"), ("a/src/b.rs", "//! ```text\n//! f\n//! ```\n")],
+    },
+    Planted {
         rule: "file-names",
         broken: &[("daemon/tests/common/mod.rs", "\n")],
         lawful: &[("daemon/tests/commons_hall.rs", "\n")],

@@ -54,6 +54,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("white-space", shape::white_space),
     ("unfinished", shape::unfinished),
     ("ignored-tests", shape::ignored_tests),
+    ("doc-tests", shape::doc_tests),
     ("machine-paths", shape::machine_paths),
     ("file-names", shape::file_names),
     ("seeds", seeds::seeds),

@@ -130,6 +130,25 @@ pub fn ignored_tests(tree: &Tree, report: &mut Report) {
     }
 }
 
+/// `doc-tests`: Rust in the comments of a library is run. A crate without such a comment says `doctest = false`, which
+/// spares the suite a run of rustdoc over it.
+pub fn doc_tests(tree: &Tree, report: &mut Report) {
+    for manifest in tree.files.iter().filter(|file| file.text.lines().any(|line| line == "doctest = false")) {
+        let Some(folder) = manifest.path.strip_suffix("/Cargo.toml") else { continue };
+        for file in tree.rust_below(folder) {
+            let mut fenced = false;
+            for (index, line) in file.text.lines().enumerate() {
+                let comment = ["//!", "///"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
+                let Some(language) = comment.and_then(|text| text.trim().strip_prefix("```")) else { continue };
+                if !fenced && (language.is_empty() || language.starts_with("rust")) {
+                    report.add(&file.path, index + 1, format!("{} says `doctest = false`", manifest.path));
+                }
+                fenced = !fenced;
+            }
+        }
+    }
+}
+
 /// `machine-paths`: no path of the machine that something was written on.
 pub fn machine_paths(tree: &Tree, report: &mut Report) {
     let paths = [["/wo", "rk/"], ["/ho", "me/"], ["/ro", "ot/"]].map(|halves| halves.concat());
