@@ -2,6 +2,7 @@
 
 pub mod chores;
 pub mod copy;
+pub mod databases;
 pub mod guest;
 pub mod licences;
 pub mod mutants;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, guest, mutants, package, release, size, soak, suites, tools, vopr};
+use xtask::{chores, databases, guest, mutants, package, release, size, soak, suites, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -36,6 +36,9 @@ cargo xtask COMMAND
   suites [SUITE]... [--short] [--only WORD] [--program P] [--json]
                              test suites of libnbd, nbd and QEMU, nbdkit's filters, nbdcopy and fio, each against our
                              server and its own; --short: a sample of the last three, as in the test suite
+  databases [--rounds N] [--seconds N] [--scene NAME]... [--goal TIME] [--program P] [--json]
+                             PostgreSQL and RocksDB beside greedy neighbours, under none, mqfq and mqfq with a goal
+                             (default 2ms): N rounds (default 10) with N seconds (default 10) for each figure; as root
   tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx
@@ -144,6 +147,27 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 }
             }
             chores::kill_test(rounds, front)
+        }
+        ["databases", words @ ..] => {
+            let mut options = databases::Options::default();
+            let mut words = words.iter();
+            while let Some(word) = words.next() {
+                match *word {
+                    "--json" => options.json = true,
+                    "--in-namespace" => options.is_inside = true,
+                    "--rounds" => options.rounds = positive(words.next().ok_or("--rounds needs a number")?)?,
+                    "--seconds" => options.seconds = positive(words.next().ok_or("--seconds needs a number")?)?,
+                    "--goal" => options.goal = words.next().ok_or("--goal needs a time, such as 2ms")?,
+                    "--scene" => options.scenes.push(words.next().ok_or("--scene needs a name")?),
+                    "--program" => options.program = Some(words.next().ok_or("--program needs a path")?.into()),
+                    other => {
+                        return Err(format!(
+                            "databases takes --rounds N, --seconds N, --scene NAME, --goal TIME, --program P and --json, not {other}"
+                        ));
+                    }
+                }
+            }
+            databases::databases(&options)
         }
         ["package"] => package::package(false),
         ["package", "--as-built"] => package::package(true),
