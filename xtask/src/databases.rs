@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `alone` | PostgreSQL with 4 connections |
 //! | `reads`, `writes`, `backup`, `flushes` | the same beside a [neighbour](neighbour::Neighbour) |
-//! | `pair` | two PostgreSQL with 60 connections each and weights of 300 and 100 |
+//! | `pair` | two PostgreSQL with 16 connections each, which also make reports, and weights of 300 and 100 |
 //! | `rocksdb`, `rocksdb-reads` | RocksDB with 4 threads, alone and beside reads |
 //!
 //! Rounds alternate the settings, and each measurement begins with a checkpoint and a new search for D. One database
@@ -20,7 +20,7 @@ mod rocksdb;
 
 use crate::run::{cargo, command, run, target};
 use crate::tools;
-use ground::{PRESET, Server, Volume, WORKERS};
+use ground::{PRESET, Server, Volume, WORKERS, pass};
 use measured::{Clocks, Found, Sample, Window, served_bytes};
 use neighbour::Neighbour;
 use postgres::Postgres;
@@ -66,11 +66,11 @@ const WARM_UP_S: u32 = 6;
 /// Seconds that a measurement takes besides, about: a checkpoint, starts and ends.
 const AROUND_S: u32 = 2;
 
-/// Connections of a database in [`Load::Pair`]: enough to be backlogged most of the time.
-const PAIR_CONNECTIONS: u32 = 60;
+/// Connections and transactions of a database in [`Load::Pair`]: enough to be backlogged most of the time.
+const PAIR: (&str, u32) = (postgres::REPORT, 16);
 
-/// Connections of a database elsewhere.
-const CONNECTIONS: u32 = 4;
+/// Those of a database elsewhere.
+const SINGLE: (&str, u32) = (postgres::SHORT, 4);
 
 /// Programs and their Debian packages.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -248,17 +248,18 @@ impl Databases {
         for postgres in [&self.db].into_iter().chain(others()) {
             postgres.checkpoint()?;
         }
-        let connections = if scene.load == Load::Pair { PAIR_CONNECTIONS } else { CONNECTIONS };
+        let (script, connections) = if scene.load == Load::Pair { PAIR } else { SINGLE };
         let (seconds, whole_s) = (options.seconds, WARM_UP_S + options.seconds + 1);
         let bulk = scene.neighbour.map(|it| it.start(&self.server, WARM_UP_S, seconds)).transpose()?;
         let with_postgres = scene.load != Load::RocksDb;
-        let bench = with_postgres.then(|| self.db.bench(connections, whole_s)).transpose()?;
-        let beside = others().map(|postgres| postgres.bench(connections, whole_s)).collect::<Result<Vec<_>, _>>()?;
-        std::thread::sleep(Duration::from_secs(WARM_UP_S.into()));
+        let bench = with_postgres.then(|| self.db.bench(script, connections, whole_s)).transpose()?;
+        let beside =
+            others().map(|postgres| postgres.bench(script, connections, whole_s)).collect::<Result<Vec<_>, _>>()?;
+        pass(Duration::from_secs(WARM_UP_S.into()));
         let rocks = (!with_postgres).then(|| rocksdb::bench(&self.volume, seconds)).transpose()?;
         let read = || Ok::<_, String>((now_s(), Clocks::now(self.server.pid()), self.server.counters()?));
         let (from_s, clocks, counters) = read()?;
-        std::thread::sleep(Duration::from_secs(seconds.into()));
+        pass(Duration::from_secs(seconds.into()));
         let (to_s, later, at_end) = read()?;
         let why = self.server.ctl(&["why", "db"])?;
         let window = Window { from_s, to_s };

@@ -28,6 +28,14 @@ const CACHE_BYTES: u64 = 256 << 20;
 /// Patience with a program that starts or ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Lets so much time pass: what is measured lives in wall time.
+pub fn pass(time: Duration) {
+    let begun = Instant::now();
+    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        std::thread::park_timeout(left);
+    }
+}
+
 /// A child that is told to end, and waited for, when it is dropped.
 pub struct Running {
     child: Child,
@@ -64,7 +72,7 @@ impl Running {
             if begun.elapsed() > PATIENCE {
                 return Err(format!("{name} is not ready after {} s", PATIENCE.as_secs()));
             }
-            std::thread::sleep(Duration::from_millis(20));
+            pass(Duration::from_millis(20));
         }
         Ok(())
     }
