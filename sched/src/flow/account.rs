@@ -84,6 +84,22 @@
 //! the flow in its queue ([`FlowTable::charge_alone`]). Its intervals tile the axis as any other's, in the order of
 //! these moments, and F1 to F4 hold.
 //!
+//! # Corrections
+//! A request may turn out to have cost more or less than it was charged for ([`FlowTable::correct`]), or leave before it
+//! was dispatched ([`FlowTable::take_back`]). The difference, at the weight in force then, is
+//!
+//! * a *debt*: it uses up credit, and the rest moves `finish` on, as if another queue had taken that piece of the axis;
+//! * or *credit*: the next charges take that much less of the axis, and each at least a grain (L3).
+//!
+//! A flow that virtual time has passed has neither: F1 and I7 hold as without corrections. Leases in hand go on past a
+//! debt, and a flow charged at once uses credit only where a queue takes a lease. So costs that are often wrong want a
+//! table that charges late ([`FlowTable::charge_late`]) and has no leases: there each charge meets all corrections made
+//! before it. Let n be the most requests of such a flow that are charged and not ended (D, and one per queue), e the
+//! largest difference of one of them and l its largest request, in virtual time. Debts that are not on the axis yet are
+//! at most n e, refunds that are not credit yet too, and credit at most n e + l: a request that is charged while
+//! there is credit for all of it takes from the credit at least what it will give back. So between two points of the
+//! axis the actual cost of a flow's requests differs from their distance by at most `3 n e + l`, in the place of k L.
+//!
 //! # Orderings
 //! Relaxed throughout: each word is only ever changed by atomic read-modify-write and no other memory is published
 //! through it. Submissions that are ordered by happens-before are ordered in `finish` by coherence.
@@ -207,6 +223,8 @@ pub struct FlowTable {
     /// look on.
     refreshed: AtomicU64,
     hierarchy: Option<Box<Hierarchy>>,
+    /// All flows are charged late ([`FlowTable::charge_late`]).
+    is_late: bool,
 }
 
 impl FlowTable {
@@ -223,7 +241,7 @@ impl FlowTable {
             rate: Rate::new(weight),
         };
         let cells = weights.iter().map(cell).collect();
-        FlowTable { cells, refreshed: AtomicU64::new(octant(start)), hierarchy: None }
+        FlowTable { cells, refreshed: AtomicU64::new(octant(start)), hierarchy: None, is_late: false }
     }
 
     /// Puts flows into groups, before the first of them is charged. `period`: [`Hierarchy`].
@@ -231,6 +249,7 @@ impl FlowTable {
         if tree.is_empty() {
             return;
         }
+        assert!(!self.is_late, "flows that are charged late are in no group");
         for (cell, group) in self.cells.iter_mut().zip(&tree.of_flow) {
             if let Some(group) = group {
                 (cell.rate.cost_alone_max, cell.rate.member) = (0, Member::of(*group));
@@ -447,12 +466,14 @@ impl FlowTable {
     /// As [`FlowTable::charge`] and [`FlowTable::charge_first`] of a flow in a group, which may have nothing staged.
     #[inline(never)]
     fn charge_in_group(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
-        self.take(flow, self.grains_first(flow, cost, global_vtime), global_vtime)
+        let (grains, fraction) = self.grains_first(flow, cost, global_vtime);
+        self.take(flow, (self.less_credit(flow, grains), fraction), global_vtime)
     }
 
     #[inline(never)]
     fn charge_first_in_group(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (Interval, Lease) {
-        self.take_first(flow, self.grains_first(flow, cost, global_vtime), global_vtime)
+        let (grains, fraction) = self.grains_first(flow, cost, global_vtime);
+        self.take_first(flow, (self.less_credit(flow, grains), fraction), global_vtime)
     }
 
     fn grains_first(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (u64, u64) {
@@ -572,6 +593,9 @@ impl Rate {
         // Relaxed: two words that no thread reads together; `weight` is only reported.
         self.weight.store(u32::from(weight.get()), Relaxed);
         self.units_per_cost.store(units_per_cost(weight), Relaxed);
+        if self.cost_alone_max == 0 && self.member.is_alone() {
+            self.member.set_alone(weight);
+        }
     }
 
     /// The weight set last.
@@ -720,6 +744,7 @@ impl Charged {
 }
 
 mod ahead;
+mod correct;
 mod retire;
 mod weights;
 

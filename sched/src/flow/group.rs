@@ -288,6 +288,22 @@ impl Member {
         Member { group: group.0, ..Member::nobody() }
     }
 
+    /// State of a flow in no group that is charged late, at its own weight.
+    pub(crate) fn alone(weight: Weight) -> Member {
+        Member { units_per_cost: AtomicU64::new(units_per_cost(weight)), ..Member::nobody() }
+    }
+
+    /// Its flow is in no group.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.group == NOBODY
+    }
+
+    /// Another weight of a flow in no group.
+    pub(crate) fn set_alone(&self, weight: Weight) {
+        // Relaxed: whichever of two weights a charge meets, it is charged at one.
+        self.units_per_cost.store(units_per_cost(weight), Relaxed);
+    }
+
     /// `cost / effective weight` in 2^-32ths of a unit.
     #[inline]
     pub(crate) fn span_fixed(&self, cost: Cost) -> u128 {

@@ -168,6 +168,34 @@ impl LaneOrder {
         }
     }
 
+    /// A lane is gone, wherever it stands. It is there.
+    pub(super) fn remove(&mut self, lane: u32) {
+        if self.first.lane == lane {
+            return self.remove_first();
+        }
+        if let Some(at) = (0..self.run_len).find(|&n| self.run[self.in_run(n)].lane == lane) {
+            for n in at + 1..self.run_len {
+                self.run[self.in_run(n - 1)] = self.run[self.in_run(n)];
+            }
+            self.run_len -= 1;
+            return;
+        }
+        let Some(mut at) = self.heap[..self.heap_len].iter().position(|key| key.lane == lane) else { return };
+        // The path down from the root moves down by one, so that the root's place is free.
+        while at > 0 {
+            let parent = (at - 1) / 2;
+            self.heap[at] = self.heap[parent];
+            at = parent;
+        }
+        self.pop_heap();
+    }
+
+    /// A lane that is there has another key now.
+    pub(super) fn replace(&mut self, key: Key) {
+        self.remove(key.lane);
+        self.insert(key);
+    }
+
     /// The smallest of the run and the heap is the run's.
     #[inline]
     fn run_is_next(&self) -> bool {

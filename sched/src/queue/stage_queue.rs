@@ -261,12 +261,29 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan, A),
         ahead: impl Fn(&A, Cost, &mut L) -> Option<(VTime, VSpan)>,
     ) {
-        let Lane { flow, head, deferred, kept, .. } = &mut self.lanes[first as usize];
+        let key = self.promote_lane(first, promote, ahead);
+        debug_assert!(
+            !key.start_tag.is_before(self.order.first_key().start_tag),
+            "start tag {:?} goes back",
+            key.start_tag
+        );
+        self.order.replace_first(key);
+    }
+
+    /// Gives the first deferred request of a lane that has no others an interval, and some behind it. Returns the
+    /// lane's key.
+    #[inline(always)] // into the two that need it
+    fn promote_lane<A>(
+        &mut self,
+        of: u32,
+        promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan, A),
+        ahead: impl Fn(&A, Cost, &mut L) -> Option<(VTime, VSpan)>,
+    ) -> Key {
+        let Lane { flow, head, deferred, kept, .. } = &mut self.lanes[of as usize];
         let node = &mut self.nodes.all[*deferred as usize];
         let (start_tag, span, at) = promote(*flow, Cost(node.span.0), kept);
-        debug_assert!(!start_tag.is_before(self.order.first_key().start_tag), "start tag {start_tag:?} goes back");
         (node.start_tag, node.span) = (start_tag, span);
-        let key = Key { start_tag, span, arrival: node.arrival, lane: first };
+        let key = Key { start_tag, span, arrival: node.arrival, lane: of };
         *head = *deferred;
         let mut last = std::mem::replace(deferred, node.next);
         for _ in 1..AHEAD_MAX {
@@ -279,20 +296,30 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         if *deferred != NONE {
             self.nodes.all[last as usize].next = DEFERRED;
         }
-        self.order.replace_first(key);
+        key
     }
 
     /// The first lane has no requests any more.
     #[inline(never)]
     fn drop_lane(&mut self, lane: u32, leave: impl FnOnce(FlowId, L)) {
+        self.order.remove_first();
+        let (flow, kept) = self.vacate(lane);
+        leave(flow, kept);
+    }
+
+    /// Frees a lane that has no requests and stands nowhere in the order.
+    fn vacate(&mut self, lane: u32) -> (FlowId, L) {
         let Lane { flow, kept, .. } = self.lanes[lane as usize];
         self.index.remove(flow);
         self.lanes[lane as usize] = Lane { flow, head: NONE, tail: self.free_lane, deferred: NONE, kept: L::default() };
         self.free_lane = lane;
-        self.order.remove_first();
-        leave(flow, kept);
+        (flow, kept)
     }
 }
+
+mod withdraw;
+
+pub use withdraw::Left;
 
 /// The place behind a flow's last request in a queue.
 pub struct Behind<'a, P, L> {

@@ -36,7 +36,7 @@ impl FlowTable {
     pub fn effective_weight(&self, flow: FlowId, global_vtime: VTime) -> EffectiveWeight {
         let rate = &self.cell(flow).rate;
         match &self.hierarchy {
-            Some(_) if rate.cost_alone_max == 0 => rate.member.effective_weight(),
+            Some(_) if !rate.member.is_alone() => rate.member.effective_weight(),
             _ => EffectiveWeight {
                 millionths: u64::from(rate.weight().get()) * 1_000_000,
                 competes: !self.finish_tag(flow).is_before(global_vtime),

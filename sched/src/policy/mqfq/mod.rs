@@ -212,6 +212,7 @@
 pub(super) mod about;
 mod due;
 mod in_group;
+mod leave;
 mod queue;
 pub mod structures;
 

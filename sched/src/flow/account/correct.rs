@@ -1,0 +1,133 @@
+//! Corrections: a request that cost more or less than it was charged for, or that left before it was dispatched.
+//!
+//! Answers: what does its flow pay, or get back, and where on the axis? "Corrections" in the file above has the rule and
+//! its term in the bound. Invariants: F1, F3 and L3 hold through every correction; the fraction of a grain is carried as
+//! a charge's is.
+
+use super::{Charged, FlowCell, FlowTable, GRAIN_BITS, Interval, Lease, TAG_GRAIN, in_grains};
+use crate::cost::{COST_MAX, Cost};
+use crate::flow::group::Member;
+use crate::flow::weight::FlowId;
+use crate::sync::Ordering::Relaxed;
+use crate::vtime::{VSpan, VTime};
+
+impl FlowTable {
+    /// From now on every flow is charged as one in a group is: when its request becomes the first of the flow in its
+    /// queue, or out of the rest of a lease. So a correction reaches requests that are staged already. Before the first
+    /// charge.
+    ///
+    /// # Panics
+    /// If there are groups.
+    pub fn charge_late(&mut self) {
+        assert!(self.hierarchy.is_none(), "flows that are charged late are in no group");
+        self.is_late = true;
+        for FlowCell { rate, .. } in &mut self.cells {
+            (rate.cost_alone_max, rate.member) = (0, Member::alone(rate.weight()));
+        }
+    }
+
+    /// A request of the flow that was charged for `charged` has cost `actual`. Either counts as [`COST_MAX`] if it is
+    /// more; `actual` may be 0.
+    ///
+    /// # Panics
+    /// If the flow is unknown.
+    pub fn correct(&self, flow: FlowId, charged: Cost, actual: Cost, global_vtime: VTime) {
+        let (before, after) = (charged.min(COST_MAX), actual.min(COST_MAX));
+        if before == after {
+            return;
+        }
+        let cell = self.cell(flow);
+        if before < after {
+            let (grains, fraction) = cell.grains_of(Cost(after.0 - before.0));
+            cell.charged.owe((grains + cell.charged.add_carry(fraction)) * TAG_GRAIN.0, global_vtime);
+        } else {
+            let back = cell.charged.back(cell.grains_of(Cost(before.0 - after.0)));
+            cell.charged.credit_unless_passed(back, global_vtime);
+        }
+    }
+
+    /// A request of the flow, charged for `cost`, leaves the queue that holds `lease` before it was dispatched. `is_last`:
+    /// none of the flow's requests behind it in this queue has an interval. Without leases (`is_leased`) its interval
+    /// goes back to the axis if it was the last on all queues, else to the credit.
+    pub(crate) fn take_back(
+        &self,
+        flow: FlowId,
+        (cost, interval): (Cost, Interval),
+        is_last: bool,
+        lease: Option<&mut Lease>,
+        global_vtime: VTime,
+    ) {
+        let cell = self.cell(flow);
+        let back = cell.charged.back(cell.grains_of(cost));
+        let of_axis = back.min(interval.span.0);
+        let from = interval.finish_tag().minus(VSpan(of_axis));
+        match lease {
+            Some(lease) if is_last && lease.next == interval.finish_tag() => {
+                lease.next = from;
+                lease.refund += back - of_axis;
+            }
+            Some(lease) => lease.refund += back,
+            None => {
+                let finish = interval.finish_tag().raw();
+                // Relaxed: see the module's text. If it succeeds, no queue holds an interval behind this one.
+                let is_undone =
+                    is_last && cell.charged.finish.compare_exchange(finish, from.raw(), Relaxed, Relaxed).is_ok();
+                let credit = if is_undone { back - of_axis } else { back };
+                cell.charged.credit_unless_passed(credit, global_vtime);
+            }
+        }
+    }
+
+    /// Grains that a charge of so many takes of the axis: in a table that charges late, less by the flow's credit.
+    pub(super) fn less_credit(&self, flow: FlowId, grains: u64) -> u64 {
+        if !self.is_late || grains < 2 {
+            return grains;
+        }
+        // At least a grain of the axis (L3).
+        grains - self.cell(flow).charged.take_credit((grains - 1) * TAG_GRAIN.0) / TAG_GRAIN.0
+    }
+}
+
+impl FlowCell {
+    /// A cost at the weight in force: grains, and the fraction of one.
+    fn grains_of(&self, cost: Cost) -> (u64, u64) {
+        let rate = &self.rate;
+        in_grains(if rate.cost_alone_max == 0 { rate.member.span_fixed(cost) } else { rate.span_fixed(cost) })
+    }
+}
+
+impl Charged {
+    /// Units that go back for so many grains and a fraction, the fraction through the carry.
+    fn back(&self, (grains, fraction): (u64, u64)) -> u64 {
+        let grains = if fraction == 0 { grains } else { grains + 1 - self.add_carry((1 << GRAIN_BITS) - fraction) };
+        grains * TAG_GRAIN.0
+    }
+
+    /// A debt: credit first, then the axis.
+    fn owe(&self, units: u64, global_vtime: VTime) {
+        if self.is_passed(global_vtime) {
+            // Relaxed: as in `raise`.
+            self.credit.store(0, Relaxed);
+        }
+        // Two looks may meet less than there is, where others add; the rest is on the axis, as credit still is.
+        let rest = units - self.take_credit(units);
+        if rest > 0 {
+            // Relaxed: see the module's text.
+            self.finish.fetch_add(rest, Relaxed);
+        }
+    }
+
+    /// Credit, of a flow that has a place on the axis.
+    fn credit_unless_passed(&self, units: u64, global_vtime: VTime) {
+        if units > 0 && !self.is_passed(global_vtime) {
+            // Relaxed: see the module's text.
+            self.credit.fetch_add(units, Relaxed);
+        }
+    }
+
+    /// Virtual time has passed the flow: it has nothing staged (I7).
+    fn is_passed(&self, global_vtime: VTime) -> bool {
+        // Relaxed: see the module's text.
+        VTime::from_raw(self.finish.load(Relaxed)).is_before(global_vtime)
+    }
+}
