@@ -11,10 +11,13 @@
 //! | `queue` | a worker's queue of staged requests | `base`, `flow` |
 //! | `policy` | the interface of a policy; `mqfq` and `none` | all above |
 //! | `tune` | D, T and the cost of a write, found while the device runs; latency goals | `base`, `policy` |
+//! | `door` | the scheduler for any program: start with [`door`] | `base`, `flow`, `policy` |
 //!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
 mod base;
+#[cfg(not(any(loom, watched)))]
+pub mod door;
 pub mod flow;
 pub mod policy;
 mod queue;

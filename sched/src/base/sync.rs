@@ -19,7 +19,7 @@ pub use loom::sync::{
 pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(not(any(loom, watched)))]
 pub use std::sync::{
-    Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicI64, AtomicU32, AtomicU64, fence},
 };
 #[cfg(loom)]

@@ -68,6 +68,12 @@ impl WakeWord {
         self.state.load(crate::sync::Ordering::Relaxed) == NOTIFIED
     }
 
+    /// For anybody: the worker sleeps, and no kick has come since.
+    pub fn is_sleeping(&self) -> bool {
+        // Relaxed: a hint.
+        self.state.load(crate::sync::Ordering::Relaxed) == SLEEPING
+    }
+
     /// For the worker: it runs (again). Kicks from here on need no ring.
     pub fn woke(&self) {
         // AcqRel: pairs with `kick`: the turn that follows sees what was published before any kick swallowed here.

@@ -85,8 +85,8 @@
 //! these moments, and F1 to F4 hold.
 //!
 //! # Corrections
-//! A request may turn out to have cost more or less than it was charged for ([`FlowTable::correct`]), or leave before it
-//! was dispatched ([`FlowTable::take_back`]). The difference, at the weight in force then, is
+//! A request may turn out to have cost more or less than it was charged for ([`FlowTable::correct`]), or leave before
+//! it was dispatched ([`FlowTable::take_back`]). The difference, at the weight in force then, is
 //!
 //! * a *debt*: it uses up credit, and the rest moves `finish` on, as if another queue had taken that piece of the axis;
 //! * or *credit*: the next charges take that much less of the axis, and each at least a grain (L3).
@@ -594,7 +594,7 @@ impl Rate {
         self.weight.store(u32::from(weight.get()), Relaxed);
         self.units_per_cost.store(units_per_cost(weight), Relaxed);
         if self.cost_alone_max == 0 && self.member.is_alone() {
-            self.member.set_alone(weight);
+            self.member.set_alone(units_per_cost(weight));
         }
     }
 

@@ -298,10 +298,10 @@ impl Member {
         self.group == NOBODY
     }
 
-    /// Another weight of a flow in no group.
-    pub(crate) fn set_alone(&self, weight: Weight) {
-        // Relaxed: whichever of two weights a charge meets, it is charged at one.
-        self.units_per_cost.store(units_per_cost(weight), Relaxed);
+    /// Another rate of a flow in no group.
+    pub(crate) fn set_alone(&self, units_per_cost: u64) {
+        // Relaxed: whichever of two rates a charge meets, it is charged at one.
+        self.units_per_cost.store(units_per_cost, Relaxed);
     }
 
     /// `cost / effective weight` in 2^-32ths of a unit.

@@ -1,8 +1,8 @@
 //! Corrections: a request that cost more or less than it was charged for, or that left before it was dispatched.
 //!
-//! Answers: what does its flow pay, or get back, and where on the axis? "Corrections" in the file above has the rule and
-//! its term in the bound. Invariants: F1, F3 and L3 hold through every correction; the fraction of a grain is carried as
-//! a charge's is.
+//! Answers: what does its flow pay, or get back, and where on the axis? "Corrections" in the file above has the rule
+//! and its term in the bound. Invariants: F1, F3 and L3 hold through every correction; the fraction of a grain is
+//! carried as a charge's is.
 
 use super::{Charged, FlowCell, FlowTable, GRAIN_BITS, Interval, Lease, TAG_GRAIN, in_grains};
 use crate::cost::{COST_MAX, Cost};
@@ -26,6 +26,16 @@ impl FlowTable {
         }
     }
 
+    /// Another rate of a flow, in 2^-32ths of a unit of virtual time per unit of cost, 1 to 2^63, from the next charge
+    /// on. Its weight as reported stays.
+    ///
+    /// # Panics
+    /// If the flow is unknown, or the table does not charge late.
+    pub fn set_rate(&self, flow: FlowId, units_per_cost: u64) {
+        assert!(self.is_late, "a rate of its own has a flow that is charged late");
+        self.cell(flow).rate.member.set_alone(units_per_cost.clamp(1, 1 << 63));
+    }
+
     /// A request of the flow that was charged for `charged` has cost `actual`. Either counts as [`COST_MAX`] if it is
     /// more; `actual` may be 0.
     ///
@@ -46,8 +56,8 @@ impl FlowTable {
         }
     }
 
-    /// A request of the flow, charged for `cost`, leaves the queue that holds `lease` before it was dispatched. `is_last`:
-    /// none of the flow's requests behind it in this queue has an interval. Without leases (`is_leased`) its interval
+    /// A request of the flow, charged for `cost`, leaves the queue that holds `lease` before it was dispatched.
+    /// `is_last`: none of the flow's requests behind it in this queue has an interval. Without a lease its interval
     /// goes back to the axis if it was the last on all queues, else to the credit.
     pub(crate) fn take_back(
         &self,

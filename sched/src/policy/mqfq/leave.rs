@@ -32,6 +32,15 @@ impl<S: Structures> Mqfq<S> {
         self.flows.charge_late();
     }
 
+    /// Another rate of a flow, of a policy that charges late, as by
+    /// [`FlowTable::set_rate`](crate::flow::FlowTable::set_rate).
+    ///
+    /// # Panics
+    /// As that.
+    pub fn set_rate(&self, flow: FlowId, units_per_cost: u64) {
+        self.flows.set_rate(flow, units_per_cost);
+    }
+
     /// A request that was submitted with the cost `charged` has cost `actual`, 0 or more; a cost above
     /// [`COST_MAX`](crate::cost::COST_MAX) counts as that. Its flow pays the difference, or gets it back, at its weight
     /// now. From any thread, once for each request at most.
@@ -68,8 +77,8 @@ impl<S: Structures> Mqfq<S> {
         found
     }
 
-    /// Takes back all requests of a queue, those of a flow in the order they came, and leaves the queue idle: nothing of
-    /// it holds others up. `each` gets their flow and handle, and returns the cost they were submitted with.
+    /// Takes back all requests of a queue, those of a flow in the order they came, and leaves the queue idle: nothing
+    /// of it holds others up. `each` gets their flow and handle, and returns the cost they were submitted with.
     pub fn step_aside(&self, queue: &mut Queue<S>, mut each: impl FnMut(FlowId, Handle) -> Cost, kick: &mut impl Kick) {
         queue.stage.drain(
             |flow, waiting, left, lease| {

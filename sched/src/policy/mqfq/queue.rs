@@ -30,6 +30,13 @@ pub struct MqfqQueue<P = WheelSlot> {
     pub(super) batch: u32,
 }
 
+impl<P> MqfqQueue<P> {
+    /// Requests that it can stage at once.
+    pub fn capacity(&self) -> usize {
+        self.stage.capacity()
+    }
+}
+
 /// Units out from which on a queue gives tokens away; 0 is never.
 pub(super) const fn share_of(token_share: u32) -> i32 {
     if token_share == 0 { i32::MAX / 2 } else { token_share as i32 }

@@ -1,7 +1,7 @@
 //! Requests that leave the queue without being the first.
 //!
-//! Answers: where does a request stand that its caller gives up, and what is its flow's first then? Invariants: Q1 to Q3
-//! hold after each. Cost: a walk over the flow's requests here, and over the lanes if it was the flow's first.
+//! Answers: where does a request stand that its caller gives up, and what is its flow's first then? Invariants: Q1 to
+//! Q3 hold after each. Cost: a walk over the flow's requests here, and over the lanes if it was the flow's first.
 
 use super::{DEFERRED, Lane, NONE, StageQueue};
 use crate::cost::Cost;

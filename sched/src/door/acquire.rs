@@ -1,0 +1,148 @@
+//! Calls that wait for a permit: as a future, or on a thread.
+
+use super::shared::{FREE, Kicks, Permit, Refused, Tenant, WAITING, lock};
+use crate::sync::{Arc, Ordering};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Wake, Waker};
+
+impl Tenant {
+    /// Waits for a permit for a job of this cost, 1 to 2^40. Dropped before it is ready, it takes its place back; a
+    /// permit that has come meanwhile goes to another. It needs a place without a worker, and no runtime: a permit that
+    /// ends wakes the next.
+    ///
+    /// The future's errors: [`Refused`].
+    pub fn acquire(&self, cost: u64) -> PermitFuture {
+        PermitFuture { tenant: self.clone(), cost, at: None }
+    }
+
+    /// As [`Tenant::acquire`]; the thread is parked until then.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn acquire_blocking(&self, cost: u64) -> Result<Permit, Refused> {
+        struct Unpark(std::thread::Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut acquire = pin!(self.acquire(cost));
+        loop {
+            match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(permit) => return permit,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+}
+
+/// Future of a permit.
+#[must_use = "futures do nothing unless polled"]
+pub struct PermitFuture {
+    tenant: Tenant,
+    cost: u64,
+    /// Place, slot and use of the slot, from the first poll until it is ready.
+    at: Option<(usize, u32, u32)>,
+}
+
+impl PermitFuture {
+    /// A place without a worker.
+    fn place(&self) -> Result<usize, Refused> {
+        let shared = &self.tenant.shared;
+        let count = shared.places.len();
+        // Relaxed: any will do.
+        let turn = shared.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        for at in (0..count).map(|n| (turn + n) % count) {
+            let place = &shared.places[at];
+            // Relaxed: a hint; the lock decides.
+            match place.mode.load(Ordering::Relaxed) {
+                WAITING => return Ok(at),
+                FREE => {
+                    let mut inner = lock(&place.inner);
+                    if place.mode.load(Ordering::Relaxed) == FREE {
+                        place.mode.store(WAITING, Ordering::Relaxed);
+                        inner.aside = None;
+                        return Ok(at);
+                    }
+                }
+                _ => (),
+            }
+        }
+        Err(Refused::PlaceTaken)
+    }
+
+    fn take(&mut self, waker: &Waker) -> Poll<Result<Permit, Refused>> {
+        let shared = self.tenant.shared.clone();
+        let mut kicks = Kicks::default();
+        let (at, slot) = match self.at {
+            Some((at, slot, _)) => (at, slot),
+            None => {
+                if let Err(refused) = shared.check_cost(self.cost) {
+                    return Poll::Ready(Err(refused));
+                }
+                let at = match self.place() {
+                    Ok(at) => at,
+                    Err(refused) => return Poll::Ready(Err(refused)),
+                };
+                let mut inner = lock(&shared.places[at].inner);
+                let Tenant { flow, generation, .. } = self.tenant;
+                let pushed = shared.push(&mut inner, flow, generation, self.cost, &mut kicks);
+                shared.pump(&mut inner, at, &mut kicks);
+                let slot = match pushed {
+                    Ok(slot) => slot,
+                    Err(refused) => {
+                        drop(inner);
+                        shared.deliver(kicks, None);
+                        return Poll::Ready(Err(refused));
+                    }
+                };
+                self.at = Some((at, slot, inner.jobs[slot as usize].generation));
+                (at, slot)
+            }
+        };
+        let granted = {
+            let job = &mut lock(&shared.places[at].inner).jobs[slot as usize];
+            let granted = job.granted.take();
+            if granted.is_none() {
+                job.waker = Some(waker.clone());
+            }
+            granted
+        };
+        shared.deliver(kicks, None);
+        match granted {
+            None => Poll::Pending,
+            Some(token) => {
+                self.at = None;
+                Poll::Ready(Ok(Permit { shared: Some(shared), place: at as u16, slot, token: Some(token) }))
+            }
+        }
+    }
+}
+
+impl Future for PermitFuture {
+    type Output = Result<Permit, Refused>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.take(context.waker())
+    }
+}
+
+impl Drop for PermitFuture {
+    fn drop(&mut self) {
+        let Some((at, slot, generation)) = self.at.take() else { return };
+        let shared = &self.tenant.shared;
+        let mut kicks = Kicks::default();
+        let mut inner = lock(&shared.places[at].inner);
+        if let Some(token) = inner.jobs[slot as usize].granted.take() {
+            // Nothing ran.
+            shared.end(&mut inner, (slot, token), Some(0), &mut kicks);
+        } else {
+            shared.withdraw(&mut inner, slot, generation, &mut kicks);
+        }
+        shared.pump(&mut inner, at, &mut kicks);
+        drop(inner);
+        shared.deliver(kicks, None);
+    }
+}

@@ -1,0 +1,252 @@
+//! A loop per core.
+
+use super::shared::{AWAY, Bell, FREE, Kicks, Permit, Refused, Scheduler, Shared, Tenant, WORKER, lock};
+use crate::policy::Pick;
+use crate::sync::{Arc, Ordering};
+
+/// The owner of a place: pushes jobs of type `J` and starts them. One thread at a time uses it.
+pub struct Worker<J> {
+    shared: Arc<Shared>,
+    at: usize,
+    /// Jobs by slot.
+    jobs: Vec<Option<J>>,
+    /// Handles of permits that have come back, so that a permit counts nothing.
+    handles: Vec<Arc<Shared>>,
+    now_ns: u64,
+    look_again_ns: Option<u64>,
+}
+
+/// Names a job that waits. It is of no use with another worker.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct JobId {
+    /// Address of the scheduler.
+    scheduler: usize,
+    place: u16,
+    slot: u32,
+    generation: u32,
+}
+
+/// Next step of a worker.
+pub enum Next<J> {
+    /// Run this job, then end its permit.
+    Job(Permit, J),
+    /// Jobs wait, and none may start: a wake will come.
+    Wait(Wait),
+    /// No job waits here.
+    Idle,
+}
+
+/// Reason that no job may start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// The first job's tenant is ahead of others by more than the window.
+    Window,
+    /// All permits are out.
+    Permits,
+}
+
+impl Scheduler {
+    /// The worker of a place, 0-based.
+    ///
+    /// # Errors
+    /// [`Refused::NoPlace`], [`Refused::PlaceTaken`].
+    pub fn worker<J>(&self, place: usize) -> Result<Worker<J>, Refused> {
+        let shared = self.0.clone();
+        let Some(of) = shared.places.get(place) else { return Err(Refused::NoPlace(place)) };
+        let mut inner = lock(&of.inner);
+        // Relaxed: under the lock.
+        if of.mode.load(Ordering::Relaxed) != FREE {
+            return Err(Refused::PlaceTaken);
+        }
+        of.mode.store(WORKER, Ordering::Relaxed);
+        inner.aside = None;
+        let jobs = inner.jobs.iter().map(|_| None).collect();
+        drop(inner);
+        Ok(Worker { shared, at: place, jobs, handles: Vec::new(), now_ns: 0, look_again_ns: None })
+    }
+}
+
+impl<J> Worker<J> {
+    /// Lets a job of a tenant wait, of a cost of 1 to 2^40: what it is thought to cost.
+    ///
+    /// # Errors
+    /// [`Refused`]; the job is dropped.
+    #[inline]
+    pub fn try_push(&mut self, tenant: &Tenant, cost: u64, job: J) -> Result<JobId, Refused> {
+        if !Arc::ptr_eq(&tenant.shared, &self.shared) {
+            return Err(Refused::OtherScheduler);
+        }
+        self.shared.check_cost(cost)?;
+        let mut kicks = Kicks::default();
+        let mut inner = lock(&self.shared.places[self.at].inner);
+        if inner.aside.is_some() {
+            self.shared.come_back(&mut inner, self.at, &mut kicks);
+        }
+        let pushed = self.shared.push(&mut inner, tenant.flow, tenant.generation, cost, &mut kicks);
+        let generation = pushed.map_or(0, |slot| inner.jobs[slot as usize].generation);
+        drop(inner);
+        self.shared.deliver(kicks, Some(self.now_ns));
+        let slot = pushed?;
+        self.jobs[slot as usize] = Some(job);
+        let scheduler = Arc::as_ptr(&self.shared) as usize;
+        Ok(JobId { scheduler, place: self.at as u16, slot, generation })
+    }
+
+    /// The next job to start, or why there is none. Call until it is not [`Next::Job`] before sleeping. `now_ns`: any
+    /// monotonic clock, the same for all workers of the scheduler.
+    #[inline]
+    pub fn next(&mut self, now_ns: u64) -> Next<J> {
+        self.now_ns = now_ns;
+        let place = &self.shared.places[self.at];
+        // Relaxed: a hint, to those that find us silent.
+        place.active_ns.store(now_ns, Ordering::Relaxed);
+        let mut kicks = Kicks::default();
+        let mut inner = lock(&place.inner);
+        if inner.aside.is_some() {
+            self.shared.come_back(&mut inner, self.at, &mut kicks);
+        }
+        let pick = self.shared.pick(&mut inner, &mut kicks);
+        let pick = match pick {
+            Pick::Dispatch(grant) => {
+                drop(inner);
+                self.shared.deliver(kicks, Some(now_ns));
+                let slot = grant.handle.0;
+                let shared = self.handles.pop().unwrap_or_else(|| self.shared.clone());
+                let permit = Permit { shared: Some(shared), place: self.at as u16, slot, token: Some(grant.token) };
+                return match self.jobs[slot as usize].take() {
+                    Some(job) => Next::Job(permit, job),
+                    None => Next::Idle,
+                };
+            }
+            held => held,
+        };
+        self.shared.note(&mut inner, &pick);
+        drop(inner);
+        self.shared.deliver(kicks, Some(now_ns));
+        self.pass(now_ns);
+        match pick {
+            Pick::Throttled => Next::Wait(Wait::Window),
+            Pick::NoToken => Next::Wait(Wait::Permits),
+            _ => Next::Idle,
+        }
+    }
+
+    /// Passes workers that are away: we have nothing to start, and one of them may be the reason.
+    #[inline(never)]
+    fn pass(&mut self, now_ns: u64) {
+        self.look_again_ns = None;
+        let shared = &self.shared;
+        for (at, place) in shared.places.iter().enumerate() {
+            // Relaxed, here and below: hints; the lock decides.
+            if at == self.at || place.mode.load(Ordering::Relaxed) != WORKER || place.word.is_sleeping() {
+                continue;
+            }
+            let silent_from = place.active_ns.load(Ordering::Relaxed).saturating_add(shared.away_after_ns);
+            if now_ns <= silent_from {
+                self.look_again_ns = Some(self.look_again_ns.map_or(silent_from, |other| other.min(silent_from)));
+                continue;
+            }
+            // One that is inside a call is not away.
+            let Ok(mut inner) = place.inner.try_lock() else { continue };
+            // Relaxed: under the lock.
+            if place.mode.load(Ordering::Relaxed) == WORKER {
+                let mut kicks = Kicks::default();
+                shared.set_aside(&mut inner, at, AWAY, &mut kicks);
+                drop(inner);
+                shared.deliver(kicks, Some(now_ns));
+            }
+        }
+    }
+
+    /// Time, ns, at which a call of [`Worker::next`] may find another worker away that is not away now. A worker that
+    /// sleeps wakes by then, or it may wait for one that does not come back. `None`: no other worker is awake.
+    pub fn look_again_ns(&self) -> Option<u64> {
+        self.look_again_ns.map(|at| at.saturating_add(1))
+    }
+
+    /// Ends a job, as [`Permit::finish`]; of a job that this worker started it is faster. Then call [`Worker::next`].
+    #[inline]
+    pub fn finish(&mut self, mut permit: Permit, actual: u64) {
+        let is_own = permit.shared.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, &self.shared));
+        if permit.place as usize != self.at || !is_own {
+            return permit.finish(actual);
+        }
+        let (Some(token), Some(shared)) = (permit.token.take(), permit.shared.take()) else { return };
+        let mut kicks = Kicks::default();
+        let mut inner = lock(&self.shared.places[self.at].inner);
+        if inner.aside.is_some() {
+            self.shared.come_back(&mut inner, self.at, &mut kicks);
+        }
+        self.shared.end(&mut inner, (permit.slot, token), Some(actual), &mut kicks);
+        let mean = Shared::mean_cost(&mut inner);
+        drop(inner);
+        self.shared.deliver(kicks, Some(self.now_ns));
+        if let Some(mean) = mean {
+            self.shared.set_typical(mean);
+        }
+        if self.handles.len() < 64 {
+            self.handles.push(shared);
+        }
+    }
+
+    /// Takes a job back that waits here: its tenant pays nothing for it. Then call [`Worker::next`]. `None`: it has
+    /// started, or is not of this worker.
+    pub fn withdraw(&mut self, job: JobId) -> Option<J> {
+        if job.scheduler != Arc::as_ptr(&self.shared) as usize || job.place as usize != self.at {
+            return None;
+        }
+        let mut kicks = Kicks::default();
+        let mut inner = lock(&self.shared.places[self.at].inner);
+        let found = self.shared.withdraw(&mut inner, job.slot, job.generation, &mut kicks);
+        drop(inner);
+        self.shared.deliver(kicks, Some(self.now_ns));
+        if found { self.jobs[job.slot as usize].take() } else { None }
+    }
+
+    /// Takes all jobs back that wait here, those of a tenant in the order they came.
+    pub fn drain(&mut self) -> Vec<J> {
+        self.empty(WORKER)
+    }
+
+    fn empty(&mut self, mode: u32) -> Vec<J> {
+        let mut kicks = Kicks::default();
+        let mut inner = lock(&self.shared.places[self.at].inner);
+        self.shared.set_aside(&mut inner, self.at, mode, &mut kicks);
+        let slots = inner.aside.take().unwrap_or_default();
+        for &slot in &slots {
+            let job = &mut inner.jobs[slot as usize];
+            job.is_waiting = false;
+            let flow = job.flow;
+            inner.of_tenant[flow as usize].waiting -= 1;
+            inner.vacate(slot);
+        }
+        drop(inner);
+        self.shared.deliver(kicks, Some(self.now_ns));
+        slots.into_iter().filter_map(|slot| self.jobs[slot as usize].take()).collect()
+    }
+
+    /// Rings `bell` when a wake comes for this worker while it sleeps: from any thread, at most once per sleep.
+    pub fn on_wake(&mut self, bell: impl Fn() + Send + Sync + 'static) {
+        let bell: Bell = Arc::new(bell);
+        *lock(&self.shared.places[self.at].bell) = Some(bell);
+    }
+
+    /// True: the worker may sleep on what its bell wakes, and calls [`Worker::woke`] then. False: a wake has come, call
+    /// [`Worker::next`] again.
+    pub fn may_sleep(&self) -> bool {
+        self.shared.places[self.at].word.may_sleep()
+    }
+
+    /// The worker does not sleep any more.
+    pub fn woke(&self) {
+        self.shared.places[self.at].word.woke();
+    }
+}
+
+impl<J> Drop for Worker<J> {
+    /// Jobs that wait are dropped, and the place is free.
+    fn drop(&mut self) {
+        *lock(&self.shared.places[self.at].bell) = None;
+        self.empty(FREE);
+    }
+}
