@@ -6,6 +6,7 @@
 use crate::api::CTL_AGENT;
 use crate::api::{CONFIG_BYTES_MAX, too_long};
 use crate::problem::Problem;
+use crate::stream::Stream;
 use crate::tls::Trust;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
@@ -18,7 +19,6 @@ use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 /// For the connection.
@@ -233,25 +233,22 @@ impl Client {
         let late = |_| format!("cannot reach a server at {}: it does not accept", self.address);
         let connect = async {
             match &self.address {
-                Address::Unix(path) => self.send(UnixStream::connect(path).await.map_err(failed)?, ask).await,
+                Address::Unix(path) => self.send(Box::new(UnixStream::connect(path).await.map_err(failed)?), ask).await,
                 Address::Tcp(at) => {
                     let stream = tokio::time::timeout(CONNECT_WAIT, TcpStream::connect(at)).await.map_err(late)?;
                     let stream = stream.map_err(failed)?;
-                    let Some(trust) = &self.trust else { return self.send(stream, ask).await };
+                    let Some(trust) = &self.trust else { return self.send(Box::new(stream), ask).await };
                     let handshake = tokio::time::timeout(CONNECT_WAIT, trust.connect(at, stream)).await;
                     let refused = |error| format!("no TLS with {}: {}", self.address, plain(&error));
                     let late = |_| format!("no TLS with {}: the handshake did not end", self.address);
-                    self.send(handshake.map_err(late)?.map_err(refused)?, ask).await
+                    self.send(Box::new(handshake.map_err(late)?.map_err(refused)?), ask).await
                 }
             }
         };
         connect.await
     }
 
-    async fn send<S>(&self, stream: S, ask: Ask) -> Result<hyper::Response<Incoming>, String>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn send(&self, stream: Stream, ask: Ask) -> Result<hyper::Response<Incoming>, String> {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broke(&error))?;
         tokio::spawn(connection);

@@ -17,7 +17,7 @@
 use crate::admission::{IsOwnName, Peer, Strangers};
 use crate::api::{self, Route};
 use crate::model::{By, Server, Via};
-use crate::stream::Patient;
+use crate::stream::{Patient, Stream};
 use crate::tls;
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, net};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_rustls::TlsAcceptor;
@@ -151,7 +151,7 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
                         let router = router.clone();
                         tokio::spawn(async move {
                             let _place: OwnedSemaphorePermit = place;
-                            connection(stream, peer, router).await;
+                            connection(Box::new(stream), peer, router).await;
                         });
                     }
                     Err(_) => tokio::time::sleep(RETRY).await,
@@ -171,7 +171,12 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
                         let by = By { address: Some(from.to_string()), ..By::via(Via::Http) };
                         let stranger = Some(strangers.admit());
                         let peer = Peer { by, token: token.clone(), names: Some(names.clone()), stranger };
-                        tokio::spawn(stranger_of_tcp(stream, tls.as_ref().map(|tls| tls()), peer, router.clone()));
+                        tokio::spawn(stranger_of_tcp(
+                            Box::new(stream),
+                            tls.as_ref().map(|tls| tls()),
+                            peer,
+                            router.clone(),
+                        ));
                     }
                     Err(_) => tokio::time::sleep(RETRY).await,
                 }
@@ -181,10 +186,7 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
 }
 
 /// A connection of a TCP address, until its end or until it must leave.
-async fn stranger_of_tcp<S>(stream: S, with: Option<Arc<tls::ServerConfig>>, peer: Peer, router: Router)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn stranger_of_tcp(stream: Stream, with: Option<Arc<tls::ServerConfig>>, peer: Peer, router: Router) {
     let stranger = peer.stranger.clone();
     let served = async {
         match with {
@@ -205,17 +207,14 @@ where
 }
 
 /// A connection, after its handshake.
-async fn encrypted<S>(stream: S, with: Arc<tls::ServerConfig>, peer: Peer, router: Router)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn encrypted(stream: Stream, with: Arc<tls::ServerConfig>, peer: Peer, router: Router) {
     match TlsAcceptor::from(with).accept(Patient::new(stream)).into_fallible().await {
         Ok(stream) => {
             // Without a token TLS has asked for a certificate. If no place is free, the first request is told.
             if let (None, Some(stranger)) = (&peer.token, &peer.stranger) {
                 stranger.become_guest();
             }
-            connection(stream, peer, router).await;
+            connection(Box::new(stream), peer, router).await;
         }
         Err((_, mut stream)) => {
             // The alert is sent. A close with unread bytes would take it back (RST), so they are read.
@@ -227,10 +226,7 @@ where
     }
 }
 
-async fn connection<S>(stream: S, peer: Peer, router: Router)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn connection(stream: Stream, peer: Peer, router: Router) {
     let service = TowerToHyperService::new(router.layer(Extension(peer)));
     // The end of a connection, an error too, concerns only its client.
     let _ = http1::Builder::new()

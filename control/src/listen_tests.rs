@@ -13,7 +13,7 @@ use tokio_rustls::rustls::server::ResolvesServerCertUsingSni;
 fn connected(router: &Router, bytes: usize) -> DuplexStream {
     let (ours, theirs) = duplex(bytes);
     let peer = Peer { by: By::via(Via::Http), token: None, names: None, stranger: None };
-    tokio::spawn(connection(theirs, peer, router.clone()));
+    tokio::spawn(connection(Box::new(theirs), peer, router.clone()));
     ours
 }
 
@@ -37,7 +37,7 @@ impl Tcp {
         let (ours, theirs) = duplex(4096);
         let (by, token) = (By::via(Via::Http), Some(Arc::from(TOKEN)));
         let peer = Peer { by, token, names: Some(Arc::new(|_| false)), stranger: Some(self.0.admit()) };
-        tokio::spawn(stranger_of_tcp(theirs, with, peer, router.clone()));
+        tokio::spawn(stranger_of_tcp(Box::new(theirs), with, peer, router.clone()));
         ours
     }
 }

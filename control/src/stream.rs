@@ -1,4 +1,5 @@
-//! A connection whose peer must read what it is sent: an answer that cannot be written for [`WRITE_WAIT`] ends it.
+//! A connection, encrypted or not, whose peer must read what it is sent: an answer that cannot be written for
+//! [`WRITE_WAIT`] ends it.
 //!
 //! hyper has a deadline for a request's header and none for its answer, so a client that reads nothing would keep its
 //! place, and the answer's memory, for ever.
@@ -12,6 +13,14 @@ use tokio::time::{Sleep, sleep};
 
 /// The longest time that a peer may leave no room for a byte.
 pub(crate) const WRITE_WAIT: Duration = Duration::from_secs(10);
+
+/// Bytes in both directions.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
+
+/// Any of the streams: HTTP is compiled for this type alone, once for servers and once for clients.
+pub(crate) type Stream = Box<dyn Duplex>;
 
 /// A stream with that deadline.
 pub(crate) struct Patient<S> {
