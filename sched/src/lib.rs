@@ -13,6 +13,8 @@
 //! | `tune` | D, T and the cost of a write, found while the device runs; latency goals | `base`, `policy` |
 //! | `door` | the scheduler for any program: start with [`door`] | `base`, `flow`, `policy` |
 //!
+//! The room `door` is for any program; the others are its parts, for schedulers of one's own.
+//!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
 mod base;
@@ -31,3 +33,8 @@ pub use tune::{depth, goal, window_rule, write_cost};
 
 #[cfg(all(watched, not(loom)))]
 pub use sync::watched;
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

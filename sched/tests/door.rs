@@ -2,7 +2,6 @@
 //! time, and everything back at the end. And its misuses: each is impossible, given back, or one clear refusal.
 
 use mqfq_sched::door::{BuildError, JobId, Next, Permit, PermitFuture, Refused, Scheduler, Tenant, Wait, Worker};
-use mqfq_testing::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::Future;
@@ -12,6 +11,35 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 const JOBS: u64 = 200_000;
+
+/// SplitMix64, here since the package has this test and not the crate that the others share.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ (bits >> 31)) % bound
+    }
+
+    fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
+    fn chance(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+}
 
 /// Oracle: of two tenants that always wait, the second has three times the first's cost, and all permits come back.
 fn expect_one_to_three(scheduler: &Scheduler, tenants: &[Tenant; 2], permits: i64) {
@@ -330,6 +358,40 @@ fn threads_and_loops_lose_no_permit_and_no_job() {
     assert_eq!(served.into_inner(), 4 * rounds);
     assert_eq!(scheduler.free_permits(), 3);
     assert_eq!(tenants.map(|tenant| tenant.counters().waiting), [0, 0]);
+}
+
+#[test]
+fn a_turn_does_what_single_calls_do() {
+    let [single, turns] = [false, true].map(|in_turns| {
+        let scheduler = Scheduler::builder().permits(3).build().unwrap();
+        let tenants = two(&scheduler, [1, 3]);
+        let mut worker = scheduler.worker(0).unwrap();
+        let (mut order, mut permits): (Vec<usize>, Vec<Permit>) = Default::default();
+        for now_ns in 0..500 {
+            let came = [0, 1, 1, 1];
+            if in_turns {
+                let mut turn = worker.turn(now_ns);
+                permits.drain(..).for_each(|permit| turn.finish(permit, 90));
+                let _ = came.map(|name: usize| turn.try_push(&tenants[name], 100, name).unwrap());
+                while let Next::Job(permit, name) = turn.next() {
+                    order.push(name);
+                    permits.push(permit);
+                }
+            } else {
+                permits.drain(..).for_each(|permit| worker.finish(permit, 90));
+                let _ = came.map(|name: usize| worker.try_push(&tenants[name], 100, name).unwrap());
+                while let Next::Job(permit, name) = worker.next(now_ns) {
+                    order.push(name);
+                    permits.push(permit);
+                }
+            }
+        }
+        drop(permits);
+        assert_eq!(scheduler.free_permits(), 3);
+        order
+    });
+    assert_eq!(single.len(), 1500);
+    assert_eq!(single, turns);
 }
 
 #[test]

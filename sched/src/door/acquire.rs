@@ -79,8 +79,10 @@ impl PermitFuture {
         let (at, slot) = match self.at {
             Some((at, slot, _)) => (at, slot),
             None => {
-                if let Err(refused) = shared.check_cost(self.cost) {
-                    return Poll::Ready(Err(refused));
+                match shared.is_cost(self.cost) {
+                    Err(refused) => return Poll::Ready(Err(refused)),
+                    Ok(true) => (),
+                    Ok(false) => shared.set_typical(self.cost),
                 }
                 let at = match self.place() {
                     Ok(at) => at,

@@ -11,7 +11,8 @@
 //! | any async runtime | [`Tenant::acquire`], a future that may be dropped at any time |
 //! | threads | [`Tenant::acquire_blocking`] |
 //!
-//! A loop per core is the fast one: it takes no lock that another worker takes, but where one is away.
+//! A loop per core is the fast one: it takes no lock that another worker takes, but where one is away, and a [`Turn`]
+//! takes its own once for many calls.
 //!
 //! ```
 //! use mqfq_sched::door::{Next, Scheduler};
@@ -64,4 +65,4 @@ mod worker;
 
 pub use acquire::PermitFuture;
 pub use shared::{BuildError, Builder, Counters, Permit, Refused, Scheduler, Tenant};
-pub use worker::{JobId, Next, Wait, Worker};
+pub use worker::{JobId, Next, Turn, Wait, Worker};

@@ -541,17 +541,14 @@ impl Shared {
         Ok(slot)
     }
 
-    /// Checks a cost, and takes the first one for the usual one.
+    /// Checks a cost. False: the usual one is not known yet ([`Shared::set_typical`]).
     #[inline]
-    pub(super) fn check_cost(&self, cost: u64) -> Result<(), Refused> {
+    pub(super) fn is_cost(&self, cost: u64) -> Result<bool, Refused> {
         if cost == 0 || cost > COST_MAX.0 {
             return Err(Refused::CostOutOfRange(cost));
         }
         // Relaxed: the lock in `set_typical` decides.
-        if !self.is_scaled.load(Ordering::Relaxed) {
-            self.set_typical(cost);
-        }
-        Ok(())
+        Ok(self.is_scaled.load(Ordering::Relaxed))
     }
 
     #[inline]

@@ -1,8 +1,11 @@
 //! A loop per core.
 
-use super::shared::{AWAY, Bell, FREE, Kicks, Permit, Refused, Scheduler, Shared, Tenant, WORKER, lock};
+use super::shared::{AWAY, Bell, FREE, Inner, Kicks, Permit, Refused, Scheduler, Shared, Tenant, WORKER, lock};
 use crate::policy::Pick;
-use crate::sync::{Arc, Ordering};
+use crate::sync::{Arc, MutexGuard, Ordering};
+
+/// Handles that a worker keeps.
+const HANDLES_MAX: usize = 64;
 
 /// The owner of a place: pushes jobs of type `J` and starts them. One thread at a time uses it.
 pub struct Worker<J> {
@@ -67,73 +70,49 @@ impl Scheduler {
 }
 
 impl<J> Worker<J> {
+    /// Several calls under one lock, for a loop that takes many jobs at a time. No other worker can pass this one until
+    /// it is dropped, so no job is run meanwhile. `now_ns`: as in [`Worker::next`].
+    #[inline]
+    pub fn turn(&mut self, now_ns: u64) -> Turn<'_, J> {
+        self.now_ns = now_ns;
+        let Worker { shared, at, jobs, handles, .. } = self;
+        let shared: &Arc<Shared> = shared;
+        let place = &shared.places[*at];
+        // Relaxed: a hint, to those that find us silent.
+        place.active_ns.store(now_ns, Ordering::Relaxed);
+        let mut kicks = Kicks::default();
+        let mut inner = lock(&place.inner);
+        if inner.aside.is_some() {
+            shared.come_back(&mut inner, *at, &mut kicks);
+        }
+        Turn { shared, at: *at, jobs, handles, now_ns, inner: Some(inner), kicks, mean: None }
+    }
+
     /// Lets a job of a tenant wait, of a cost of 1 to 2^40: what it is thought to cost.
     ///
     /// # Errors
     /// [`Refused`]; the job is dropped.
     #[inline]
     pub fn try_push(&mut self, tenant: &Tenant, cost: u64, job: J) -> Result<JobId, Refused> {
-        if !Arc::ptr_eq(&tenant.shared, &self.shared) {
-            return Err(Refused::OtherScheduler);
-        }
-        self.shared.check_cost(cost)?;
-        let mut kicks = Kicks::default();
-        let mut inner = lock(&self.shared.places[self.at].inner);
-        if inner.aside.is_some() {
-            self.shared.come_back(&mut inner, self.at, &mut kicks);
-        }
-        let pushed = self.shared.push(&mut inner, tenant.flow, tenant.generation, cost, &mut kicks);
-        let generation = pushed.map_or(0, |slot| inner.jobs[slot as usize].generation);
-        drop(inner);
-        self.shared.deliver(kicks, Some(self.now_ns));
-        let slot = pushed?;
-        self.jobs[slot as usize] = Some(job);
-        let scheduler = Arc::as_ptr(&self.shared) as usize;
-        Ok(JobId { scheduler, place: self.at as u16, slot, generation })
+        self.turn(self.now_ns).try_push(tenant, cost, job)
     }
 
     /// The next job to start, or why there is none. Call until it is not [`Next::Job`] before sleeping. `now_ns`: any
     /// monotonic clock, the same for all workers of the scheduler.
     #[inline]
     pub fn next(&mut self, now_ns: u64) -> Next<J> {
-        self.now_ns = now_ns;
-        let place = &self.shared.places[self.at];
-        // Relaxed: a hint, to those that find us silent.
-        place.active_ns.store(now_ns, Ordering::Relaxed);
-        let mut kicks = Kicks::default();
-        let mut inner = lock(&place.inner);
-        if inner.aside.is_some() {
-            self.shared.come_back(&mut inner, self.at, &mut kicks);
+        let next = self.turn(now_ns).next();
+        if !matches!(next, Next::Job(..)) {
+            self.pass();
         }
-        let pick = self.shared.pick(&mut inner, &mut kicks);
-        let pick = match pick {
-            Pick::Dispatch(grant) => {
-                drop(inner);
-                self.shared.deliver(kicks, Some(now_ns));
-                let slot = grant.handle.0;
-                let shared = self.handles.pop().unwrap_or_else(|| self.shared.clone());
-                let permit = Permit { shared: Some(shared), place: self.at as u16, slot, token: Some(grant.token) };
-                return match self.jobs[slot as usize].take() {
-                    Some(job) => Next::Job(permit, job),
-                    None => Next::Idle,
-                };
-            }
-            held => held,
-        };
-        self.shared.note(&mut inner, &pick);
-        drop(inner);
-        self.shared.deliver(kicks, Some(now_ns));
-        self.pass(now_ns);
-        match pick {
-            Pick::Throttled => Next::Wait(Wait::Window),
-            Pick::NoToken => Next::Wait(Wait::Permits),
-            _ => Next::Idle,
-        }
+        next
     }
 
-    /// Passes workers that are away: we have nothing to start, and one of them may be the reason.
+    /// Passes workers that are away: we have nothing to start, and one of them may be the reason. [`Worker::next`] does
+    /// it; after a [`Turn`] that ended with nothing to start, the caller.
     #[inline(never)]
-    fn pass(&mut self, now_ns: u64) {
+    pub fn pass(&mut self) {
+        let now_ns = self.now_ns;
         self.look_again_ns = None;
         let shared = &self.shared;
         for (at, place) in shared.places.iter().enumerate() {
@@ -166,27 +145,8 @@ impl<J> Worker<J> {
 
     /// Ends a job, as [`Permit::finish`]; of a job that this worker started it is faster. Then call [`Worker::next`].
     #[inline]
-    pub fn finish(&mut self, mut permit: Permit, actual: u64) {
-        let is_own = permit.shared.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, &self.shared));
-        if permit.place as usize != self.at || !is_own {
-            return permit.finish(actual);
-        }
-        let (Some(token), Some(shared)) = (permit.token.take(), permit.shared.take()) else { return };
-        let mut kicks = Kicks::default();
-        let mut inner = lock(&self.shared.places[self.at].inner);
-        if inner.aside.is_some() {
-            self.shared.come_back(&mut inner, self.at, &mut kicks);
-        }
-        self.shared.end(&mut inner, (permit.slot, token), Some(actual), &mut kicks);
-        let mean = Shared::mean_cost(&mut inner);
-        drop(inner);
-        self.shared.deliver(kicks, Some(self.now_ns));
-        if let Some(mean) = mean {
-            self.shared.set_typical(mean);
-        }
-        if self.handles.len() < 64 {
-            self.handles.push(shared);
-        }
+    pub fn finish(&mut self, permit: Permit, actual: u64) {
+        self.turn(self.now_ns).finish(permit, actual);
     }
 
     /// Takes a job back that waits here: its tenant pays nothing for it. Then call [`Worker::next`]. `None`: it has
@@ -240,6 +200,110 @@ impl<J> Worker<J> {
     /// The worker does not sleep any more.
     pub fn woke(&self) {
         self.shared.places[self.at].word.woke();
+    }
+}
+
+/// Calls of a worker under one lock. Kicks of other workers go out when it is dropped.
+pub struct Turn<'w, J> {
+    shared: &'w Arc<Shared>,
+    at: usize,
+    jobs: &'w mut Vec<Option<J>>,
+    handles: &'w mut Vec<Arc<Shared>>,
+    now_ns: u64,
+    /// `None`: it is over.
+    inner: Option<MutexGuard<'w, Inner>>,
+    kicks: Kicks,
+    /// Mean cost to look at.
+    mean: Option<u64>,
+}
+
+impl<J> Turn<'_, J> {
+    /// As [`Worker::try_push`].
+    ///
+    /// # Errors
+    /// As that.
+    #[inline]
+    pub fn try_push(&mut self, tenant: &Tenant, cost: u64, job: J) -> Result<JobId, Refused> {
+        if !Arc::ptr_eq(&tenant.shared, self.shared) {
+            return Err(Refused::OtherScheduler);
+        }
+        if !self.shared.is_cost(cost)? {
+            self.first_cost(cost);
+        }
+        let Turn { inner: Some(inner), kicks, .. } = self else { return Err(Refused::PlaceTaken) };
+        let slot = self.shared.push(inner, tenant.flow, tenant.generation, cost, kicks)?;
+        let generation = inner.jobs[slot as usize].generation;
+        self.jobs[slot as usize] = Some(job);
+        Ok(JobId { scheduler: Arc::as_ptr(self.shared) as usize, place: self.at as u16, slot, generation })
+    }
+
+    /// The usual cost is not known: its lock comes before that of a place.
+    #[cold]
+    fn first_cost(&mut self, cost: u64) {
+        self.inner = None;
+        self.shared.set_typical(cost);
+        self.inner = Some(lock(&self.shared.places[self.at].inner));
+    }
+
+    /// As [`Worker::next`].
+    #[inline]
+    #[allow(clippy::should_implement_trait, reason = "there may be a next one after none")]
+    pub fn next(&mut self) -> Next<J> {
+        let Turn { inner: Some(inner), kicks, .. } = self else { return Next::Idle };
+        match self.shared.pick(inner, kicks) {
+            Pick::Dispatch(grant) => {
+                let slot = grant.handle.0;
+                let shared = self.handles.pop().unwrap_or_else(|| self.shared.clone());
+                let permit = Permit { shared: Some(shared), place: self.at as u16, slot, token: Some(grant.token) };
+                match self.jobs[slot as usize].take() {
+                    Some(job) => Next::Job(permit, job),
+                    None => Next::Idle,
+                }
+            }
+            held => {
+                self.shared.note(inner, &held);
+                match held {
+                    Pick::Throttled => Next::Wait(Wait::Window),
+                    Pick::NoToken => Next::Wait(Wait::Permits),
+                    _ => Next::Idle,
+                }
+            }
+        }
+    }
+
+    /// As [`Worker::finish`].
+    #[inline]
+    pub fn finish(&mut self, mut permit: Permit, actual: u64) {
+        let is_own = permit.shared.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, self.shared));
+        if permit.place as usize != self.at || !is_own {
+            return self.finish_elsewhere(permit, actual);
+        }
+        let Turn { inner: Some(inner), kicks, .. } = self else { return };
+        let (Some(token), Some(shared)) = (permit.token.take(), permit.shared.take()) else { return };
+        self.shared.end(inner, (permit.slot, token), Some(actual), kicks);
+        self.mean = Shared::mean_cost(inner).or(self.mean);
+        if self.handles.len() < HANDLES_MAX {
+            self.handles.push(shared);
+        }
+    }
+
+    /// Two places' locks are not held at once.
+    #[cold]
+    fn finish_elsewhere(&mut self, permit: Permit, actual: u64) {
+        self.inner = None;
+        permit.finish(actual);
+        self.inner = Some(lock(&self.shared.places[self.at].inner));
+    }
+}
+
+impl<J> Drop for Turn<'_, J> {
+    #[inline]
+    fn drop(&mut self) {
+        self.inner = None;
+        self.shared.deliver(std::mem::take(&mut self.kicks), Some(self.now_ns));
+        if let Some(mean) = self.mean {
+            self.shared.set_typical(mean);
+        }
     }
 }
 
