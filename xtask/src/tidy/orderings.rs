@@ -13,6 +13,7 @@
 use super::report::Report;
 use super::source::has_word;
 use super::tree::{File, Tree};
+use super::words::EXAMPLES;
 
 /// Weakest first.
 const ORDERINGS: &[&str] = &["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
@@ -25,7 +26,8 @@ const REACH_LINES: usize = 6;
 
 /// `orderings`: where code names an ordering, a comment near it argues for one.
 pub fn argued(tree: &Tree, report: &mut Report) {
-    for file in tree.files.iter().filter(|file| file.is_rust() && file.folder() != "xtask") {
+    let files = tree.files.iter().filter(|file| file.is_rust() && file.folder() != "xtask");
+    for file in files.filter(|file| !file.path.starts_with(EXAMPLES)) {
         let once = file.folder() != "sched" && file.lines.iter().any(|line| line.comment.contains(ONCE));
         let asked = if once { &ORDERINGS[1..] } else { ORDERINGS };
         for (number, line) in file.shipped() {

@@ -19,6 +19,9 @@ const SHIPPED: Lines = |line| !line.test;
 const TESTS: Lines = |line| line.test;
 const ALL: Lines = |_| true;
 
+/// Programs that use the core, as others would write them.
+pub const EXAMPLES: &str = "sched/examples/";
+
 fn forbid(files: &[&File], lines: Lines, words: &[&str], why: &str, report: &mut Report) {
     for file in files {
         for (number, line) in file.all_lines().filter(|(_, line)| lines(line)) {
@@ -29,9 +32,10 @@ fn forbid(files: &[&File], lines: Lines, words: &[&str], why: &str, report: &mut
     }
 }
 
-/// The Rust files below `folders`, without those of `except`.
+/// The Rust files below `folders`, without those of `except`, and without examples: they are programs of users.
 fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&'a File> {
     let files = folders.iter().flat_map(|folder| tree.rust_below(folder));
+    let files = files.filter(|file| !file.path.starts_with(EXAMPLES));
     files.filter(|file| !except.contains(&file.path.as_str())).collect()
 }
 
