@@ -35,31 +35,26 @@ fn of_key(mut own: OwnOptions, kind: PolicyKind, key: &str) -> (String, String) 
     own.tune(kind, key, range_and_default).expect("it is one of the policy's keys")
 }
 
-/// The policies, each with its page, its summary unless another page has it, and its `depth` and `window` unless set.
+/// The policies, each with its page, its summary, and its `depth` and `window` unless set.
 /// Pages of what ships lie in the folder `product`, the others in `lab`.
-fn policies(
-    kinds: &[PolicyKind],
-    [product, lab]: [&str; 2],
-    [depth_of_tuned, window_of_tuned]: [&str; 2],
-    has_summaries: bool,
-) -> String {
-    let [head, rule] = if has_summaries { [" what it does |", "---|"] } else { ["", ""] };
-    let mut table = format!("| policy |{head} `depth` unless set | `window` unless set |\n|---|{rule}---|---|\n");
+fn policies(kinds: &[PolicyKind], [product, lab]: [&str; 2]) -> String {
+    let mut table =
+        "| policy | what it does | `depth` unless set | `window` unless set |\n|---|---|---|---|\n".to_string();
     for &kind in kinds {
         let options = PolicyOptions::new(kind);
         let folder = if Registry::PRODUCT.kinds().contains(&kind) { product } else { lab };
         let depth = match kind.has_depth() {
             false => "has none".to_string(),
             true if kind.is_elevator() => "`queue-depth`".to_string(),
-            true if kind.tunes_depth() => written(depth_of_tuned),
+            true if kind.tunes_depth() => written("auto"),
             true => format!("`{}`", options.depth),
         };
         let window = match kind.has_window() {
-            true => written(window_of_tuned),
+            true => written("auto"),
             false => "has none".to_string(),
         };
-        let summary = if has_summaries { format!(" {} |", kind.about().summary) } else { String::new() };
-        table += &format!("| [`{kind}`]({folder}/{kind}.md) |{summary} {depth} | {window} |\n");
+        let summary = kind.about().summary;
+        table += &format!("| [`{kind}`]({folder}/{kind}.md) | {summary} | {depth} | {window} |\n");
     }
     table
 }
@@ -76,25 +71,6 @@ fn keys() -> String {
     table
 }
 
-/// Policies and their keys in scenarios, with the defaults that are not those of the config.
-fn keys_of_scenarios() -> String {
-    let mut table = "| policy | keys | defaults that are others than there |\n|---|---|---|\n".to_string();
-    for kind in mqfq_policies::ALL {
-        let (mut names, mut others) = (Vec::new(), Vec::new());
-        for key in kind.keys() {
-            names.push(format!("`{}`", key.name));
-            let (_, default) = of_key(OwnOptions::DEFAULT, kind, key.name);
-            if default != of_key(OwnOptions::shipped(kind), kind, key.name).1 {
-                others.push(format!("`{}`: {default}", key.name));
-            }
-        }
-        if !names.is_empty() {
-            table += &format!("| `{kind}` | {} | {} |\n", names.join(", "), others.join(", "));
-        }
-    }
-    table
-}
-
 /// The generated part `name` of a page.
 fn part(page: &str, name: &str) -> std::ops::Range<usize> {
     let mark = format!("<!-- generated: {name} -->\n");
@@ -106,25 +82,12 @@ fn part(page: &str, name: &str) -> std::ops::Range<usize> {
 #[test]
 fn the_tables_of_policies_in_the_pages_are_those_of_the_registry() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
-    let defaults = PolicyOptions::new(PolicyKind::Mqfq);
-    let window = size::display(defaults.window.bytes());
     let of_lab: Vec<PolicyKind> =
         mqfq_policies::ALL.into_iter().filter(|kind| !Registry::PRODUCT.kinds().contains(kind)).collect();
-    let (all, depth) = (mqfq_policies::ALL, defaults.depth.to_string());
-    let product = policies(Registry::PRODUCT.kinds(), ["policies", ""], ["auto"; 2], true);
+    let product = policies(Registry::PRODUCT.kinds(), ["policies", ""]);
     let pages = [
         ("docs/use/config.md", vec![("policies", product)]),
-        (
-            "docs/lab/serve.md",
-            vec![("policies", policies(&of_lab, ["", "policies"], ["auto"; 2], true)), ("policy-keys", keys())],
-        ),
-        (
-            "docs/lab/scenarios.md",
-            vec![
-                ("policies", policies(&all, ["../use/policies", "policies"], [&depth, &window], false)),
-                ("policy-keys", keys_of_scenarios()),
-            ],
-        ),
+        ("docs/lab/serve.md", vec![("policies", policies(&of_lab, ["", "policies"])), ("policy-keys", keys())]),
     ];
     for (file, parts) in pages {
         let path = root.join(file);

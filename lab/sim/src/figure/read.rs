@@ -2,7 +2,35 @@
 //!
 //! Keys at the root (`[scenario]`, `[x]`, `[metric]`, `[[series]]`) are the beginning of each panel; a panel sets its
 //! own on top, and its series or its x replace the root's. A file without `[[panel]]` has one panel, called `main`.
-//! docs/lab/simulator.md lists the keys.
+//! docs/lab/simulator.md has an example.
+//!
+//! | section | keys |
+//! |---|---|
+//! | `[figure]` | `title`, `source`; `note`; and for all panels `kind` (`"lines"`, the default, or `"bars"`), `x-label`, `y-label`, `log-x` (base 2), `log-y`, `ideal` (a dashed line at this height) |
+//! | `[scenario]` | a whole scenario, or the part that the panels have in common |
+//! | `[x]` | `keys` and `values`; or `[[x.point]]` with `x` and `set`; or `windows`, or `percentiles`, of one run: below. `keys` is one key, a list of keys that get the same value, or a table of keys with a factor for the value |
+//! | `[metric]` | `name`; `tenant` or `program`; `scale` (multiplies); `alone` (keys of the run alone, for `slowdown` and `of-due`); `baseline` (keys of the run that `speedup`, `relative-time` and `weighted-speedup` compare with) |
+//! | `[[series]]` | `name`; `set`; `metric` (its own keys of it); `like` (drawn dashed in the colour of that series); `text = true` (a number above the bars) |
+//! | `[[panel]]` | `name`; `title`; all keys of axes as in `[figure]`; its own `scenario` (set over the file's), `x`, `metric`, `series` |
+//! | `[[paper]]` | `panel`, `series`, `x`, `y`, `where` |
+//! | `[[claim]]` | `what`; `of`, `over`; `each`; `at-least`, `at-most` or `equals`; `tolerance`; `reason`; `paper`, `where`; `not-held-because` |
+//! | `[quick]` | `set`: keys of the scenario in the quick extent |
+//!
+//! `quick` is also a key: in `[x]` the list of values that stay; in a point, series, panel or claim `quick = false`
+//! leaves it out.
+//!
+//! * **Setting keys.** `set` names keys with dots (`"tenant.fio.count" = 4`). The point is set over the panel, the
+//!   series over the point, `[quick]` over all. The value `"default"` removes a key.
+//! * **Over time.** `x = { windows = "10ms" }` gives a point for each window of one run (it sets `run.windows`), in
+//!   seconds from the start. Metrics: `requests-per-s`, `bytes-per-s`, `of-ideal` and `high-low-ratio`. A claim
+//!   chooses windows with `from` and `to`.
+//! * **Over percentiles.** `x = { percentiles = [50, 99, 99.9, 100] }` gives a tenant's latencies in one run; 100 is
+//!   the longest. The metric is `latency-ns`.
+//! * **Claims.** The value is `of` over `over`, each reduced to one number (`reduce`: `"mean"`, the default, `"min"`
+//!   or `"max"`) over the panels, series and x that it names, at or after `from` and before `to`. `each = true` takes
+//!   each x by itself, and the worst counts. `tolerance` is the part of a limit by which it may be missed; `reason`
+//!   justifies both. A claim with `not-held-because` is known not to hold, and is an error if it holds.
+//! * **The paper's numbers** are those of its text, with the place, never read off a picture.
 
 use super::claim::{Claim, Operand, Reduce};
 use super::keys::{Keys, split};
