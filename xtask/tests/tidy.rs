@@ -1,6 +1,7 @@
 //! The tree is tidy, and tidy can tell: for every rule a planted violation is found and its lawful twin is not.
 
 use std::path::Path;
+use xtask::tidy::shape::{DOC_WORDS_MAX, FILES_MAX};
 use xtask::tidy::tree::Tree;
 use xtask::tidy::{RULES, check, check_rule};
 
@@ -563,6 +564,19 @@ fn planted_marks_and_paths_are_found() {
 }
 
 #[test]
+fn docs_of_60001_words_and_a_file_too_many_are_found() {
+    let words = |count: usize| Tree::of(&[("a.md", &"w ".repeat(count)), ("lab/record/a.md", "no word of docs")]);
+    assert_eq!(check_rule(&words(DOC_WORDS_MAX + 1), "budget").len(), 1);
+    assert!(check_rule(&words(DOC_WORDS_MAX), "budget").is_empty());
+    let files = |count: usize| {
+        let paths: Vec<String> = (0..count).map(|number| format!("{number}.c")).collect();
+        Tree::of(&paths.iter().map(|path| (path.as_str(), "")).collect::<Vec<_>>())
+    };
+    assert_eq!(check_rule(&files(FILES_MAX + 1), "budget").len(), 1);
+    assert!(check_rule(&files(FILES_MAX), "budget").is_empty());
+}
+
+#[test]
 fn a_file_of_801_lines_is_found_and_one_of_800_is_not() {
     let lines = |count: usize| "//\n".repeat(count);
     assert_eq!(check_rule(&Tree::of(&[("a.rs", &lines(801))]), "length").len(), 1);
@@ -597,7 +611,7 @@ fn a_line_of_121_columns_is_found_and_one_of_120_is_not() {
 
 #[test]
 fn every_rule_has_been_seen_to_fail() {
-    let elsewhere = ["unfinished", "machine-paths", "length", "columns"];
+    let elsewhere = ["unfinished", "machine-paths", "budget", "length", "columns"];
     for (rule, _) in RULES {
         let planted = PLANTED.iter().any(|planted| planted.rule == *rule);
         assert!(planted || elsewhere.contains(rule), "no violation of {rule} is planted");

@@ -48,6 +48,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("unsafe", words::no_unsafe),
     ("async", words::no_async),
     ("orderings", orderings::argued),
+    ("budget", shape::budget),
     ("length", shape::length),
     ("columns", shape::columns),
     ("opening", shape::opening),

@@ -7,8 +7,31 @@ use super::tree::{File, Tree};
 /// Beyond this many lines, ask which noun wants its own file.
 const LINES_MAX: usize = 800;
 
+/// Most words of Markdown without records: what a newcomer can read.
+pub const DOC_WORDS_MAX: usize = 60_000;
+
+/// Most files in the tree.
+pub const FILES_MAX: usize = 1325;
+
 /// Files that may be longer, each with the reason.
 const LONG: &[(&str, &str)] = &[("Cargo.lock", "written by cargo")];
+
+/// Runs without a blank in Markdown, records left out.
+pub fn doc_words(tree: &Tree) -> usize {
+    let pages = tree.files.iter().filter(|file| file.path.ends_with(".md") && !file.path.contains("/record/"));
+    pages.map(|page| page.text.split_whitespace().count()).sum()
+}
+
+/// `budget`: words of docs and number of files stay within [`DOC_WORDS_MAX`] and [`FILES_MAX`].
+pub fn budget(tree: &Tree, report: &mut Report) {
+    for (count, max, what) in
+        [(doc_words(tree), DOC_WORDS_MAX, "words of docs"), (tree.paths.len(), FILES_MAX, "files")]
+    {
+        if count > max {
+            report.add("", 0, format!("{count} {what}, at most {max}: `cargo xtask size` counts them"));
+        }
+    }
+}
 
 /// `length`: no file beyond 800 lines without a reason.
 pub fn length(tree: &Tree, report: &mut Report) {
