@@ -9,13 +9,26 @@
 #include <linux/backing-dev.h>
 #include "glue.h"
 
-struct mqfq_default {
-	struct blkcg_policy_data cpd;	/* first */
+/* Weight of a cgroup on one device, which outlives the device's elevator. */
+struct weight_of_device {
+	struct list_head list;
+	char name[DISK_NAME_LEN];
 	u32 weight;
 };
 
+struct mqfq_default {
+	struct blkcg_policy_data cpd;	/* first */
+	u32 weight;
+	struct list_head devices;	/* struct weight_of_device; devices_lock */
+};
+
+static DEFINE_SPINLOCK(devices_lock);
+
 /* Flows of cgroups that there are. */
 static atomic_t flows;
+
+/* Runs free_work(). */
+static struct workqueue_struct *free_queue;
 
 /* Elevators that there have been. */
 static atomic64_t elevators;
@@ -83,13 +96,72 @@ static struct blkcg_policy_data *cpd_alloc(gfp_t gfp)
 	if (!own)
 		return NULL;
 	own->weight = MQFQ_WEIGHT_DEFAULT;
+	INIT_LIST_HEAD(&own->devices);
 	return &own->cpd;
 }
 
 static void cpd_free(struct blkcg_policy_data *cpd)
 {
-	kfree(cpd);
+	struct mqfq_default *own = (struct mqfq_default *)cpd;
+	struct weight_of_device *one, *next;
+
+	list_for_each_entry_safe(one, next, &own->devices, list)
+		kfree(one);
+	kfree(own);
 }
+
+static struct weight_of_device *find_device(struct mqfq_default *own, const char *name)
+{
+	struct weight_of_device *one;
+
+	list_for_each_entry(one, &own->devices, list)
+		if (!strcmp(one->name, name))
+			return one;
+	return NULL;
+}
+
+/* The cgroup's weight on the device, 0 if it has none of its own. */
+static u32 kept_weight(struct blkcg_gq *blkg)
+{
+	struct weight_of_device *one;
+	unsigned long flags;
+	u32 weight = 0;
+
+	if (!blkg->q->disk)
+		return 0;
+	spin_lock_irqsave(&devices_lock, flags);
+	one = find_device(default_of(blkg->blkcg), blkg->q->disk->disk_name);
+	if (one)
+		weight = one->weight;
+	spin_unlock_irqrestore(&devices_lock, flags);
+	return weight;
+}
+
+/* Keeps @weight in @spare, or takes the weight back if it is 0. Returns what is to be freed. */
+static struct weight_of_device *keep_weight(struct blkcg_gq *blkg, u32 weight,
+					    struct weight_of_device *spare)
+{
+	struct mqfq_default *own = default_of(blkg->blkcg);
+	struct weight_of_device *one;
+	unsigned long flags;
+
+	if (!blkg->q->disk)
+		return spare;
+	spin_lock_irqsave(&devices_lock, flags);
+	one = find_device(own, blkg->q->disk->disk_name);
+	if (!one && weight) {
+		one = spare;
+		spare = NULL;
+		strscpy(one->name, blkg->q->disk->disk_name, sizeof(one->name));
+		list_add(&one->list, &own->devices);
+	}
+	if (one)
+		one->weight = weight;
+	spin_unlock_irqrestore(&devices_lock, flags);
+	return spare;
+}
+
+static void free_work(struct work_struct *work);
 
 static struct blkg_policy_data *pd_alloc(MQFQ_PD_ALLOC_ARGS)
 {
@@ -103,6 +175,7 @@ static struct blkg_policy_data *pd_alloc(MQFQ_PD_ALLOC_ARGS)
 		return NULL;
 	}
 	cgroup->hctxs = q->nr_hw_queues;
+	INIT_DELAYED_WORK(&cgroup->free, free_work);
 	atomic_inc(&flows);
 	return &cgroup->pd;
 }
@@ -128,6 +201,7 @@ static void pd_online(struct blkg_policy_data *pd)
 
 	if (parent && !parent->is_in_tree)
 		parent = NULL;
+	cgroup->own_weight = kept_weight(pd->blkg);
 	/* Under the cgroup's lock: its default may have changed since pd_init(). */
 	cgroup->flow.weight = weight_of_cgroup(cgroup);
 	spin_lock_irqsave(&e->tree_lock, flags);
@@ -164,20 +238,40 @@ static bool holds_tags(struct mqfq_cgroup *cgroup)
 	return false;
 }
 
+static void free_now(struct mqfq_cgroup *cgroup)
+{
+	/* Under a lock vfree() may not sleep; who gave the last tag back looks for waiters. */
+	kvfree_rcu(cgroup->flow.lanes, rcu);
+	kfree(cgroup);
+	if (atomic_dec_and_test(&flows))
+		wake_up_var(&flows);
+}
+
+/* Frees what pd_free() could not. Its blkg is gone; requests only know lanes and their flow. */
+static void free_work(struct work_struct *work)
+{
+	struct mqfq_cgroup *cgroup = container_of(to_delayed_work(work), struct mqfq_cgroup, free);
+
+	if (holds_tags(cgroup))
+		queue_delayed_work(free_queue, &cgroup->free, 1);
+	else
+		free_now(cgroup);
+}
+
 static void pd_free(struct blkg_policy_data *pd)
 {
 	struct mqfq_cgroup *cgroup = (struct mqfq_cgroup *)pd;
 
 	/* One that was removed before the elevator came is taken in with it, and only freed. */
 	pd_offline(pd);
-	/* Under queue_lock when a policy is deactivated, but of a queue that is frozen: none. */
-	while (holds_tags(cgroup))
-		schedule_timeout_uninterruptible(1);
-	/* Under that lock vfree() may not sleep; who gave the last tag back looks for waiters. */
-	kvfree_rcu(cgroup->flow.lanes, rcu);
-	kfree(cgroup);
-	if (atomic_dec_and_test(&flows))
-		wake_up_var(&flows);
+	/*
+	 * The caller may hold blkcg_mutex, which others wait for, so the last requests are waited
+	 * for by a worker. Under queue_lock, when a policy is deactivated, there are none.
+	 */
+	if (holds_tags(cgroup))
+		queue_delayed_work(free_queue, &cgroup->free, 1);
+	else
+		free_now(cgroup);
 }
 
 static u64 show_weight(struct seq_file *sf, struct blkg_policy_data *pd, int off)
@@ -227,6 +321,7 @@ static ssize_t weight_write(struct kernfs_open_file *of, char *buf, size_t count
 	struct blkcg *blkcg = css_to_blkcg(of_css(of));
 	struct blkg_conf_ctx ctx;
 	struct mqfq_cgroup *cgroup;
+	struct weight_of_device *spare;
 	u32 weight = 0;
 	ssize_t error;
 	char *text = strim(buf);
@@ -237,18 +332,24 @@ static ssize_t weight_write(struct kernfs_open_file *of, char *buf, size_t count
 		error = write_default(blkcg, text);
 		return error ?: count;
 	}
+	spare = kzalloc(sizeof(*spare), GFP_KERNEL);
+	if (!spare)
+		return -ENOMEM;
 	error = mqfq_conf_open(blkcg, &mqfq_policy, text, &ctx);
 	if (error)
-		return error;
+		goto out;
 	text = strim(ctx.body);
 	if (strcmp(text, "default"))
 		error = weight_of(text, &weight);
 	cgroup = mqfq_cgroup_of(ctx.blkg);
 	if (!error && cgroup) {
+		spare = keep_weight(ctx.blkg, weight, spare);
 		cgroup->own_weight = weight;
 		set_weight(cgroup);
 	}
 	mqfq_conf_close(&ctx);
+out:
+	kfree(spare);
 	return error ?: count;
 }
 
@@ -375,8 +476,11 @@ void mqfq_cgroups_wake(struct mqfq_elevator *e, struct mqfq_flow *flow)
 /* Without a free place for a policy, flows are processes. */
 int mqfq_cgroups_register(void)
 {
-	int error = blkcg_policy_register(&mqfq_policy);
+	int error = -ENOMEM;
 
+	free_queue = alloc_workqueue("mqfq_free", WQ_UNBOUND, 0);
+	if (free_queue)
+		error = blkcg_policy_register(&mqfq_policy);
 	if (error)
 		pr_err("mqfq: no cgroup policy, error %d: flows are processes\n", error);
 	is_registered = !error;
@@ -386,12 +490,16 @@ int mqfq_cgroups_register(void)
 void mqfq_cgroups_unregister(void)
 {
 	if (!is_registered)
-		return;
+		goto out;
 	/* 6.1 frees that of a removed cgroup later, by the policy's own function. */
 	wait_var_event(&flows, !atomic_read(&flows));
 	/* Its caller, which may be preempted there, is out of pd_free(). */
 	synchronize_rcu_tasks();
 	blkcg_policy_unregister(&mqfq_policy);
+out:
+	/* A worker that freed the last flow is out of free_work(). */
+	if (free_queue)
+		destroy_workqueue(free_queue);
 }
 
 int mqfq_cgroups_activate(struct mqfq_elevator *e)

@@ -16,6 +16,7 @@
 #include "blk-mq-sched.h"
 #include "blk-cgroup.h"
 #include "blk.h"
+#include "blk-wbt.h"
 
 #define MQFQ_BEFORE(major, minor) (KERNEL_VERSION(major, minor, 0) > LINUX_VERSION_CODE)
 
@@ -141,6 +142,44 @@ static inline void mqfq_min_shallow(struct blk_mq_hw_ctx *hctx)
 	blk_mq_set_min_shallow_depth(hctx->queue, 1);
 }
 #endif
+
+/*
+ * Writeback throttling (WBT) holds buffered writes back for the sake of reads, whatever the weights
+ * of their cgroups. It is off by default while the elevator is there, as under bfq; a latency that
+ * an operator wrote to wbt_lat_usec stays.
+ */
+static inline void mqfq_wbt_disable(struct request_queue *q, struct elevator_queue *eq)
+{
+#if MQFQ_BEFORE(6, 2)
+	wbt_disable_default(q);
+#else
+#if defined(ELEVATOR_FLAG_DISABLE_WBT)
+	set_bit(ELEVATOR_FLAG_DISABLE_WBT, &eq->flags);
+#else
+	blk_queue_flag_set(QUEUE_FLAG_DISABLE_WBT_DEF, q);
+#endif
+	wbt_disable_default(q->disk);
+#endif
+}
+
+static inline void mqfq_wbt_enable(struct request_queue *q, struct elevator_queue *eq)
+{
+#if MQFQ_BEFORE(6, 2)
+	wbt_enable_default(q);
+#else
+#if defined(ELEVATOR_FLAG_DISABLE_WBT)
+	clear_bit(ELEVATOR_FLAG_DISABLE_WBT, &eq->flags);
+#else
+	blk_queue_flag_clear(QUEUE_FLAG_DISABLE_WBT_DEF, q);
+#endif
+#if defined(ELEVATOR_FLAG_ENABLE_WBT_ON_EXIT)
+	/* The block layer enables it when the queue runs again. */
+	set_bit(ELEVATOR_FLAG_ENABLE_WBT_ON_EXIT, &eq->flags);
+#else
+	wbt_enable_default(q->disk);
+#endif
+#endif
+}
 
 /* Where no iostats are kept, 7.2 leaves it the time of submission of an earlier use, or 0. */
 static inline void mqfq_begin(struct request *rq)

@@ -3,9 +3,9 @@
  * The blk-mq elevator "mqfq": how do requests of a kernel get into the core, and out of it?
  *
  * A request's flow is that of its first bio's cgroup (cgroup.c), or that of the process that asked
- * for it, whose key is in elv.priv[1] until it is inserted (process.h). From insert to finish its
- * lane is in elv.priv[0]; the tokens that it holds, and whether it is counted (tuning.h), are in
- * elv.priv[1]. A flow counts the scheduler tags that it holds, and is there while it holds any.
+ * for it, whose key is in elv.priv[1] until it is inserted (process.h). Until then elv.priv[0] has
+ * the reservation of its tag (tags.h), if there is one; from insert to finish it has the request's
+ * lane, and elv.priv[1] the tokens that it holds, and whether it is counted (tuning.h). A flow counts the scheduler tags that it holds, and is there while it holds any.
  *
  * Locks: one per hardware queue, never two at once, never from an interrupt. Completions take none.
  * has_work() is false while a queue waits for virtual time or a token: whoever ends that clears
@@ -167,6 +167,8 @@ static int mqfq_init_sched(MQFQ_INIT_SCHED_ARGS)
 	if (!error && !e->has_cgroups)
 		error = mqfq_flows_set(e, true);
 	if (!error) {
+		mqfq_kept_apply(e);
+		mqfq_wbt_disable(q, eq);
 		schedule_delayed_work(&e->refresh, REFRESH_JIFFIES);
 		goto out;
 	}
@@ -188,7 +190,9 @@ static void mqfq_exit_sched(struct elevator_queue *eq)
 	struct mqfq_elevator *e = eq->elevator_data;
 
 	cancel_delayed_work_sync(&e->refresh);
+	mqfq_kept_save(e);
 	mqfq_cgroups_deactivate(e);
+	mqfq_wbt_enable(e->q, eq);
 	WARN_ON_ONCE(mqfq_tokens_free(&e->s.tokens) != e->s.tokens.depth);
 	elevator_free(e);
 }
@@ -224,8 +228,12 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 {
 	struct mqfq_hctx *own = data->hctx->sched_data;
 
-	/* While half of the tags are free, nobody starves. */
-	if (2 * (atomic_read(&own->account->tags_out) + data->nr_tags) > data->q->nr_requests)
+	/*
+	 * While half of the tags are free, and no task waits for one, no flow starves. Tasks that wait
+	 * are not counted yet, and there may be more of them than tags.
+	 */
+	if (2 * (atomic_read(&own->account->tags_out) + data->nr_tags) > data->q->nr_requests ||
+	    atomic_read(&data->hctx->sched_tags->bitmap_tags.ws_active))
 		mqfq_tags_limit(opf, data);
 }
 
@@ -252,7 +260,7 @@ static void mqfq_prepare_request(struct request *rq)
 {
 	struct mqfq_elevator *e = elevator_of(rq->q);
 
-	rq->elv.priv[0] = NULL;
+	rq->elv.priv[0] = unlikely(atomic_read(&e->reserving)) ? mqfq_take_reservation(e) : NULL;
 	rq->elv.priv[1] = unlikely(mqfq_by_process(e)) ? (void *)mqfq_key_of_current(e) : NULL;
 }
 
@@ -307,11 +315,15 @@ static inline void let_go(struct mqfq_hctx *own, struct request *rq, bool at_hea
 static inline void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq,
 			  bool at_head)
 {
-	struct mqfq_lane *lane;
+	struct mqfq_lane *lane, *reserved;
 	u32 index, units;
 
-	/* One that comes back keeps its tokens. */
-	if (at_head || blk_rq_is_passthrough(rq) || rq->elv.priv[0]) {
+	reserved = blk_rq_is_passthrough(rq) ? NULL : mqfq_reserved_by(rq);
+	/*
+	 * One that comes back keeps its tokens. The data of a write with a flush before it comes at
+	 * the head for the first time, and is charged like any other.
+	 */
+	if (blk_rq_is_passthrough(rq) || (rq->elv.priv[0] && !reserved)) {
 		let_go(own, rq, at_head);
 		return;
 	}
@@ -325,6 +337,8 @@ static inline void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct
 		mqfq_hold_tag(own, lane);
 	}
 	rq->elv.priv[0] = lane;
+	if (unlikely(reserved))
+		mqfq_unreserve(e, reserved, reserved != &lane->flow->lanes[own->account->index]);
 	mqfq_begin(rq);
 	if (rq->start_time_ns > own->meter.clock_ns)
 		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);
@@ -446,6 +460,13 @@ static void mqfq_completed_request(struct request *rq, u64 now)
 	if (!lane)
 		return;
 	e = elevator_of(rq->q);
+	if (unlikely(mqfq_reserved_by(rq))) {
+		/* It was made for a plug, and not used. */
+		lane = mqfq_reserved_by(rq);
+		rq->elv.priv[0] = NULL;
+		mqfq_unreserve(e, lane, true);
+		return;
+	}
 	own = rq->mq_hctx->sched_data;
 	held = (unsigned long)rq->elv.priv[1];
 	units = held & MQFQ_UNITS_MASK;
@@ -508,6 +529,7 @@ static void __exit mqfq_module_exit(void)
 {
 	elv_unregister(&mqfq_type);
 	mqfq_cgroups_unregister();
+	mqfq_kept_exit();
 }
 
 module_init(mqfq_module_init);

@@ -5,6 +5,7 @@
 #ifndef MQFQ_GLUE_H
 #define MQFQ_GLUE_H
 
+#include <linux/hash.h>
 #include "compat.h"
 #include "hierarchy.h"
 #include "process.h"
@@ -26,6 +27,15 @@ struct mqfq_hctx {
 	u64 lag;			/* a mean of those that tags limit: find_lag() */
 } ____cacheline_aligned_in_smp;
 
+/* Tasks that may be between the limit on tags and a request of their own at one time: log2. */
+#define MQFQ_RESERVATIONS_BITS 7
+
+/* A task that has reserved a scheduler tag, until its request is made. */
+struct mqfq_reservation {
+	struct task_struct *task;	/* NULL: free */
+	struct mqfq_lane *lane;
+};
+
 struct mqfq_elevator {
 	struct mqfq s;			/* first */
 	struct request_queue *q;
@@ -44,6 +54,8 @@ struct mqfq_elevator {
 	struct mqfq_processes processes;
 	spinlock_t process_lock;	/* who claims a slot, and the weights of slots */
 	unsigned long full_jiffies;	/* the last in which there was no slot */
+	atomic_t reserving;		/* reservations whose request is not made yet */
+	struct mqfq_reservation reservations[1 << MQFQ_RESERVATIONS_BITS];
 };
 
 #ifdef CONFIG_BLK_CGROUP
@@ -57,6 +69,7 @@ struct mqfq_cgroup {
 	bool is_in_tree;
 	u32 hctxs;
 	u32 own_weight;			/* of this device; 0: the cgroup's */
+	struct delayed_work free;	/* once no request is left */
 };
 
 extern struct blkcg_policy mqfq_policy;
@@ -137,6 +150,10 @@ static inline bool mqfq_by_process(struct mqfq_elevator *e)
 	/* Acquire: pairs with the release in mqfq_flows_set(). */
 	return smp_load_acquire(&e->by_process);
 }
+
+void mqfq_kept_save(struct mqfq_elevator *e);
+void mqfq_kept_apply(struct mqfq_elevator *e);
+void mqfq_kept_exit(void);
 
 extern const struct elv_fs_entry mqfq_attributes[];
 

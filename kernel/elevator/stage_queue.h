@@ -29,6 +29,7 @@ struct mqfq_lane {
 	/* Written by those who complete. */
 	atomic64_t requests_out ____cacheline_aligned_in_smp;	/* scheduler tags held */
 #ifdef __KERNEL__
+	atomic64_t reserved;		/* scheduler tags that tasks are about to take (tags.h) */
 	wait_queue_head_t wait;		/* for one of them, by a flow that holds its part */
 	atomic64_t share;		/* what counts in share_out while tags are held */
 	u64 tag_share;			/* weight over size of a request; 0: not known yet */

@@ -29,12 +29,21 @@ static void find_tag_share(struct mqfq_hctx *own, struct mqfq_lane *lane)
 		mqfq_set_share(own, lane, 0);
 }
 
+/* Tags that the flow holds or has reserved. */
+static u64 tags_of(struct mqfq_lane *lane)
+{
+	return atomic64_read(&lane->requests_out) + atomic64_read(&lane->reserved);
+}
+
 /* True if one more would be more than the flow's part of the tags. */
 static bool is_at_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {
-	u64 out = atomic64_read(&lane->requests_out), share = mqfq_tag_share_of(lane);
-	u64 shares = atomic64_read(&own->share_out);
+	u64 held = atomic64_read(&lane->requests_out), share = mqfq_tag_share_of(lane);
+	u64 shares = atomic64_read(&own->share_out), out = tags_of(lane);
 
+	/* The share counts from the first tag that is held. */
+	if (!held)
+		shares += share;
 	return out && shares > share && (out + 1) * shares > share * tags;
 }
 
@@ -64,7 +73,7 @@ static void find_lag(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 /* True if the flow holds its part of the tags of a queue that others use too. */
 static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {
-	u64 out = atomic64_read(&lane->requests_out);
+	u64 out = tags_of(lane);
 
 	if (!is_at_its_part(own, lane, tags))
 		return false;
@@ -74,9 +83,85 @@ static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 ta
 	       atomic_read(&own->tags_out) + 1 + tags / 4 >= tags;
 }
 
+/* True if the flow may have one more tag, which is then counted as reserved. */
+static bool try_reserve(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
+{
+	unsigned long flags;
+	bool may;
+
+	/* One task at a time looks and counts. */
+	spin_lock_irqsave(&lane->wait.lock, flags);
+	may = !holds_its_part(own, lane, tags);
+	if (may)
+		atomic64_inc(&lane->reserved);
+	spin_unlock_irqrestore(&lane->wait.lock, flags);
+	return may;
+}
+
+/* The next place at which a task looks for its reservation. */
+static struct mqfq_reservation *reservation_at(struct mqfq_elevator *e, u32 attempt)
+{
+	u32 at = hash_ptr(current, MQFQ_RESERVATIONS_BITS) + attempt;
+
+	return &e->reservations[at & ((1 << MQFQ_RESERVATIONS_BITS) - 1)];
+}
+
+/* Places in a row at which a reservation may lie. */
+#define PLACES 8
+
+/* The reservation waits for the task's next request. False: there is no place for it. */
+static bool keep_reservation(struct mqfq_elevator *e, struct mqfq_lane *lane)
+{
+	u32 attempt;
+
+	for (attempt = 0; attempt < PLACES; attempt++) {
+		struct mqfq_reservation *at = reservation_at(e, attempt);
+
+		/* Acquire: pairs with the release of the place. */
+		if (!READ_ONCE(at->task) && !cmpxchg_acquire(&at->task, NULL, current)) {
+			/* Only this task reads it. */
+			at->lane = lane;
+			atomic_inc(&e->reserving);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* For elv.priv[0] of a new request: the reservation of the task, or NULL. */
+void *mqfq_take_reservation(struct mqfq_elevator *e)
+{
+	u32 attempt;
+
+	for (attempt = 0; attempt < PLACES; attempt++) {
+		struct mqfq_reservation *at = reservation_at(e, attempt);
+
+		if (READ_ONCE(at->task) == current) {
+			unsigned long lane = (unsigned long)at->lane | MQFQ_RESERVED;
+
+			/* Release: pairs with the acquire of the next task here. */
+			smp_store_release(&at->task, NULL);
+			atomic_dec(&e->reserving);
+			return (void *)lane;
+		}
+	}
+	return NULL;
+}
+
+/* The tag is held by now, by whichever flow, or not wanted any more. In any context. */
+void mqfq_unreserve(struct mqfq_elevator *e, struct mqfq_lane *lane, bool wakes)
+{
+	/* Fully ordered: a waiter queues itself, fences, and looks at this count. */
+	(void)atomic64_dec_return(&lane->reserved);
+	if (wakes && waitqueue_active(&lane->wait))
+		wake_up(&lane->wait);
+	if (!mqfq_flow_is_lasting(e, lane->flow))
+		mqfq_cgroup_unpin(lane->flow);
+}
+
 /*
  * Scheduler tags must not starve a cgroup, however deep another one submits: a flow that holds its
- * part waits for its own completions before it asks for a tag. Whoever may not wait, and kernel
+ * part waits for its own completions before it asks for a tag. A task that may not wait, and kernel
  * threads that write back for others, get along with the lower half of the tags. Metadata and swap
  * are never held up: others may wait for them.
  */
@@ -97,26 +182,33 @@ void mqfq_tags_limit(blk_opf_t opf, struct blk_mq_alloc_data *data)
 	lane = &mqfq_flow_of_current(e, NULL)->lanes[own->index];
 	find_tag_share(own, lane);
 	find_lag(own, lane, tags);
-	if (!holds_its_part(own, lane, tags)) {
-		/* A plug asks for many at once; nobody counts them before they are inserted. */
-		if ((u64)atomic64_read(&own->share_out) > mqfq_tag_share_of(lane))
-			data->nr_tags = min(data->nr_tags, 1U);
-		rcu_read_unlock();
-		return;
-	}
-	if ((data->flags & BLK_MQ_REQ_NOWAIT) ||
-	    (!mqfq_flow_is_lasting(e, lane->flow) && !mqfq_cgroup_try_pin(lane->flow))) {
-		data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
+	/* A plug asks for many at once; one is reserved. */
+	if ((u64)atomic64_read(&own->share_out) > mqfq_tag_share_of(lane))
+		data->nr_tags = min(data->nr_tags, 1U);
+	if (!mqfq_flow_is_lasting(e, lane->flow) && !mqfq_cgroup_try_pin(lane->flow)) {
+		/* A cgroup that is being removed. */
+		if (holds_its_part(own, lane, tags))
+			data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
 		rcu_read_unlock();
 		return;
 	}
 	rcu_read_unlock();
+	if (data->flags & BLK_MQ_REQ_NOWAIT) {
+		/* It may come to no request: nothing is reserved. */
+		if (holds_its_part(own, lane, tags))
+			data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
+		if (!mqfq_flow_is_lasting(e, lane->flow))
+			mqfq_cgroup_unpin(lane->flow);
+		return;
+	}
 	/*
-	 * One of its requests will finish. Our plug is flushed before we sleep. All are woken: the
-	 * request of a single one may end in another queue or in no lane, and wake nobody here.
+	 * One of its requests will finish, and wakes one waiter. Our plug is flushed before we sleep.
+	 * A waiter that goes on wakes the next if there is room for both: the part may have grown.
 	 */
-	(void)___wait_event(lane->wait, !holds_its_part(own, lane, tags), TASK_UNINTERRUPTIBLE, 0,
-			    0, io_schedule());
-	if (!mqfq_flow_is_lasting(e, lane->flow))
-		mqfq_cgroup_unpin(lane->flow);
+	(void)___wait_event(lane->wait, try_reserve(own, lane, tags), TASK_UNINTERRUPTIBLE, 1, 0,
+			    io_schedule());
+	if (waitqueue_active(&lane->wait) && !holds_its_part(own, lane, tags))
+		wake_up(&lane->wait);
+	if (!keep_reservation(e, lane))
+		mqfq_unreserve(e, lane, false);
 }

@@ -2,9 +2,17 @@
 /*
  * How many of the scheduler's tags may a flow hold?
  *
- * Tags are few, and whoever has none cannot even be staged. Each request is counted on its lane
- * from insert to finish; who holds its part waits (tags.c). Queues that share one set of tags count
- * on the first of them. No lock; sums may be off for a moment, and only limits go by them.
+ * Tags are few, and a request without one cannot even be staged. Each request is counted on its lane
+ * from insert to finish; a task whose flow holds its part waits (tags.c). Queues that share one set
+ * of tags count on the first of them. No lock; sums may be off for a moment, and only limits go by
+ * them.
+ *
+ * A reservation counts a tag from the check to insert. Without it 64 threads that wait for the tag
+ * of one request would all pass the check before the first of them is counted, and take all tags of
+ * a small set. The task finds its reservation again in prepare_request(), which is told nothing of
+ * the check; from there elv.priv[0] of the request has it, until the request is inserted or freed.
+ * R1: a reservation ends once. Between the check and prepare_request() nothing lets a task go
+ * without a request: it may wait there, and the queue cannot be frozen meanwhile.
  */
 #ifndef MQFQ_TAGS_H
 #define MQFQ_TAGS_H
@@ -80,6 +88,20 @@ static inline void mqfq_give_tag_back(struct mqfq_hctx *own, struct mqfq_lane *l
 }
 
 void mqfq_tags_limit(blk_opf_t opf, struct blk_mq_alloc_data *data);
+void *mqfq_take_reservation(struct mqfq_elevator *e);
+void mqfq_unreserve(struct mqfq_elevator *e, struct mqfq_lane *lane, bool wakes);
+
+/* In elv.priv[0]: the lane has a tag reserved, and is not the lane of the request. */
+#define MQFQ_RESERVED 1UL
+
+/* The lane on which a request that was not inserted yet has a reservation, or NULL. */
+static inline struct mqfq_lane *mqfq_reserved_by(struct request *rq)
+{
+	unsigned long lane = (unsigned long)rq->elv.priv[0];
+
+	return lane & MQFQ_RESERVED ? (struct mqfq_lane *)(lane & ~MQFQ_RESERVED) : NULL;
+}
+
 struct mqfq_lane *mqfq_hold_tag_of_process(struct mqfq_elevator *e, struct mqfq_hctx *own,
 					   struct request *rq);
 
