@@ -164,7 +164,7 @@ mod tests {
                 // Tests know the policies of the laboratory too, and its page has their keys.
                 let is_of_the_laboratory = include_str!("../../docs/lab/serve.md").contains(&format!("`{key}"));
                 assert!(
-                    mqfq_control::ctl::keys::help(kind, key).is_some() || is_of_the_laboratory,
+                    mqfq_control::ctl::command_line::help(kind, key).is_some() || is_of_the_laboratory,
                     "docs/use/config.md has no row of {kind:?} {key}"
                 );
             }

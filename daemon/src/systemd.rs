@@ -10,7 +10,7 @@
 use crate::log_format::{About, Level};
 use crate::output::Output;
 use mqfq_blk::engine::Engine;
-use mqfq_front::inherited::Inherited;
+use mqfq_front::takeover::Inherited;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,

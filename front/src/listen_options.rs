@@ -1,8 +1,8 @@
 //! Options of every listener: limits of its clients, parts of the process that all listeners share, and a log.
 
-use crate::inherited::Inherited;
+use crate::listener::Reserve;
 use crate::memory::MemoryLimits;
-use crate::reserve::Reserve;
+use crate::takeover::Inherited;
 use crate::tls::Offer;
 use std::fmt;
 use std::sync::Arc;

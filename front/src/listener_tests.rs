@@ -1,7 +1,6 @@
 use super::*;
 use crate::fake::Fake;
 use crate::front_end::AddressFault;
-use crate::reserve::Reserve;
 use mqfq_blk::state::VERSION;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::fs::File;

@@ -5,7 +5,7 @@
 //! | [`allocations`] | does a stretch of code take memory? |
 //! | [`authority`] | who signs certificates? |
 //! | [`browser`] | what does a page show, and what did it ask for? |
-//! | [`client`] | which calls does a client of a test do nothing about? |
+//! | [`ignores!`] | which calls does a client of a test do nothing about? |
 //! | [`folder`] | where does a test put its files? |
 //! | [`guest`] | what happens under a Linux kernel of its own? |
 //! | [`machine`] | who may use the machine? |
@@ -20,7 +20,6 @@ pub mod allocations;
 #[cfg(feature = "authority")]
 pub mod authority;
 pub mod browser;
-pub mod client;
 pub mod folder;
 pub mod guest;
 pub mod machine;
@@ -33,3 +32,30 @@ pub mod user;
 
 pub use folder::{Folder, arg, pattern};
 pub use random::Random;
+
+/// Methods of `mqfq_blk`'s trait `Client` that do nothing, by their names, in an implementation of it.
+///
+/// ```text
+/// impl Client for Silent {
+///     mqfq_testing::ignores!(start, event, completed, turn_end, room, drain);
+///
+///     fn is_done(&self) -> bool {
+///         false
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! ignores {
+    ($($name:ident),+) => {
+        $($crate::ignores!(@ $name);)+
+    };
+    (@ event) => {
+        fn event(&mut self, _: &mut dyn ::mqfq_blk::client::Context, _: ::mqfq_blk::client::Event) {}
+    };
+    (@ completed) => {
+        fn completed(&mut self, _: &mut dyn ::mqfq_blk::client::Context, _: ::mqfq_blk::request::Completion) {}
+    };
+    (@ $name:ident) => {
+        fn $name(&mut self, _: &mut dyn ::mqfq_blk::client::Context) {}
+    };
+}

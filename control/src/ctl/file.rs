@@ -2,9 +2,9 @@
 //!
 //! `save` runs where the file is, with the rights of its caller, and tells the server what it has written.
 
-use super::answer::{applied, only_if, query, state};
 use super::command_line::{Form, Options};
 use super::show;
+use super::{applied, only_if, query, state};
 use crate::client::{Ask, Client};
 use crate::config_file::{self, How, read};
 use crate::document::Document;

@@ -2,34 +2,29 @@
 //!
 //! | file | answers |
 //! |---|---|
-//! | [`command_line`] | which commands are there, and what does one ask for? |
-//! | `answer` | how is an answer read and printed? |
+//! | [`command_line`] | which commands are there, what does one ask for, and what does a flag say of its key? |
 //! | `show` | how does an answer look? |
 //! | `room` | where on a device is room for an export? |
 //! | `file` | in what do the config file and what runs differ, and how is the file made to say what runs? |
-//! | [`keys`] | what does a flag say of its key? |
 //! | [`shell`] | what does a shell complete, and what do the man pages say? |
 //!
 //! With `--json` the server's answer is printed as it came, with `-o yaml` as YAML.
 
-mod answer;
 pub mod command_line;
 mod file;
-pub mod keys;
 mod room;
 pub mod shell;
 mod show;
 
-use crate::client::{Ask, Client, encoded};
+use crate::client::{Ask, Client, Reply, encoded};
 use crate::document::Document;
 use crate::events::Event;
-use crate::model::{Kind, Reload, Status, Thing, ThingList};
-use answer::{applied, only_if, print, query, text};
+use crate::model::{Applied, Kind, Reload, State, Status, Thing, ThingList};
 use axum::http::{Method, header};
 use command_line::{Ctl, CtlRequest, Form, Options};
 use file::save_if_asked;
 use mqfq_report::{json, print_line};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io::IsTerminal;
 
@@ -173,4 +168,62 @@ fn events(client: &Client, after: Option<u64>, count: Option<u64>, form: Form) -
         Ok(left != Some(0))
     };
     client.events(Ask::new(Method::GET, path), each)
+}
+
+impl Form {
+    /// Prints a value, or for people what `text` says of it.
+    pub(super) fn print<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), String> {
+        match self {
+            Form::Text => print_line(text(value).trim_end()),
+            Form::Json => print_line(json(value)?),
+            Form::Yaml => print_line(yaml(value)?.trim_end()),
+        }
+    }
+}
+
+pub(super) fn yaml(value: &impl Serialize) -> Result<String, String> {
+    serde_saphyr::to_string(value).map_err(|error| format!("cannot be written as YAML: {error}"))
+}
+
+/// Prints what came of a change.
+pub(super) fn applied(reply: Reply, form: Form) -> Result<(), String> {
+    print(reply, form, |applied: Applied| Ok(show::applied(&applied)))
+}
+
+/// The text of a good answer.
+pub(super) fn text(reply: Reply) -> Result<String, String> {
+    let reply = reply.good().map_err(|problem| problem.detail)?;
+    Ok(String::from_utf8_lossy(&reply.body).into_owned())
+}
+
+pub(super) fn print<T>(reply: Reply, form: Form, show: impl FnOnce(T) -> Result<String, String>) -> Result<(), String>
+where
+    T: serde::de::DeserializeOwned,
+{
+    let line = match form {
+        Form::Text => show(reply.json()?)?,
+        Form::Json => text(reply)?,
+        Form::Yaml => yaml(&reply.json::<Value>()?)?,
+    };
+    print_line(line.trim_end())
+}
+
+pub(super) fn query(options: &Options) -> &'static str {
+    if options.dry_run { "?dry-run" } else { "" }
+}
+
+pub(super) fn only_if(ask: Ask, options: &Options) -> Ask {
+    match options.revision {
+        Some(revision) => ask.header(header::IF_MATCH, format!("\"{revision}\"")),
+        None => ask,
+    }
+}
+
+pub(super) fn state(client: &Client) -> Result<State, String> {
+    let mut state = State { revision: 0, things: Default::default() };
+    for kind in Kind::ALL {
+        let reply = client.ask(Ask::new(Method::GET, format!("/v1/{}", kind.plural())))?;
+        state.things.insert(kind.plural().to_owned(), reply.json::<ThingList>()?.things);
+    }
+    Ok(state)
 }

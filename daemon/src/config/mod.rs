@@ -27,7 +27,6 @@ pub mod other;
 mod overlap;
 #[cfg(test)]
 mod page_tests;
-mod path;
 mod plan;
 mod policy;
 #[cfg(test)]
@@ -274,7 +273,7 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
         place: section.place().clone(),
         medium,
         preparation: other::Preparation::default(),
-        path: PathOptions { follow_writes, ..path::read(&section, &expert)? },
+        path: PathOptions { follow_writes, ..policy::read_path(&section, &expert)? },
         policy,
         queue_depth,
         cost,

@@ -1,4 +1,5 @@
-//! The scheduler's keys of `[device.NAME]` and its `expert`: which policy, D, T.
+//! The scheduler's keys of `[device.NAME]` and its `expert`: which policy, D, T; and treatment
+//! of requests besides: `timeout`, `split` and `retries`.
 //!
 //! Quantum, lease and parts of D follow from T, D and the number of workers, which is known only once the whole config
 //! and the machine were looked at. So this keeps what was written, and [`PolicyConfig::options`] makes the scheduler's
@@ -6,8 +7,11 @@
 
 use super::cost::Profile;
 use super::other::OtherOptions;
+use mqfq_blk::path_options::PathOptions;
+use mqfq_blk::split::Split;
 use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, Registry, Tunable, VSpan, WINDOW_LEAST};
 use mqfq_config::{ConfigError, Entry, Owner, Section, read_owned};
+use std::ops::RangeInclusive;
 
 /// Keys of the scheduler that only some registries have a use for.
 pub fn keys(registry: Registry) -> &'static [&'static str] {
@@ -192,4 +196,34 @@ fn own_keys(device: &Section<'_, '_>, options: &mut PolicyOptions, registry: Reg
         };
         own.tune(*kind, key, set).expect("it is one of its keys")
     })
+}
+
+/// A timeout under a millisecond would abort every slow request; a client does not wait longer than a day, and `"off"`
+/// says so.
+const TIMEOUT_NS: RangeInclusive<u64> = 1_000_000..=86_400_000_000_000;
+
+const TIMEOUT_ALLOWED: &str = "\"off\" or a duration like \"30s\"";
+
+/// - `split`: large reads and writes go to the device in parts: `"auto"` (default), `"off"`, or a size, 4 KiB to 1 MiB.
+/// - `timeout`: a command that takes longer is aborted, `"1ms"` to `"86400s"`, or `"off"`. Default `"30s"`.
+/// - `retries`: times that a request goes to the device again after resets, 0..=255. Default 5.
+///
+/// # Errors
+/// An unknown name, or a number out of range.
+pub fn read_path(device: &Section<'_, '_>, expert: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
+    let mut path = PathOptions { split: Split::Auto, ..PathOptions::default() };
+    if let Some(entry) = expert.get("split") {
+        let (range, step) = Split::SIZES;
+        path.split = entry.size_or_one_of(&Split::WORDS, range, step, Split::of_size)?;
+    }
+    if let Some(entry) = device.get("timeout") {
+        path.timeout_ns = match entry.text(TIMEOUT_ALLOWED)?.as_str() {
+            "off" | "0" => 0,
+            _ => entry.duration_ns(TIMEOUT_NS)?,
+        };
+    }
+    if let Some(entry) = expert.get("retries") {
+        path.retries = entry.number(0..=u8::MAX)?;
+    }
+    Ok(path)
 }

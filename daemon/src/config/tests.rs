@@ -9,10 +9,8 @@ use mqfq_policies::{BFQ, BfqOptions, D2FQ, D2fqOptions, KYBER, KyberOptions, MQ_
 use std::path::Path;
 
 mod bounds;
-mod cost;
 mod depth;
 mod product;
-mod window;
 
 use depth::{auto, auto_window};
 

@@ -1,18 +1,23 @@
-//! Step before a socket is touched: the config is read and checked, devices are opened.
+//! Step before a socket is touched: the config is read and checked, devices are opened. Then the engine starts, with
+//! the threads that tell of its devices.
 
 use super::options::{Failure, GoOn, Start};
 use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, LiveCaps, Plan, RealFiles};
+use crate::device_errors::{DeviceErrorCounts, DeviceErrorLog};
 use crate::live::{self, Exports, Tenants};
+use crate::log_format::{About, Level};
 use crate::output::Output;
 use crate::signals::raise_open_files_limit;
 use crate::upgrade::Received;
-use crate::{devices, systemd};
+use crate::watch::{self, Watch};
+use crate::{control, devices, privilege, systemd};
 use mqfq_blk::device::Device;
-use mqfq_blk::engine::EngineOptions;
+use mqfq_blk::engine::{Engine, EngineOptions};
 use mqfq_blk::slots::Slot;
 use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::ExportAddress;
-use mqfq_front::inherited::Inherited;
+use mqfq_front::socket::SocketAddress;
+use mqfq_front::takeover::Inherited;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -111,4 +116,72 @@ impl Prepared {
             devices: self.plan.devices.values().zip(&self.devices).map(device).collect(),
         }
     }
+}
+
+/// Does the steps of `serve` before it listens, and prints what it would serve.
+///
+/// # Errors
+/// One sentence, the same as `serve` would give, or that stdout cannot be written.
+pub fn check(config: &Path, json: bool) -> Result<(), String> {
+    let output = Output::of_command(json)?;
+    let result = check_and_say(config, &output);
+    output.finish(None);
+    match result {
+        Ok(()) => output.check_reports(),
+        Err(Failure::Sentence(sentence)) => Err(sentence),
+        Err(Failure::Interrupted) => unreachable!("nothing interrupts a check"),
+    }
+}
+
+fn check_and_say(config: &Path, output: &Output) -> Result<(), Failure> {
+    let read = Read::config(config, &|| Ok(()))?;
+    let prepared = Prepared::new(read, &mut devices::open_for_check, output, &|| Ok(()))?;
+    prepared.could_serve(&Received::default(), &Inherited::default())?;
+    let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
+    let settled = Engine::check(&prepared.engine_options())?;
+    prepared.say_settled(&settled, output);
+    prepared.say(false, &addresses, &settled, None, output);
+    Ok(())
+}
+
+impl Prepared {
+    /// Checks that the machine lets it serve: the one list of refusals of `serve` and `check` once the config is right.
+    /// Nothing is made, and a server that runs is not disturbed. Sockets that came from another server (`received`) or
+    /// from systemd (`activated`) are there already.
+    pub(super) fn could_serve(&self, received: &Received, activated: &Inherited) -> Result<(), String> {
+        privilege::look_up(&self.plan.server.privilege)?;
+        self.control.as_ref().map(control::token_of).transpose()?;
+        let control = self.control.iter().flat_map(|control| &control.listen);
+        let mut own = control.chain(&self.plan.server.upgrade).filter(|address| !received.has_socket(address));
+        own.try_for_each(SocketAddress::could_listen)?;
+        let is_activated = |claim: Option<String>| claim.is_some_and(|claim| activated.has(&claim));
+        let is_here = |address: &ExportAddress| received.listens_at(address) || is_activated(address.address().claim());
+        let mut exports = self.tables.iter().map(|(address, _)| address).filter(|address| !is_here(address));
+        exports.try_for_each(|address| address.address().could_listen())
+    }
+}
+
+/// The engine and what looks after its devices.
+pub(super) struct Working {
+    pub(super) watch: Watch,
+    /// Devices and their names.
+    pub(super) devices: Vec<(String, Arc<dyn Device>)>,
+    pub(super) error_log: DeviceErrorLog,
+    pub(super) errors: Arc<DeviceErrorCounts>,
+    pub(super) engine: Arc<Engine>,
+}
+
+/// Starts the engine of the prepared devices.
+pub(super) fn start_engine(start: Start<'_>, prepared: &Prepared) -> Result<Working, Failure> {
+    let engine = Arc::new(Engine::start(prepared.engine_options())?);
+    let errors = Arc::new(DeviceErrorCounts::new(prepared.device_names()));
+    let error_log = DeviceErrorLog::start(errors.clone(), start.output.clone())?;
+    let counted = errors.clone();
+    engine.on_trouble(move |device, new| counted.add(device, new));
+    start.go_on()?;
+    let devices: Vec<_> = prepared.device_names().into_iter().zip(prepared.devices.iter().cloned()).collect();
+    let notes = start.output.clone();
+    let watch = watch::start(&devices, move |device, line| notes.say(Level::Warning, About::device(device), line))
+        .map_err(|error| format!("cannot start a thread: {}", mqfq_report::plain(&error)))?;
+    Ok(Working { watch, devices, error_log, errors, engine })
 }

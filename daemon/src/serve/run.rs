@@ -2,10 +2,9 @@
 
 use super::bind::Bound;
 use super::options::{Failure, Start};
-use super::prepare::Prepared;
+use super::prepare::{Prepared, Working};
 use super::take_over::{Committed, Taken};
 use super::tracing::{begin_trace, end_trace};
-use super::working::Working;
 use crate::control::{self, Origin, Running};
 use crate::device_errors::DeviceErrorLog;
 use crate::in_force::Rates;
@@ -15,14 +14,15 @@ use crate::reconcile::{Change, Reconciler, Runtime};
 use crate::report::StatsReport;
 use crate::signals::SignalRequest;
 use crate::upgrade::{self, Outcome, Serving, Upgrades, leave};
-use crate::{devices, draining, ownership, systemd};
+use crate::{devices, ownership, systemd};
 use mqfq_blk::engine::{DeviceStats, Engine};
+use mqfq_config::text::{counted, shown};
 use mqfq_control::Control;
 use mqfq_front::front_end::Ending;
 use mqfq_observe::routes;
 use mqfq_observe::watcher::Watcher;
 use serde::Serialize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// The report after a SIGHUP.
@@ -230,7 +230,7 @@ impl<'a> Server<'a> {
         self.running.drains();
         self.ending.begin();
         let drain_s = self.running.with_plan(|plan| plan.server.drain_s);
-        let all_answered = draining::drain(&self.engine, drain_s, output);
+        let all_answered = drain(&self.engine, drain_s, output);
         drop(self.control.take());
         if options.print_stats {
             output.report_json(&self.counts.report());
@@ -239,13 +239,13 @@ impl<'a> Server<'a> {
             return Ok(());
         }
         let stats = self.engine.stats();
-        let stuck = stats.devices.iter().find(|device| draining::requests_left(device) > 0);
+        let stuck = stats.devices.iter().find(|device| requests_left(device) > 0);
         // A device that does not answer keeps the process and its files: another server may have the rest at once.
         self.running.close_idle_devices();
         // Its workers would wait for requests under way: the end of the process does not.
         std::mem::forget(self.engine);
         let pending = |device: &DeviceStats| {
-            let (name, left) = (&device.name, draining::requests_left(device));
+            let (name, left) = (&device.name, requests_left(device));
             format!("device {name} has not ended {left} requests within twice {drain_s} s")
         };
         let late = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
@@ -285,4 +285,37 @@ fn say_reloaded(running: &Running, output: &Output) {
         text += "reloaded: nothing is different\n";
     }
     output.report(text);
+}
+
+/// Time from the begin of a drain to a sentence about it.
+const DRAIN_TOLD: Duration = Duration::from_secs(1);
+
+/// Requests that a device has not ended.
+pub fn requests_left(device: &DeviceStats) -> u64 {
+    device.hctxs.iter().map(|hctx| hctx.in_flight + hctx.staged).sum()
+}
+
+/// Drains, and says what it waits for after [`DRAIN_TOLD`]. Returns whether all was answered within `drain_s`.
+pub fn drain(engine: &Engine, drain_s: u64, output: &Output) -> bool {
+    let (over, is_over) = mpsc::channel::<()>();
+    let tell = move || {
+        let is_long = is_over.recv_timeout(DRAIN_TOLD) == Err(mpsc::RecvTimeoutError::Timeout);
+        // At the end of that time another sentence says what is left.
+        if is_long && drain_s > DRAIN_TOLD.as_secs() {
+            let requests = |device: &DeviceStats| {
+                let left = usize::try_from(requests_left(device)).unwrap_or(usize::MAX);
+                (left > 0).then(|| format!("{} of device {}", counted(left, "request"), shown(&device.name)))
+            };
+            let mut what: Vec<String> = engine.stats().devices.iter().filter_map(requests).collect();
+            what.push("clients to take their replies".to_owned());
+            output.note(&format!("draining: waits up to {drain_s} s for {}", what.join(", ")));
+        }
+    };
+    std::thread::scope(|scope| {
+        // Without a thread nothing is said.
+        let _ = std::thread::Builder::new().name("mqfq-draining".into()).spawn_scoped(scope, tell);
+        let all_answered = engine.drain(Duration::from_secs(drain_s));
+        drop(over);
+        all_answered
+    })
 }

@@ -2,23 +2,22 @@
 
 use super::bind::Bound;
 use super::options::{Failure, Start};
-use super::prepare::Prepared;
+use super::prepare::{Prepared, Working};
 use super::records::Records;
-use super::working::Working;
 use crate::config::caps::WatchedCaps;
 use crate::control::Running;
-use crate::live::Listeners;
+use crate::live::{Listeners, Owners};
 use crate::ownership::{self, Ownership, Verdict};
-use crate::upgrade::{HandoverResult, HandoverState, Received, Replaced, ReplacedReport, Serving, Upgrades};
-use crate::{observe, reconcile, systemd, upgrade};
+use crate::upgrade::{self, HandoverResult, HandoverState, Received, Replaced, ReplacedReport, Serving, Upgrades};
+use crate::{reconcile, systemd};
 use mqfq_blk::client::MakeClient;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::Slot;
 use mqfq_control::Listen;
 use mqfq_control::journal::Journal;
 use mqfq_front::front_end::Listener;
-use mqfq_front::inherited::Inherited;
 use mqfq_front::socket::SocketAddress;
+use mqfq_front::takeover::Inherited;
 use mqfq_observe::watcher::Watcher;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -160,7 +159,7 @@ pub(super) fn commit(
     };
     let watched_caps = WatchedCaps::default();
     let has_control = bound.control.is_some();
-    let watcher = has_control.then(|| observe::start(engine.clone(), watched_caps.clone(), bound.owners.clone()));
+    let watcher = has_control.then(|| watch_engine(engine.clone(), watched_caps.clone(), bound.owners.clone()));
     let watcher = watcher.transpose()?;
     systemd::start_watchdog(engine, start.output)?;
     start.go_on()?;
@@ -182,4 +181,16 @@ pub(super) fn commit(
     let recorded = taken.ownership.lock().unwrap_or_else(PoisonError::into_inner).commit();
     recorded.unwrap_or_else(|sentence| start.output.note(&sentence));
     Ok(Committed { running, watched_caps, watcher, upgrades, replaced })
+}
+
+/// Watches `engine`, its caps and its exports from now on, until the returned value is dropped.
+///
+/// # Errors
+/// One sentence: the thread cannot be started.
+fn watch_engine(engine: Arc<Engine>, caps: WatchedCaps, owners: Owners) -> Result<Arc<Watcher>, String> {
+    let clock = engine.clone();
+    let limited = move || caps.waited(clock.clock().now_ns());
+    let export = move |name: &str| owners.counted(name);
+    Watcher::start(Arc::new(mqfq_observe::source::Running { engine, limited, export }))
+        .map_err(|error| format!("cannot start a thread: {}", mqfq_report::plain(&error)))
 }

@@ -42,11 +42,9 @@
 //! | `old.rs` | how does a server let another one take its place? |
 //! | `new.rs` | how does a server take another one's place? |
 //! | `receive.rs` | where does all of it go there? |
-//! | `memory_file.rs` | which file holds the state on its way, and which clock do both have? |
 //! | `store.rs` | how does the same go through systemd's descriptor store? |
 
 mod handover;
-mod memory_file;
 mod new;
 mod old;
 mod receive;

@@ -7,8 +7,7 @@
 //! the old server as it was.
 
 use super::handover::{HandoverState, Opened};
-use super::memory_file::{monotonic_ns, read_memory_file};
-use super::wire::{ENDED_IN_THE_MIDDLE, Hello, Kind, Link, Message, poll_in};
+use super::wire::{ENDED_IN_THE_MIDDLE, Hello, Kind, Link, Message, monotonic_ns, poll_in, read_memory_file};
 use mqfq_blk::state::{StateReader, VERSIONS};
 use mqfq_front::socket::SocketAddress;
 use std::fs::File;
@@ -225,7 +224,7 @@ mod tests {
     fn taking() -> (Taking, Link) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let link = Some(Link::new(ours).unwrap());
-        let state = Some(super::super::memory_file::memory_file(b"state").unwrap());
+        let state = Some(super::super::wire::memory_file(b"state").unwrap());
         let (since_ns, handover) = (monotonic_ns(), HandoverState::default());
         (Taking { pid: 7, since_ns, handover, version: 1, link, state, process: None }, Link::new(theirs).unwrap())
     }

@@ -9,9 +9,8 @@
 //! two at most.
 
 use super::handover::{HandedClient, HandoverState, Opened};
-use super::memory_file::{memory_file, monotonic_ns};
 use super::store;
-use super::wire::{DESCRIPTORS_MAX, Hello, Kind, Link};
+use super::wire::{DESCRIPTORS_MAX, Hello, Kind, Link, memory_file, monotonic_ns};
 use crate::output::Output;
 use crate::ownership::Ownership;
 use crate::signals;

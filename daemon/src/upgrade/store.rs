@@ -14,9 +14,8 @@
 //! name it would be another client's, and a word to forget it would take the new one along ([`forget_the_rest`]).
 
 use super::handover::{HandoverState, Opened};
-use super::memory_file::{memory_file, read_memory_file};
 use super::new::Inherited;
-use super::wire::poll_in;
+use super::wire::{memory_file, poll_in, read_memory_file};
 use crate::systemd::{self, Passed};
 use mqfq_blk::state::{StateReader, StateWriter, VERSIONS};
 use sd_notify::NotifyState::Custom;

@@ -3,9 +3,9 @@
 //! The other process is [`Fake`]: its messages are in the socket before they are read, so no test waits for a thread.
 
 use super::handover::{HandedClient, Opened};
-use super::memory_file::memory_file;
 use super::new::Inherited;
 use super::old::{Outcome, hand_over_within, meet, packed, roll_back, send};
+use super::wire::memory_file;
 use super::wire::{DESCRIPTORS_MAX, Hello, Kind, Link, Message};
 use super::*;
 use mqfq_blk::client::{Client, Context, Packed, PackedClient};

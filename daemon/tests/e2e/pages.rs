@@ -20,7 +20,7 @@ const SKIPPED: &[(&str, &str)] = &[
     ("cargo xtask ", "a chore of the repository, which runs this test or builds packages"),
     ("cargo install ", "compiles for minutes, and takes tools from the network"),
     ("cargo lab ", "the laboratory, which has tests of its own"),
-    ("MQFQ_BLESS=1 cargo test ", "writes the pictures of the page"),
+    ("MQFQ_BLESS=1 cargo test ", "writes the picture of the page"),
     ("apt-get install ", "changes the machine; the package's own test installs it"),
     ("apt install ", "changes the machine, and needs the kernel's headers"),
     ("editor ", "asks a person"),
@@ -33,8 +33,8 @@ const SKIPPED: &[(&str, &str)] = &[
     ("scx_pmqfq", "needs root and Linux 6.12 with sched_ext"),
     ("ssh ", "needs another machine"),
     ("mqfq calibrate ", "takes a minute or a drive; `calibrate::` runs its flags"),
-    ("mqfq ctl --socket tcp:storage.example:7000 ", "needs that machine; `control_tls::` runs these flags"),
-    ("curl --cacert ", "needs that machine; `control_tls::` runs these flags"),
+    ("mqfq ctl --socket tcp:storage.example:7000 ", "needs that machine; `tls::` runs these flags"),
+    ("curl --cacert ", "needs that machine; `tls::` runs these flags"),
 ];
 
 /// A command of a page.

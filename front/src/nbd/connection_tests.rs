@@ -17,8 +17,6 @@ use std::time::Duration;
 
 #[path = "connection_handover_tests.rs"]
 mod handover;
-#[path = "connection_handshake_tests.rs"]
-mod handshake;
 #[path = "connection_large_tests.rs"]
 mod large;
 #[path = "connection_state_tests.rs"]

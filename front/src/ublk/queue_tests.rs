@@ -8,7 +8,7 @@ use crate::front_end::Ending;
 use crate::stats::Stats;
 use mqfq_blk::pages::Pages;
 use mqfq_testing::random::Random;
-use mqfq_testing_devices::rooms::rooms;
+use mqfq_testing_devices::solo::rooms;
 use mqfq_ublk::abi::op;
 use std::sync::{Mutex, mpsc};
 

@@ -9,5 +9,4 @@
 
 pub mod fault;
 pub mod faulty;
-pub mod rooms;
 pub mod solo;

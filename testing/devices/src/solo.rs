@@ -1,11 +1,15 @@
 //! A ring that serves one device queue by hand, without a worker.
 
-use io_uring::IoUring;
-use io_uring::squeue;
+use io_uring::{IoUring, squeue};
+use mqfq_blk::command::CommandFile;
 use mqfq_blk::device::DeviceQueue;
+use mqfq_blk::foreign::ForeignMemory;
 use mqfq_blk::ring::{DeviceRing, Pending, device_and_user};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// Entries of the ring; more are held back until there is room.
 const ENTRIES: u32 = 128;
@@ -86,6 +90,19 @@ impl SoloRing {
     fn gather(&mut self) {
         self.waiting.extend(self.pending.take());
     }
+}
+
+/// `count` rooms of `room_bytes` each, all zeroes.
+///
+/// # Panics
+/// If there is no memory, or no `/dev/zero` or `/dev/null`.
+pub fn rooms(count: u16, room_bytes: usize) -> Arc<CommandFile> {
+    let zero = File::options().read(true).write(true).open("/dev/zero").expect("there is /dev/zero");
+    let length_bytes = usize::from(count) * room_bytes;
+    let memory = ForeignMemory::map(zero.as_fd(), 0, length_bytes).expect("there is memory");
+    let null = OwnedFd::from(File::open("/dev/null").expect("there is /dev/null"));
+    // SAFETY: it takes no commands, so it touches no memory.
+    unsafe { CommandFile::new(Arc::new(null), memory, room_bytes) }
 }
 
 #[cfg(test)]
