@@ -71,6 +71,7 @@ impl Bench for WallBench {
             transport: Transport::Inside,
             workers: load.connections.into(),
             pin: false,
+            latest: None,
         })?;
         let begun_s = cpu_s();
         let counted = rig.run(&[0], window)?.remove(0);

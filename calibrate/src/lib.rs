@@ -22,7 +22,6 @@
 
 pub mod bench;
 pub mod finding;
-pub mod fit;
 pub mod report;
 pub mod sweep;
 pub mod virtual_time;

@@ -3,10 +3,11 @@
 //! Elevators, and files that the page cache serves, the file device itself warns of
 //! ([`mqfq_blk::device::file::FileDevice::warnings`]).
 
+use mqfq_blk::device::file::drive_of;
 use rustix::fs::{SeekFrom, major, minor, seek, statfs};
-use std::fs::{self, Metadata};
+use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// File systems that keep their files in memory: `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
 const MEMORY_MAGICS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
@@ -23,7 +24,8 @@ fn notes_of(sysfs: &Path, path: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let Ok(metadata) = fs::metadata(path) else { return found };
     if metadata.file_type().is_block_device() {
-        let Some(drive) = drive_of(sysfs, &metadata) else { return found };
+        let number = metadata.rdev();
+        let Some(drive) = drive_of(sysfs, major(number), minor(number)) else { return found };
         let name = drive.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("ram") || name.starts_with("zram") {
             found.push(format!("{} is memory: no drive is read", path.display()));
@@ -53,13 +55,6 @@ fn notes_of(sysfs: &Path, path: &Path) -> Vec<String> {
 fn has_hole(path: &Path, length_bytes: u64) -> bool {
     let first = fs::File::open(path).ok().and_then(|file| seek(&file, SeekFrom::Hole(0)).ok());
     first.is_some_and(|at_bytes| at_bytes < length_bytes)
-}
-
-/// The drive's folder in sysfs; a partition is a folder in it.
-fn drive_of(sysfs: &Path, metadata: &Metadata) -> Option<PathBuf> {
-    let number = format!("dev/block/{}:{}", major(metadata.rdev()), minor(metadata.rdev()));
-    let device = fs::canonicalize(sysfs.join(number)).ok()?;
-    Some(if device.join("partition").exists() { device.parent()?.to_owned() } else { device })
 }
 
 fn read(file: &Path) -> Option<String> {

@@ -14,7 +14,7 @@
 
 use crate::cores::{Cores, Shares};
 use crate::drive;
-use crate::harness::{self, Rig, RigOptions, Transport};
+use crate::harness::{self, HANGS, Rig, RigOptions, Transport};
 use crate::load::Window;
 use crate::phases::{self, Lengths, Measured};
 use crate::report::{self, DemoReport, PolicyReport, SceneReport};
@@ -105,6 +105,7 @@ pub fn measure(options: &DemoOptions) -> Result<DemoReport, String> {
                 queue_depth: drive::DEMO_QUEUE_DEPTH,
                 transport: Transport::Nbd,
                 workers,
+                latest: None,
             };
             let policy = scene.policy(kind, workers);
             measured.push(measure_one(scene, &place, policy, options.lengths, &mut progress)?);
@@ -151,6 +152,8 @@ pub(crate) struct Place {
     pub transport: Transport,
     /// Workers of the engine.
     pub workers: usize,
+    /// When a scene ends at the latest; `None`: it waits for the device.
+    pub latest: Option<Instant>,
 }
 
 /// Result of one scene under one policy.
@@ -184,17 +187,27 @@ pub(crate) fn measure_one(
         transport: place.transport,
         workers: place.workers,
         pin: false,
+        latest: place.latest,
     })?;
     let with = report::setting(policy.kind.name());
     let mut cores = None;
-    let measured = phases::run(&mut rig, scene.tenants.len(), lengths, &mut |who| {
+    let ran = phases::run(&mut rig, scene.tenants.len(), lengths, &mut |who| {
         if who.is_none() {
             cores = Some(Cores::now());
         }
         let length = if who.is_some() { lengths.alone } else { lengths.shared };
         let who = who.map_or("both at once".into(), |index| format!("{} alone", scene.tenants[index].name));
         progress.step_of(length.end_ns as f64 * 1e-9, &format!("{}, {with}: {who}", scene.name));
-    })?;
+    });
+    let measured = match ran {
+        Ok(measured) => measured,
+        Err(sentence) => {
+            if sentence == HANGS {
+                rig.abandon();
+            }
+            return Err(sentence);
+        }
+    };
     let shares = cores.map_or(Shares::default(), |cores| cores.since(place.workers));
     let found = rig.stats().devices.first().and_then(|device| device.in_force?.depth);
     let is_searching = found.is_some_and(|depth| ["start", "searching", "changed"].contains(&depth.reason.name()));

@@ -25,11 +25,15 @@ use mqfq_front::export::{BlockSizes, Export, ExportId, ExportState, ExportTable,
 use mqfq_front::memory::TenantMemory;
 use mqfq_front::nbd::{self, NbdOptions};
 use mqfq_front::socket::SocketAddress;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// Time for clients to finish once the engine drains; they have nothing in flight by then.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
+
+/// A run whose requests have not ended at the latest time.
+pub const HANGS: &str = "requests had not ended when the time was over: the device hangs, or answers too slowly";
 
 /// A tenant of a scenario.
 #[derive(Clone, PartialEq, Debug)]
@@ -77,6 +81,8 @@ pub struct RigOptions<'a> {
     pub workers: usize,
     /// Bind each worker to a core.
     pub pin: bool,
+    /// When [`Rig::run`] ends at the latest, with load inside the workers: a drive may hang. `None`: it waits.
+    pub latest: Option<Instant>,
 }
 
 enum Attached {
@@ -89,6 +95,7 @@ pub struct Rig {
     engine: Engine,
     tenants: Vec<Tenant>,
     attached: Attached,
+    latest: Option<Instant>,
 }
 
 /// Workers that suit this machine: one per core if the clients live on them; if clients have threads of their own, half
@@ -160,16 +167,17 @@ impl Rig {
             Transport::Inside => Attached::Inside,
             Transport::Nbd => attach_nbd(&engine, options.tenants)?,
         };
-        Ok(Rig { engine, tenants: options.tenants.to_vec(), attached })
+        Ok(Rig { engine, tenants: options.tenants.to_vec(), attached, latest: options.latest })
     }
 
     /// Runs the tenants named by index in `who`, together, for `window`. The counts come in the order of `who`.
     ///
     /// # Errors
-    /// One sentence: a request failed, or a connection broke.
+    /// One sentence: a request failed, a connection broke, or requests had not ended at the latest time. Then they are
+    /// still under way, and [`Rig::stop`] would wait for them.
     pub fn run(&mut self, who: &[usize], window: Window) -> Result<Vec<Counted>, String> {
         let counted = match &mut self.attached {
-            Attached::Inside => run_inside(&self.engine, &self.tenants, who, window),
+            Attached::Inside => run_inside(&self.engine, &self.tenants, who, window, self.latest),
             Attached::Nbd { tenants, .. } => run_nbd(tenants, who, window),
         }?;
         for (&index, counted) in who.iter().zip(&counted) {
@@ -191,6 +199,11 @@ impl Rig {
         let depth = found.depth.map_or(policy.depth, |state| state.chosen);
         let window = found.window.map_or(policy.window, |state| VSpan::from_bytes(state.window_bytes));
         as_shipped(PolicyOptions { depth, window, ..*policy }, self.engine.workers())
+    }
+
+    /// Leaves the engine running, with requests that never end. Its memory is lost.
+    pub fn abandon(self) {
+        std::mem::forget(self);
     }
 
     /// Closes the connections and ends the engine.
@@ -254,7 +267,13 @@ fn run_nbd(tenants: &mut [NbdTenant], who: &[usize], window: Window) -> Result<V
     })
 }
 
-fn run_inside(engine: &Engine, tenants: &[Tenant], who: &[usize], window: Window) -> Result<Vec<Counted>, String> {
+fn run_inside(
+    engine: &Engine,
+    tenants: &[Tenant],
+    who: &[usize],
+    window: Window,
+    latest: Option<Instant>,
+) -> Result<Vec<Counted>, String> {
     let run = load_inside::Run::new(DeviceIndex(0), window);
     // Connections of all tenants take the workers in turn, each tenant's from the first worker on: two tenants with one
     // queue each then meet in one hctx, and one with four queues is on all.
@@ -270,10 +289,42 @@ fn run_inside(engine: &Engine, tenants: &[Tenant], who: &[usize], window: Window
     let channels: Vec<_> = who.iter().map(attach).collect();
     let gather = |channel: mpsc::Receiver<Result<Counted, String>>| {
         let mut sum = Counted::new(window);
-        for part in channel {
-            sum.merge(&part?);
+        loop {
+            let part = match latest {
+                None => channel.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(latest) => channel.recv_timeout(latest.saturating_duration_since(Instant::now())),
+            };
+            match part {
+                Ok(part) => sum.merge(&part?),
+                Err(RecvTimeoutError::Disconnected) => return Ok(sum),
+                Err(RecvTimeoutError::Timeout) => return Err(HANGS.into()),
+            }
         }
-        Ok(sum)
     };
     channels.into_iter().map(gather).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqfq_blk::device::null::NullDevice;
+
+    #[test]
+    fn a_run_that_has_not_ended_at_the_latest_time_is_given_up() {
+        let tenant = Tenant { name: "a", weight: Weight::DEFAULT, load: Load::random_reads(1, 1, 4096) };
+        let mut rig = Rig::start(RigOptions {
+            device: Arc::new(NullDevice::new(1 << 20)),
+            policy: PolicyOptions::new(PolicyKind::None),
+            queue_depth: 16,
+            tenants: &[tenant],
+            transport: Transport::Inside,
+            workers: 1,
+            pin: false,
+            latest: Some(Instant::now()),
+        })
+        .unwrap();
+        // Nobody counts before an hour is over.
+        assert_eq!(rig.run(&[0], Window::from_ms(0, 3_600_000)).unwrap_err(), HANGS);
+        rig.stop();
+    }
 }

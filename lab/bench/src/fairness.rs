@@ -190,6 +190,7 @@ pub fn measure_one(
         transport,
         workers,
         pin: false,
+        latest: None,
     })?;
     let counted = rig.run(&[0, 1], Window::from_ms(WARM_UP_MS, measured_ms))?;
     let policy = rig.in_force(&policy);

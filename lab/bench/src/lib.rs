@@ -19,7 +19,6 @@
 pub mod bound;
 pub mod clients;
 pub mod contender;
-mod cpu_time;
 pub mod day;
 pub mod fairness;
 mod fio;

@@ -1,5 +1,6 @@
 //! Description of the machine that made a record.
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -130,6 +131,12 @@ fn safe_name(name: &str) -> String {
         "" => "unnamed".into(),
         name => name.into(),
     }
+}
+
+/// CPU time of all threads of this process so far, user and system.
+pub fn process_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) fn warnings(sysfs: &Path, major: u32, minor: u32) -> Vec<String> {
 }
 
 fn visit(sysfs: &Path, device: &Path, depth_left: usize, found: &mut Vec<String>) {
-    let drive = if device.join("partition").exists() { device.parent().unwrap_or(device) } else { device };
+    let drive = &*whole(device.to_owned());
     if let Some(scheduler) = scheduler(drive)
         && scheduler != "none"
     {
@@ -56,7 +56,20 @@ fn below_loop(sysfs: &Path, drive: &Path) -> Option<PathBuf> {
     entry(sysfs, libc::major(number), libc::minor(number))
 }
 
-/// A drive's folder in sysfs. The entry is a link into /sys/devices; a partition is a folder in its drive's.
+/// Folder in `sysfs` of the drive that block device `major:minor` is, or is a partition of. `None`: there is none.
+pub fn drive_of(sysfs: &Path, major: u32, minor: u32) -> Option<PathBuf> {
+    entry(sysfs, major, minor).map(whole)
+}
+
+/// The drive's folder of a device's: a partition is a folder in its drive's.
+fn whole(device: PathBuf) -> PathBuf {
+    match device.parent() {
+        Some(drive) if device.join("partition").exists() => drive.to_owned(),
+        _ => device,
+    }
+}
+
+/// A device's folder in sysfs. The entry is a link into /sys/devices.
 fn entry(sysfs: &Path, major: u32, minor: u32) -> Option<PathBuf> {
     fs::canonicalize(sysfs.join(format!("dev/block/{major}:{minor}"))).ok()
 }

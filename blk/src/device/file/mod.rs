@@ -49,6 +49,7 @@ use super::{Device, DeviceInfo, DeviceQueue, Health, QueueOptions};
 use crate::client::Packed;
 use crate::request::Status;
 use crate::state::{StateReader, StateWriter};
+pub use elevator::drive_of;
 use gate::Gate;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};

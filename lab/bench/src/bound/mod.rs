@@ -33,7 +33,6 @@ pub mod history;
 pub mod judge;
 pub mod limits;
 pub mod machine;
-pub mod picture;
 pub mod report;
 pub mod shares;
 pub mod threads;
@@ -48,8 +47,7 @@ use limits::Limits;
 use mqfq_blk::random::Random;
 use mqfq_report::progress::Progress;
 use mqfq_sched::policy::PolicyKind;
-use picture::Trajectory;
-use report::{BoundReport, BoundRow, SharesRow};
+use report::{BoundReport, BoundRow, SharesRow, Trajectory};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -143,7 +141,7 @@ pub fn measure(options: &BoundOptions) -> Result<BoundReport, String> {
         elapsed_s: 0.0,
     };
     if let Some(folder) = &options.out {
-        let path = shell::write(folder, SVG_NAME, &picture::render(&report, trajectory.as_ref())?)?;
+        let path = shell::write(folder, SVG_NAME, &report::render(&report, trajectory.as_ref())?)?;
         report.svg_path = Some(path.display().to_string());
     }
     report.elapsed_s = begun.elapsed().as_secs_f64();

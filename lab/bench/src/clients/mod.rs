@@ -13,7 +13,7 @@
 //!
 //! # What would make it lie
 //! Client and server share the machine, once freely, once each on half of its CPUs ([`placement`]). See
-//! docs/lab/attach.md, "Pitfalls".
+//! lab/bench/README.md.
 
 mod driver;
 pub mod placement;

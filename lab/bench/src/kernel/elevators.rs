@@ -20,7 +20,7 @@
 
 use super::KernelOptions;
 use super::guest::Guest;
-use crate::schedulers::cell::Cell;
+use crate::schedulers::workload::Cell;
 use crate::schedulers::workload::{Mix, Workload};
 use crate::schedulers::{self, SchedulersOptions};
 use crate::shell::{Record, Results, Style, or_dash, table};

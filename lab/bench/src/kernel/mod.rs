@@ -26,8 +26,8 @@ mod guest;
 pub mod lookups;
 pub mod pages;
 
-use crate::cpu_time::process_cpu_ns;
 use crate::fio;
+use crate::machine::process_cpu_ns;
 use crate::options::Runs;
 use crate::rounds::{Rounds, interleaved, median, ratio};
 use crate::shell::{Record, Results, Style, table, us, whole};
@@ -219,7 +219,7 @@ fn measure_device(options: &KernelOptions, target: &Target) -> Result<Kernel, St
         let fios = |name: &String| Case { family: "kernel", policy: name.clone(), depth, how: How::Fio(&[]) };
         cases.extend(target.offered().iter().map(fios));
         cases.extend(mqfq_policies::STAGED.map(|kind| {
-            let how = How::Ours(crate::schedulers::cell::policy(kind, 1));
+            let how = How::Ours(crate::schedulers::workload::policy(kind, 1));
             Case { family: "mqfq", policy: kind.name().into(), depth, how }
         }));
     }
@@ -353,6 +353,7 @@ fn with_ours(place: Place<'_>, policy: PolicyOptions, depth: u16, measured_ms: u
         transport: Transport::Inside,
         workers: 1,
         pin: place.cached,
+        latest: None,
     })?;
     let before_ns = process_cpu_ns();
     let window = Window::from_ms(measured_ms / 5, measured_ms);

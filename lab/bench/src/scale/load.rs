@@ -7,7 +7,7 @@
 
 use super::setting::Setting;
 use crate::contender::Contender;
-use crate::cpu_time::process_cpu_ns;
+use crate::machine::process_cpu_ns;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::{Device, null::NullDevice};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};

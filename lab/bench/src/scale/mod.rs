@@ -15,7 +15,6 @@
 
 pub mod layers;
 pub mod load;
-mod picture;
 mod reader;
 pub mod setting;
 
@@ -24,6 +23,7 @@ use crate::options::Runs;
 use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
 use crate::shell::{Record, Results, Style, millions, or_dash, table, whole};
 use load::{Fixed, Seen};
+use mqfq_report::panel::{self, Along, Panel, Point, Series};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::Align::{Left, Right};
 use serde::{Deserialize, Serialize};
@@ -264,8 +264,37 @@ impl Results for Scale {
     }
 
     fn pictures(&self, host: &str) -> Result<Vec<(String, String)>, String> {
-        Ok(vec![("scale".into(), picture::render(self, host)?)])
+        Ok(vec![("scale".into(), picture(self, host)?)])
     }
+}
+
+/// Draws the report as an SVG document.
+///
+/// # Errors
+/// One sentence, if the drawing library fails (it cannot, short of a bug).
+pub fn picture(report: &Scale, host: &str) -> Result<String, String> {
+    panel::render(&format!("Requests per second of the null device on {}", host), &panels(report))
+}
+
+/// Panels: each flow on its own worker; one flow on all; as many as given (or as workers) on all. With one worker a
+/// flow on all is also as many as workers.
+fn panels(report: &Scale) -> Vec<Panel> {
+    let panel = |title: &str, is_in: &dyn Fn(&ScaleRow) -> bool| {
+        let points = report.rows.iter().filter(|row| is_in(row)).map(|row| {
+            let [y, smallest, largest] = [row.requests_per_s, row.smallest, row.largest].map(|rate| rate / 1e6);
+            let spread = Some((smallest, largest));
+            (row.policy.clone(), Point { x: row.workers as f64, y: Some(y), stated: None, spread })
+        });
+        Panel::lines(title, Along::Numbers, "workers", "million requests/s").with(Series::by_name(points))
+    };
+    [
+        panel("each flow on a worker of its own", &|row| row.placement == "own"),
+        panel("one flow on all workers", &|row| row.placement == "all" && row.flows == 1),
+        panel("every flow on all workers", &|row| row.placement == "all" && (row.flows > 1 || row.workers == 1)),
+    ]
+    .into_iter()
+    .filter(|panel| !panel.series.is_empty())
+    .collect()
 }
 
 #[cfg(test)]
@@ -321,5 +350,15 @@ pub(crate) mod tests {
         let report = report(&[(NONE, 1, &[1000.0]), (NONE, 2, &[1500.0])]);
         assert!(report.notes[0].contains("2 workers did only 1.50 times"), "{:?}", report.notes);
         assert!(report.text().contains("note: none shares nothing") && report.markdown().contains("* note: none"));
+    }
+
+    #[test]
+    fn every_panel_has_its_units_and_every_policy_a_curve() {
+        let report = report(&[(NONE, 1, &[1000.0]), (MQFQ, 1, &[800.0]), (NONE, 2, &[2000.0]), (MQFQ, 2, &[1500.0])]);
+        let text = picture(&report, "test").unwrap();
+        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
+        // One worker belongs to both kinds of sharing, so there are two panels.
+        assert_eq!(text.matches("million requests/s").count(), 2);
+        assert_eq!(text.matches("\nmqfq\n").count(), 2, "{text}");
     }
 }

@@ -5,9 +5,9 @@
 //! cells ([`super::walk`]). Of each it completes some requests to warm up, calls the boundary, completes those that
 //! count, and calls it again.
 
-use super::cell::Cell;
 use super::path::Costs;
 use super::walk::{Walk, WalkOptions};
+use super::workload::Cell;
 use crate::overhead::callgrind::{self, overhead_boundary};
 use mqfq_blkmq::{BlockLayer, MultiQueue};
 

@@ -15,12 +15,9 @@
 //! # What would make it lie
 //! Instructions are not time. See lab/bench/README.md.
 
-pub mod cell;
 pub mod contention;
 pub mod count;
 pub mod path;
-mod picture;
-pub mod power;
 mod real;
 pub mod report;
 pub mod tags;
@@ -32,7 +29,6 @@ pub mod workload;
 use crate::options::Runs;
 use crate::rounds::{interleaved, median};
 use crate::shell::{self, Record};
-use cell::Cell;
 use contention::{Antagonist, Contended, Drive, fair_policy};
 use count::Instructions;
 use mqfq_blk::PolicyKind;
@@ -40,10 +36,11 @@ use mqfq_blkmq::{BlockLayer, MultiQueue};
 use mqfq_nvme::device::{NvmeDevice, Preset};
 use mqfq_report::progress::Progress;
 use path::{PathOptions, Until};
-use power::Power;
+use real::Power;
 use report::{ContendedRow, Latency, Row, Study, TagsRow};
 use std::path::{Path, PathBuf};
 use tags::{Form, Tags};
+use workload::Cell;
 use workload::{DEPTHS, Mix, QUICK_DEPTHS, Workload};
 
 /// Options.
@@ -92,7 +89,7 @@ pub const NS_PER_INSTRUCTION: f64 = 0.3;
 
 /// Commands on each worker's device queue at once: the tags that a queue with a scheduler has in Linux, more than any
 /// depth of the study.
-const QUEUE_DEPTH: u16 = cell::ELEVATOR_DEPTH as u16;
+const QUEUE_DEPTH: u16 = workload::ELEVATOR_DEPTH as u16;
 
 /// Start of the drives' random numbers.
 const DRIVE_SEED: u64 = 1;
@@ -323,7 +320,7 @@ fn contend(
     let mut all = Vec::new();
     for kind in mqfq_policies::STAGED {
         all.push(run(kind, Form::Requests)?);
-        if kind != PolicyKind::None && !cell::is_of_linux(kind) {
+        if kind != PolicyKind::None && !workload::is_of_linux(kind) {
             all.push(run(kind, Form::Work(depth))?);
         }
     }

@@ -19,7 +19,6 @@
 
 pub mod ideal_wake_ups;
 pub mod lines;
-mod picture;
 pub mod report;
 pub mod threads;
 pub mod tokens;

@@ -16,26 +16,26 @@
 //! See lab/bench/README.md. Above all: a machine that others use is not the machine that is simulated, and a
 //! simulator's parameter that was calibrated to a row here proves nothing by agreeing with that row.
 
-mod picture;
 mod report;
-pub mod simulate;
-
-pub use report::{CoherenceRow, SharesRow, SharesTenant, Validation};
 
 use crate::contender::{Contender, contenders};
 use crate::fairness::{self, Case, POLICIES, WARM_UP_MS};
+use crate::model;
 use crate::options::{Runs, defaults};
 use crate::report::FairnessPolicy;
 use crate::rounds::{Rounds, interleaved, median};
-use crate::scale::load::{self, Fixed, Seen};
-use crate::scale::setting::{Setting, worker_counts};
+use crate::scale::load::{self, DEVICE_BYTES, Fixed, REQUEST_BYTES, Seen};
+use crate::scale::setting::{Placement, Setting, worker_counts};
 use crate::scale::{ScaleOptions, few_cpus};
+use crate::scenario::{Setup, Text, in_turn};
 use crate::shell::Record;
-use mqfq_blk::PolicyKind;
+use mqfq_blk::{PolicyKind, PolicyOptions};
+use mqfq_blkmq::BlockLayer;
 use mqfq_demo::harness::{self, Transport};
 use mqfq_demo::load::Window;
 use mqfq_report::progress::Progress;
 use mqfq_sim::outcome::Outcome;
+pub use report::{CoherenceRow, SharesRow, SharesTenant, Validation};
 
 /// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
@@ -119,13 +119,13 @@ pub fn measure(options: &ValidateOptions) -> Result<Record<Validation>, String> 
     for (&(case, kind), measured) in scenarios.iter().zip(&measured) {
         progress.step(&format!("{} under {kind}, simulated", case.name));
         let window = Window::from_ms(WARM_UP_MS, shares_ms);
-        let simulated = simulate::shares(case, &harness::by_default(kind, workers), workers, window)?;
+        let simulated = simulated_shares(case, &harness::by_default(kind, workers), workers, window)?;
         shares.push(shares_row(case, measured, &simulated));
     }
     let mut rows = Vec::new();
     for case in &coherence {
         progress.step(&format!("{} workers, {}, simulated", case.setting.workers, case.contender.label));
-        rows.push(coherence_row(case, &simulate::coherence(case.contender, case.setting, fixed)?));
+        rows.push(coherence_row(case, &simulated_coherence(case.contender, case.setting, fixed)?));
     }
     progress.finish();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -207,6 +207,75 @@ fn is_near(ratio: Option<f64>) -> bool {
     ratio.is_some_and(|ratio| (ratio - 1.0).abs() <= RATE_DIFFERENCE_MAX)
 }
 
+/// Simulated before anything is counted on the null device, in place of [`crate::scale`]'s warm-up: no cache is cold
+/// and no predictor learns, so that only the queues have to fill.
+const COHERENCE_WARM_UP_NS: u64 = 500_000;
+
+/// Counted after that: some ten thousand requests, of which each costs the same.
+const COHERENCE_MEASURED_NS: u64 = 4_000_000;
+
+/// One contender in one setting of [`crate::scale`].
+///
+/// # Errors
+/// One sentence.
+pub fn simulated_coherence(contender: Contender, setting: Setting, fixed: Fixed) -> Result<Outcome, String> {
+    coherence_text(contender, setting, fixed).run("validate")
+}
+
+/// One case of [`crate::fairness`] under one policy.
+///
+/// # Errors
+/// One sentence.
+pub fn simulated_shares(
+    case: &Case,
+    policy: &PolicyOptions,
+    workers: usize,
+    window: Window,
+) -> Result<Outcome, String> {
+    shares_text(case, policy, workers, window).run("validate")
+}
+
+fn coherence_text(contender: Contender, setting: Setting, fixed: Fixed) -> Text {
+    let Setting { workers, placement, flows } = setting;
+    let here = setting.flows_of_worker(0).count() as u32;
+    let depth = u32::from(fixed.depth_per_worker) * workers as u32;
+    let mut text = Text::new(&Setup {
+        warm_up_ns: COHERENCE_WARM_UP_NS,
+        measured_ns: COHERENCE_MEASURED_NS,
+        workers,
+        machine: "",
+        device: &format!("kind = \"null\"\nsize = \"{DEVICE_BYTES}\"\nqueue-depth = {}\n", fixed.queue_depth(here)),
+        layer: BlockLayer::Mq,
+        policy: &contender.options(depth, fixed.window_bytes, workers),
+    });
+    let load = fixed.load(workers, here);
+    for flow in 0..flows {
+        let on_workers: Vec<usize> =
+            (0..workers).filter(|&worker| setting.flows_of_worker(worker).contains(&flow)).collect();
+        debug_assert!(placement == Placement::All || on_workers.len() == 1);
+        text.tenant(&format!("flow-{flow}"), 100, &load, &on_workers, 0);
+    }
+    debug_assert_eq!(load.request_bytes, REQUEST_BYTES);
+    text
+}
+
+fn shares_text(case: &Case, policy: &PolicyOptions, workers: usize, window: Window) -> Text {
+    let mut text = Text::new(&Setup {
+        warm_up_ns: window.warm_up_ns,
+        measured_ns: window.end_ns - window.warm_up_ns,
+        workers,
+        machine: "",
+        device: &model::demo_drive(),
+        layer: BlockLayer::Mq,
+        policy,
+    });
+    for each in &case.tenants {
+        // As `harness::run_inside` attaches them: connection n on worker n modulo the workers.
+        text.tenant(each.name, each.weight.get(), &each.load, &in_turn(&each.load, 0, workers), 0);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,7 +285,7 @@ mod tests {
 
     fn simulated(case: &Case) -> Outcome {
         let policy = harness::by_default(PolicyKind::Mqfq, 2);
-        simulate::shares(case, &policy, 2, Window::from_ms(5, 20)).unwrap()
+        simulated_shares(case, &policy, 2, Window::from_ms(5, 20)).unwrap()
     }
 
     fn measured(shares: [f64; 2], total: f64) -> FairnessPolicy {
@@ -256,7 +325,7 @@ mod tests {
     fn a_rate_is_the_median_of_its_rounds() {
         let fixed = defaults::<ScaleOptions>().fixed;
         let setting = Setting { workers: 2, placement: Placement::All, flows: 1 };
-        let simulated = simulate::coherence(MQFQ, setting, fixed).unwrap();
+        let simulated = simulated_coherence(MQFQ, setting, fixed).unwrap();
         let seen = |times: f64| Seen {
             requests_per_s: simulated.requests_per_s * times,
             cpu_ns_per_request: 1.0,
