@@ -6,7 +6,6 @@
 mod cli;
 mod devices;
 mod forms;
-mod queues;
 mod sim;
 
 use cli::{Bench, Cli, Command, Sim};

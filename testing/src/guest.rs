@@ -137,12 +137,13 @@ pub fn build_module(series: &str, source: &Path, out: &Path, watch: &mut dyn FnM
     bash("module.sh", &[], &[series, &kernel.to_string_lossy(), &source.to_string_lossy(), &out.to_string_lossy()])
 }
 
-/// Runs `cases/NAME.sh`, if the case has such a script: it leaves what the job needs in `share`.
+/// Runs `cases/NAME.sh`, if the case has such a script: it leaves what the job needs in `share`. NAME-long has that of
+/// NAME.
 ///
 /// # Errors
 /// One sentence: what could not be fetched or compiled.
 pub fn prepare(name: &str, share: &Path) -> Result<(), String> {
-    let script = format!("cases/{name}.sh");
+    let script = format!("cases/{}.sh", name.trim_end_matches("-long"));
     if scripts().join(&script).exists() { bash(&script, &[&cache()?, share], &[]) } else { Ok(()) }
 }
 

@@ -47,7 +47,6 @@ mod device;
 mod hardware;
 mod map;
 mod multi_queue;
-mod nearest;
 mod port;
 #[cfg(test)]
 mod tests;

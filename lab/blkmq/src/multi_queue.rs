@@ -3,7 +3,7 @@
 //! A worker of the product opens a queue of its own and keeps it on its thread. Queues that workers share change
 //! threads, and there may be fewer of them than workers, or three for one worker.
 
-use crate::nearest::nearest;
+use crate::map::nearest;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::ModelDevice;
 use mqfq_blk::device::null::NullDevice;

@@ -26,8 +26,8 @@ use crate::command::{DatasetRange, Namespace, SubmissionEntry, decode};
 use crate::completion::{CompletionEntry, Status};
 use crate::media::{Media, MediaOptions};
 use crate::presets::{BLOCK_BYTES, Preset, TRANSFER_BYTES_MAX};
+use crate::queue::QueueSet;
 use crate::queue::{ArbClass, DoorbellError, QueueId, QueuePair, QueuePairOptions};
-use crate::queue_set::QueueSet;
 use crate::spells::Spells;
 
 /// Options of a controller.

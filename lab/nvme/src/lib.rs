@@ -43,7 +43,6 @@ pub mod host;
 #[cfg(feature = "uring")]
 pub mod probe;
 pub mod queue;
-pub mod queue_set;
 
 pub use arbitration::{Arbitration, ArbitrationFeature, ArbitrationWeights, Mechanism};
 pub use command::{DatasetRange, SubmissionEntry};

@@ -15,7 +15,7 @@ pub struct FigureOptions {
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
     /// Scenarios simulated at once, by default one per CPU.
-    #[arg(long, value_parser = super::input::jobs)]
+    #[arg(long, value_parser = super::files::jobs)]
     pub jobs: Option<usize>,
     /// Fewer points and shorter times.
     #[arg(long)]
@@ -39,14 +39,14 @@ struct Printed<'a> {
 /// One sentence.
 pub fn figure(options: &FigureOptions, json: bool) -> Result<(), String> {
     let extent = if options.quick { Extent::Quick } else { Extent::Full };
-    let figure = super::input::read_figure(&options.figure, extent)?;
-    let rows = figure.assemble(&super::input::simulate(figure.jobs(), options.jobs)?);
+    let figure = super::files::read_figure(&options.figure, extent)?;
+    let rows = figure.assemble(&super::files::simulate(figure.jobs(), options.jobs)?);
     let mut files = Vec::new();
     if let Some(folder) = &options.out {
-        let stem = super::output::file_stem(&figure.id);
-        files.push(super::output::write(folder, &format!("{stem}.csv"), &rows.csv()?)?);
-        files.push(super::output::write(folder, &format!("{stem}.json"), &(mqfq_report::json(&rows)? + "\n"))?);
-        files.push(super::output::write(folder, &format!("{stem}.svg"), &render(&figure, &rows)?)?);
+        let stem = super::files::file_stem(&figure.id);
+        files.push(super::files::write(folder, &format!("{stem}.csv"), &rows.csv()?)?);
+        files.push(super::files::write(folder, &format!("{stem}.json"), &(mqfq_report::json(&rows)? + "\n"))?);
+        files.push(super::files::write(folder, &format!("{stem}.svg"), &render(&figure, &rows)?)?);
     }
     if json {
         print_line(mqfq_report::json(&Printed { rows: &rows, files: &files })?)?;
@@ -104,7 +104,7 @@ pub fn panel_table(rows: &Rows, panel: &str, x_label: &str) -> Table {
         let cell = |series: &&str| {
             let row = own.iter().find(|row| row.series == *series && row.x == *x)?;
             let paper = row.paper_y.map_or(String::new(), |paper| format!(" ({paper})"));
-            Some(super::output::maybe(row.y) + &paper)
+            Some(super::files::maybe(row.y) + &paper)
         };
         let cells = series.iter().map(|series| cell(series).unwrap_or_default());
         table.row([x.to_string()].into_iter().chain(cells).collect());
@@ -132,7 +132,7 @@ fn claim_text(claim: &ClaimRow) -> String {
         (false, None) => format!("     reason of the claim: {}\n", one_line(&claim.reason)),
         (true, None) => String::new(),
     };
-    let (verdict, value, limits) = (verdict(claim), super::output::maybe(claim.value), claim.limits());
+    let (verdict, value, limits) = (verdict(claim), super::files::maybe(claim.value), claim.limits());
     format!("{verdict:<4} {}: {value}; allowed {limits}{paper}\n{why}", claim.claim)
 }
 

@@ -79,7 +79,7 @@ pub fn list(json: bool) -> Result<(), String> {
 
 fn gather() -> Result<List, String> {
     let figure = |(name, _): &(&str, &str)| {
-        let figure = super::input::read_figure(name, Extent::Full)?;
+        let figure = super::files::read_figure(name, Extent::Full)?;
         let simulations = figure.jobs().len();
         Ok(ListedFigure { figure: figure.id, title: figure.title, source: figure.source, simulations })
     };

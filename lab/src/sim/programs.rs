@@ -44,7 +44,7 @@ struct Printed<'a> {
 /// One sentence.
 pub fn run(options: &RunOptions, as_json: bool, file: &str, text: &str, scenario: &Scenario) -> Result<(), String> {
     let mut scenario = scenario.clone();
-    let mut stem = super::output::file_stem(&options.scenario);
+    let mut stem = super::files::file_stem(&options.scenario);
     if let Some(name) = &options.scheduler {
         scenario.scheduler = SchedulerKind::parse(name)?;
         stem = format!("{stem}-{name}");
@@ -59,13 +59,13 @@ pub fn run(options: &RunOptions, as_json: bool, file: &str, text: &str, scenario
     if let Some(folder) = &options.out {
         let title = format!("{} under {}, {} cores", options.scenario, outcome.scheduler, outcome.cores);
         let json = mqfq_report::json(&simulated)? + "\n";
-        files.push(super::output::write(folder, &format!("{stem}.json"), &json)?);
-        files.push(super::output::write(folder, &format!("{stem}.csv"), &programs_csv(&simulated)?)?);
+        files.push(super::files::write(folder, &format!("{stem}.json"), &json)?);
+        files.push(super::files::write(folder, &format!("{stem}.csv"), &programs_csv(&simulated)?)?);
         let picture = draw_run(file, text, &title, &outcome.clone().into(), &any::check)?;
-        files.push(super::output::write(folder, &format!("{stem}.svg"), &picture)?);
+        files.push(super::files::write(folder, &format!("{stem}.svg"), &picture)?);
         if let Some(window_ns) = scenario.window_ns {
             let picture = timeline::draw(&title, &outcome, window_ns);
-            files.push(super::output::write(folder, &format!("{stem}-timeline.svg"), &picture)?);
+            files.push(super::files::write(folder, &format!("{stem}-timeline.svg"), &picture)?);
         }
     }
     if as_json {
@@ -120,7 +120,7 @@ fn cells(simulated: &Simulated<'_>, index: usize) -> Vec<String> {
         format!("{:.2}", program.cores_used),
         format!("{:.3}", program.cores_used / fair),
         format!("{:.0}", program.items_per_s),
-        super::output::maybe(alone.and_then(|alone| alone.slowdown)),
+        super::files::maybe(alone.and_then(|alone| alone.slowdown)),
         format!("{:.0}", per_s(program.blocks)),
         format!("{:.0}", per_s(program.migrations)),
         format!("{:.2}", program.queued_ns_max as f64 / 1e6),
@@ -140,7 +140,7 @@ fn programs_csv(simulated: &Simulated<'_>) -> Result<String, String> {
         "migrations_per_s",
         "longest_wait_ms",
     ];
-    super::output::csv(&header, (0..simulated.outcome.programs.len()).map(|index| cells(simulated, index)))
+    super::files::csv(&header, (0..simulated.outcome.programs.len()).map(|index| cells(simulated, index)))
 }
 
 fn show(simulated: &Simulated<'_>, scenario: &Scenario, host: &Host) -> String {

@@ -101,7 +101,7 @@ pub fn run(options: &RunOptions, as_json: bool) -> Result<(), String> {
     let name = &options.scenario;
     let (file, text) = match embedded::scenario(name) {
         Some(text) => (embedded::scenario_file(name), text.to_owned()),
-        None => (name.clone(), super::input::read_file(name, "scenario", embedded::SCENARIOS)?),
+        None => (name.clone(), super::files::read_file(name, "scenario", embedded::SCENARIOS)?),
     };
     match AnyScenario::parse(&file, &text).map_err(|error| error.to_string())? {
         AnyScenario::Block(_) if options.scheduler.is_some() => {
@@ -128,11 +128,11 @@ fn run_tenants(options: &RunOptions, as_json: bool, file: &str, text: &str, scen
     };
     let mut files = Vec::new();
     if let Some(folder) = &options.out {
-        let stem = super::output::file_stem(name);
+        let stem = super::files::file_stem(name);
         let json = mqfq_report::json(&simulated)? + "\n";
-        files.push(super::output::write(folder, &format!("{stem}.json"), &json)?);
-        files.push(super::output::write(folder, &format!("{stem}.csv"), &tenants_csv(&simulated)?)?);
-        files.push(super::output::write(folder, &format!("{stem}.svg"), &picture(file, text, &simulated)?)?);
+        files.push(super::files::write(folder, &format!("{stem}.json"), &json)?);
+        files.push(super::files::write(folder, &format!("{stem}.csv"), &tenants_csv(&simulated)?)?);
+        files.push(super::files::write(folder, &format!("{stem}.svg"), &picture(file, text, &simulated)?)?);
     }
     if as_json {
         print_line(mqfq_report::json(&Printed { simulated: &simulated, host: &host, files: &files })?)?;
@@ -177,7 +177,7 @@ fn cells(simulated: &Simulated, index: usize) -> Vec<String> {
         format!("{:.0}", tenant.requests_per_s),
         format!("{:.1}", tenant.bytes_per_s / 1e6),
         format!("{share:.4}"),
-        super::output::maybe(alone.and_then(|alone| alone.slowdown)),
+        super::files::maybe(alone.and_then(|alone| alone.slowdown)),
         format!("{:.1}", tenant.mean_ns / 1e3),
         format!("{:.1}", tenant.p50_ns as f64 / 1e3),
         format!("{:.1}", tenant.p99_ns as f64 / 1e3),
@@ -211,7 +211,7 @@ fn tenants_csv(simulated: &Simulated) -> Result<String, String> {
         "p99_us",
         "share_deviation_max",
     ];
-    super::output::csv(&header, (0..simulated.outcome.tenants.len()).map(|index| cells(simulated, index)))
+    super::files::csv(&header, (0..simulated.outcome.tenants.len()).map(|index| cells(simulated, index)))
 }
 
 fn show(simulated: &Simulated, scenario: &Scenario, host: &Host) -> String {

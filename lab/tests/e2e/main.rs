@@ -1,6 +1,5 @@
 //! End to end: the laboratory's binary, its reports, and what they promise.
 
-mod bound;
 #[allow(dead_code, reason = "the daemon's tests use the rest")]
 #[path = "../../../daemon/tests/e2e/checksums.rs"]
 mod checksums;
@@ -9,8 +8,6 @@ mod checksums;
 mod client;
 mod cost;
 mod d2fq;
-#[path = "../../../daemon/tests/e2e/forms.rs"]
-mod forms;
 mod schedulers;
 mod served;
 #[allow(dead_code, reason = "the daemon's tests use the rest")]

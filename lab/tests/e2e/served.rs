@@ -52,7 +52,7 @@ fn a_device_that_cannot_be_had_leaves_no_socket_behind() {
 
 #[test]
 fn the_form_of_mqfq_and_its_numbers_can_be_set() {
-    crate::forms::serve_and_tell(&[
+    crate::checksums::serve_and_tell(&[
         ("form = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1), json!(0)]),
         (
             "quantum = \"4KiB\"\nlease = 0\ntoken-batch = 2\ntoken-share = 0",

@@ -13,7 +13,7 @@
 //! # Cost
 //! One look at the current queue; at the end of a turn one pass over a bitmap of the queues.
 
-use crate::queue_set::QueueSet;
+use crate::queue::QueueSet;
 
 /// The queues with commands to fetch, and the one whose turn it is.
 #[derive(Debug)]

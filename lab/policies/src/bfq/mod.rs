@@ -11,8 +11,7 @@
 //!     scheduler.rs    turns: which queue has the device, until when, and when to wait
 //!       service_tree.rs   B-WF2Q+: classes of groups (tenants), groups of queues (processes)
 //!       queue.rs          requests of one process, in offset order
-//!       budget.rs         how much in one turn
-//!       peak_rate.rs      what the device can do, which is what budgets are measured by
+//!       budget.rs         how much in one turn, and what the device can do, which is what budgets are measured by
 //!       raising.rs        which flows a user probably waits for
 //!       heap.rs           what all of these are sorted with
 //! ```
@@ -39,7 +38,6 @@
 mod budget;
 mod heap;
 mod options;
-mod peak_rate;
 mod queue;
 mod raising;
 mod scheduler;

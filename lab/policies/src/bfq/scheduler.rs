@@ -22,10 +22,9 @@
 //!     be in use.
 //! A3. While something is staged, either a request is on the device, or `next` names a request or a time.
 
-use super::budget::{Expiry, Limits};
+use super::budget::{Expiry, Limits, PeakRate};
 use super::heap::NONE;
 use super::options::BfqOptions;
-use super::peak_rate::PeakRate;
 use super::queue::{Arrival, Queue, Requests};
 use super::raising::Raising;
 use super::service_tree::{Entity, Place, Scheduled, ServiceTree};

@@ -21,7 +21,6 @@
 mod claim;
 mod keys;
 mod metric;
-mod of_run;
 mod picture;
 mod programs;
 mod read;
@@ -30,8 +29,7 @@ mod rows;
 mod tests;
 
 pub use mqfq_report::panel::Shape;
-pub use of_run::draw_run;
-pub use picture::render;
+pub use picture::{draw_run, render};
 pub use rows::{ClaimRow, PanelRow, Row, Rows, ShareRow};
 
 use crate::any::AnyOutcome;

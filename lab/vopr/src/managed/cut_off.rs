@@ -1,11 +1,13 @@
 //! Clients that stay and whose connection the server may end: a large read failed when a part of its simple reply had
-//! been sent, and no error number can say so any more.
+//! been sent, and no error number can say so any more. And exports that clients can choose.
 
 use super::Run;
-use super::wish::{self, Wish};
+use super::wish::{self, SOCKETS, Wish};
+use mqfq_front::export::Export;
 use mqfq_front::memory::PIECE_BYTES_MAX;
 use mqfq_front::nbd::rule::Rule;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 /// By address: reads that failed in the middle, so far.
 pub type FailedReads = BTreeMap<String, u64>;
@@ -37,5 +39,20 @@ impl Run {
         let is_large = self.clients.borrow()[client].lost_read_bytes() > PIECE_BYTES_MAX as usize;
         // A read beyond the end of an export that shrinks is no failure of a drive.
         is_large && is_counted && has_failed && was.quarters <= export.quarters
+    }
+}
+
+impl Run {
+    /// The exports of these numbers that are offered, at each address.
+    pub(super) fn offered(&self, numbers: &[usize]) -> BTreeMap<usize, Vec<Weak<Export>>> {
+        self.managed().running.with_runtime(|runtime| {
+            let listeners = (0..SOCKETS).filter_map(|socket| runtime.listeners.of(&self.address(socket)));
+            let all: Vec<Arc<Export>> = listeners.flat_map(|listener| listener.table.all()).collect();
+            let of = |number: &usize| {
+                let name = format!("e{number}");
+                (*number, all.iter().filter(|export| export.name == name).map(Arc::downgrade).collect())
+            };
+            numbers.iter().map(of).collect()
+        })
     }
 }

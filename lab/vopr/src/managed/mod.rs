@@ -20,9 +20,7 @@
 
 mod cut_off;
 mod drives;
-mod offered;
 mod places;
-mod silence;
 mod wish;
 
 use crate::host::VirtualHost;
