@@ -334,11 +334,7 @@ pub fn fuzz(target: &str, limit: Duration) -> Result<(), String> {
     if !has_tool {
         return Err("cargo-fuzz is missing: cargo xtask tools".into());
     }
-    let corpus = root().join("fuzz/corpus").join(target);
-    if !corpus.exists() {
-        std::fs::create_dir_all(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
-        run(command("tar", ["-xzf"]).arg(corpus.with_extension("tar.gz")).arg("-C").arg(&corpus))?;
-    }
+    unpack_corpora()?;
     let mut fuzz = command("cargo", ["fuzz", "run", "-s", "none"]);
     // fuzz/Cargo.toml says why.
     fuzz.args(if target == "trace_reader" { &["--release", "--features", "trace"][..] } else { &[] });
@@ -347,19 +343,27 @@ pub fn fuzz(target: &str, limit: Duration) -> Result<(), String> {
     run(fuzz.arg(format!("-max_total_time={}", limit.as_secs())).env("RUSTC_BOOTSTRAP", "1"))
 }
 
-/// `fuzz TARGET --keep`: packs the target's inputs, as they lie unpacked, into the archive that is committed. Equal
+/// Unpacks the inputs of all fuzz targets to `fuzz/corpus`, unless they are there.
+fn unpack_corpora() -> Result<(), String> {
+    let corpora = root().join("fuzz/corpus");
+    if corpora.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&corpora).map_err(|error| format!("{}: {error}", corpora.display()))?;
+    run(command("tar", ["-xzf"]).arg(root().join("fuzz/corpora.tar.gz")).arg("-C").arg(&corpora))
+}
+
+/// `fuzz --keep`: packs the inputs of all targets, as they lie unpacked, into the archive that is committed. Equal
 /// inputs give equal bytes.
 ///
 /// # Errors
-/// One sentence if there are none, or tar fails.
-pub fn keep_corpus(target: &str) -> Result<(), String> {
-    let corpus = root().join("fuzz/corpus").join(target);
-    let folder = std::fs::read_dir(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
-    let mut names: Vec<_> = folder.flatten().map(|entry| entry.file_name()).collect();
-    names.sort();
-    let stable = ["--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--mode=644", "-I", "gzip -9n", "-cf"];
+/// One sentence if tar fails.
+pub fn keep_corpora() -> Result<(), String> {
+    unpack_corpora()?;
+    let stable = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX"];
     let mut tar = command("tar", stable);
-    run(tar.arg(corpus.with_extension("tar.gz")).arg("-C").arg(&corpus).arg("--").args(names))
+    tar.args(["-I", "gzip -9n", "-cf"]).arg(root().join("fuzz/corpora.tar.gz"));
+    run(tar.arg("-C").arg(root().join("fuzz/corpus")).arg("."))
 }
 
 #[cfg(test)]

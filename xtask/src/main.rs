@@ -52,7 +52,7 @@ cargo xtask COMMAND
                              case: the list of them
   sanitize [--thread]        the tests of blk under AddressSanitizer, or of blk and sched under ThreadSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
-  fuzz TARGET --keep         packs the inputs of fuzz/corpus/TARGET into the archive that is committed
+  fuzz --keep                packs the inputs in fuzz/corpus into the archive that is committed
 ";
 
 fn main() -> ExitCode {
@@ -225,7 +225,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         }
         ["sanitize"] => chores::sanitize(false),
         ["sanitize", "--thread"] => chores::sanitize(true),
-        ["fuzz", target, "--keep"] => chores::keep_corpus(target),
+        ["fuzz", "--keep"] => chores::keep_corpora(),
         ["fuzz", target] => chores::fuzz(target, Duration::from_secs(60)),
         ["fuzz", target, "--seconds", seconds] => {
             chores::fuzz(target, Duration::from_secs(u64::from(positive(seconds)?)))
