@@ -14,6 +14,7 @@ mod ctl;
 mod drain;
 mod goal;
 mod hostile;
+mod image;
 mod intake;
 mod kill;
 mod limits;
