@@ -22,7 +22,7 @@ use std::time::Instant;
 const RUN_MS: u64 = 60_000;
 
 /// Name, weight, requests under way, and bytes of each. The first two ask for more than the drive can do.
-const TENANTS: [(&str, u16, u16, u32); 3] = [("web", 300, 32, 4096), ("batch", 100, 32, 16_384), ("db", 100, 1, 4096)];
+const TENANTS: [(&str, u16, u16, u32); 3] = [("web", 300, 192, 4096), ("batch", 100, 64, 16_384), ("db", 100, 1, 4096)];
 
 /// A server that ends with its owner, also if that is killed.
 struct Server(Child);
