@@ -1,8 +1,8 @@
 //! `mqfq-lab bench overhead`, `mqfq-lab bench scale` and `mqfq-lab bench transfers`: that they run and say what is
 //! promised. Times are asserted nowhere: the machine may be busy.
 
-use crate::report;
-use mqfq_testing::{Folder, machine};
+use crate::{lab, report};
+use mqfq_testing::{Folder, arg, machine};
 use serde_json::Value;
 
 fn rows(report: &Value) -> &Vec<Value> {

@@ -5,7 +5,7 @@ use super::tree::{File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// From where every page of `docs/` must be reached.
-const ENTRANCES: &[&str] = &["README.md", "ARCHITECTURE.md"];
+const ENTRANCES: &[&str] = &["README.md", "ARCHITECTURE.md", "docs/use/README.md"];
 
 /// Where the folders of policies stand, their pages, and the page with the generated table of them.
 const POLICIES: [(&str, &str, &str); 2] = [
