@@ -46,5 +46,5 @@ tenant = "silver"
 offset = "32MiB"
 nbd = ["unix:/run/mqfq/silver.sock", "tcp:0.0.0.0:10809"]
 CONFIG
-chown -R 65532:65532 "$root/run/mqfq" "$root/var/lib/mqfq"
-chmod 1777 "$root/tmp"
+# Builders may give what they copy to root.
+chmod 1777 "$root/run/mqfq" "$root/var/lib/mqfq" "$root/tmp"

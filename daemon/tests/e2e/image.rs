@@ -63,7 +63,12 @@ fn an_image_serves_as_its_own_user() {
     assert!(!user.starts_with('0'), "it is not root");
     let mut serve = Command::new("chroot");
     serve.arg(format!("--userspec={user}")).arg(&image).args(words(instruction(&containerfile, "ENTRYPOINT ")));
-    serve.arg("--json").args(words(instruction(&containerfile, "CMD "))).env_clear().stdout(Stdio::piped());
+    serve
+        .arg("--json")
+        .args(words(instruction(&containerfile, "CMD ")))
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .stdout(Stdio::piped());
     let (variable, value) = instruction(&containerfile, "ENV ").split_once('=').expect("NAME=VALUE");
     let mut serving = Serving(serve.env(variable, value).spawn().expect("chroot is there"));
     let mut ready = String::new();
