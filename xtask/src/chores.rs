@@ -241,7 +241,7 @@ pub fn kill_test(rounds: u32, front: &str) -> Result<(), String> {
             let test = "test -p mqfq --release --test e2e -- --ignored --nocapture --exact kill::kill_nine_many_times";
             cargo(test)
         }
-        "vhost-user" => cargo("test -p mqfq-front --release --test vhost_user_blk -- --nocapture kill::"),
+        "vhost-user" => cargo("test -p mqfq-front --release --test all -- --nocapture kill::"),
         "ublk" => {
             let options = guest::Options { case: Some("ublk-kills"), kills: Some(rounds), ..guest::Options::default() };
             return guest::guest(&options);

@@ -92,7 +92,7 @@ const MUTATED: &[Mutated] = &[
             "vhost_user_blk/split",
             "vhost_user_blk/wire",
         ],
-        tests: &["vhost_user_blk"],
+        tests: &["all"],
     },
     Mutated { folder: "observe", modules: &["history", "live", "metrics", "share", "watcher", "why"], tests: &[] },
     Mutated { folder: "config", modules: &["duration", "groups", "owned", "reader", "size", "text"], tests: &[] },
