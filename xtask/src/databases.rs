@@ -21,7 +21,7 @@ mod rocksdb;
 use crate::run::{cargo, command, run, target};
 use crate::tools;
 use ground::{PRESET, Server, Volume, WORKERS, pass};
-use measured::{Clocks, Found, Sample, Window, served_bytes};
+use measured::{Clocks, Found, Sample, Window, dispatched, served_bytes};
 use neighbour::Neighbour;
 use postgres::Postgres;
 use serde_json::json;
@@ -273,6 +273,8 @@ impl Databases {
         }
         let served = |tenant| served_bytes(&at_end, tenant) - served_bytes(&counters, tenant);
         let share = (scene.load == Load::Pair).then(|| served("db") / (served("db") + served("other")).max(1.0));
+        let cores = later.since(&clocks, window.length_s(), WORKERS);
+        let cpu_us = cores.worked * window.length_s() * WORKERS as f64 * 1e6;
         Ok(Sample {
             round: 0,
             scene: scene.name,
@@ -282,7 +284,8 @@ impl Databases {
             share,
             found: Found::of(&at_end),
             why: why.trim().into(),
-            cores: later.since(&clocks, window.length_s(), WORKERS),
+            cores,
+            cpu_us: cpu_us / (dispatched(&at_end) - dispatched(&counters)).max(1.0),
             load: load(),
         })
     }

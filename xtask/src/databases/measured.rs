@@ -42,8 +42,8 @@ const WAITED_MAX: f64 = 0.1;
 pub struct Clocks {
     /// Ticks of all cores: idle, and all.
     ticks: [f64; 2],
-    /// Time that the server's threads waited for a core, ns.
-    waited_ns: f64,
+    /// Time that the server's threads worked, and that they waited for a core, ns.
+    threads_ns: [f64; 2],
 }
 
 /// Use of the cores during a measurement, as parts of time.
@@ -51,6 +51,8 @@ pub struct Clocks {
 pub struct Cores {
     /// All cores of the machine: idle.
     pub idle: f64,
+    /// The server's workers: at work.
+    pub worked: f64,
     /// The server's workers: ready to work, and waiting for a core.
     pub waited: f64,
 }
@@ -59,18 +61,21 @@ impl Clocks {
     /// A reading now, for the server of that number.
     pub fn now(server_pid: u32) -> Clocks {
         let tasks = std::fs::read_dir(format!("/proc/{server_pid}/task")).into_iter().flatten().flatten();
-        let waited = tasks.filter_map(|task| {
-            let stat = read_to_string(task.path().join("schedstat")).ok()?;
-            stat.split_whitespace().nth(1)?.parse::<f64>().ok()
-        });
-        Clocks { ticks: ticks(&read_to_string("/proc/stat").unwrap_or_default()), waited_ns: waited.sum() }
+        let mut threads_ns = [0.0; 2];
+        for task in tasks {
+            let stat = read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            let times = stat.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
+            threads_ns.iter_mut().zip(times).for_each(|(sum, time)| *sum += time);
+        }
+        Clocks { ticks: ticks(&read_to_string("/proc/stat").unwrap_or_default()), threads_ns }
     }
 
     /// Use since then, of a server with so many workers.
     pub fn since(&self, then: &Clocks, seconds: f64, workers: usize) -> Cores {
         let [idle, all] = [0, 1].map(|at| self.ticks[at] - then.ticks[at]);
-        let waited_s = (self.waited_ns - then.waited_ns) * 1e-9;
-        Cores { idle: idle / all.max(1.0), waited: waited_s / (seconds * workers as f64) }
+        let threads_ns = [0, 1].map(|at| self.threads_ns[at] - then.threads_ns[at]);
+        let [worked, waited] = threads_ns.map(|ns| ns * 1e-9 / (seconds * workers as f64));
+        Cores { idle: idle / all.max(1.0), worked, waited }
     }
 }
 
@@ -120,6 +125,12 @@ impl Found {
     }
 }
 
+/// Commands that the drive got so far.
+pub fn dispatched(device: &Value) -> f64 {
+    let queues = device["hctxs"].as_array().into_iter().flatten();
+    queues.filter_map(|queue| queue["dispatched"].as_f64()).sum()
+}
+
 /// Bytes that a tenant read and wrote so far.
 pub fn served_bytes(device: &Value, tenant: &str) -> f64 {
     let tenants = device["tenants"].as_array();
@@ -149,6 +160,8 @@ pub struct Sample {
     pub why: String,
     /// Use of the cores.
     pub cores: Cores,
+    /// CPU time of the server for each command of the drive, us.
+    pub cpu_us: f64,
     /// Load of the machine at the end, over a minute.
     pub load: f64,
 }
@@ -163,7 +176,8 @@ impl Sample {
             "commit_p50_ms": commit_ms[0], "commit_p99_ms": commit_ms[1],
             "bulk_mb_per_s": self.bulk_mb_per_s, "share": self.share,
             "depth_units": self.found.depth, "window_bytes": self.found.window_bytes, "found": self.found.sentence,
-            "why": self.why, "cores_idle": self.cores.idle, "server_waited": self.cores.waited, "load": self.load,
+            "why": self.why, "cores_idle": self.cores.idle, "server_worked": self.cores.worked, "server_waited": self.cores.waited,
+            "server_us_per_command": self.cpu_us, "load": self.load,
             "left_out": self.cores.fault(),
         })
     }
@@ -187,14 +201,14 @@ mod tests {
     fn idle_time_is_that_of_all_cores_with_waits_for_drives() {
         let stat = "cpu  10 20 30 400 50 6 7 8 1000 1000\ncpu0 1 2 3 4 5 6 7 8 0 0\n";
         assert_eq!(ticks(stat), [450.0, 531.0]);
-        let clocks = |idle, all, waited_ns| Clocks { ticks: [idle, all], waited_ns };
-        let cores = clocks(450.0, 600.0, 3e9).since(&clocks(400.0, 400.0, 1e9), 10.0, 2);
-        assert_eq!(cores, Cores { idle: 0.25, waited: 0.1 });
+        let clocks = |idle, all, threads_ns| Clocks { ticks: [idle, all], threads_ns };
+        let cores = clocks(450.0, 600.0, [9e9, 3e9]).since(&clocks(400.0, 400.0, [4e9, 1e9]), 10.0, 2);
+        assert_eq!(cores, Cores { idle: 0.25, worked: 0.25, waited: 0.1 });
     }
 
     #[test]
     fn a_measurement_counts_where_cores_were_left() {
-        let fault = |idle, waited| Cores { idle, waited }.fault();
+        let fault = |idle, waited| Cores { idle, worked: 0.5, waited }.fault();
         assert_eq!([fault(0.1, 0.1), fault(1.0, 0.0)], [None, None]);
         assert!(fault(0.09, 0.0).unwrap().starts_with("the cores were the limit: 9% of"));
         assert!(fault(0.5, 0.11).unwrap().starts_with("the server waited 11% of"));
@@ -204,11 +218,13 @@ mod tests {
     fn depth_window_and_bytes_are_read_from_the_counters() {
         let device = json!({
             "in_force": { "depth": { "units": 161, "units_now": 97 }, "window": { "bytes": 65536 }, "sentence": "D 161" },
+            "hctxs": [{ "dispatched": 5 }, { "dispatched": 6 }],
             "tenants": [{ "name": "db", "operations": { "read": { "bytes": 3 }, "write": { "bytes": 4 } } }],
         });
         let found = Found { depth: Some(97), window_bytes: Some(65536), sentence: "D 161".into() };
         assert_eq!(Found::of(&device), found);
         assert_eq!(Found::of(&json!({ "in_force": null })), Found::default());
         assert_eq!([served_bytes(&device, "db"), served_bytes(&device, "other")], [7.0, 0.0]);
+        assert_eq!(dispatched(&device), 11.0);
     }
 }

@@ -99,7 +99,7 @@ fn or_dash(value: Option<f64>) -> String {
     value.map_or("-".into(), number)
 }
 
-/// The table, and a sentence for each reason why a measurement does not count.
+/// The table, and a sentence for each scene and setting of which measurements do not count.
 pub fn text(rows: &[Row], samples: &[Sample]) -> String {
     let right = |name| (name, Align::Right);
     let mut table = Table::new(&[
@@ -150,10 +150,15 @@ pub fn text(rows: &[Row], samples: &[Sample]) -> String {
         ]);
     }
     let mut text = if table.has_rows() { table.render() } else { String::new() };
+    let mut faults: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
     for sample in samples {
         if let Some(fault) = sample.cores.fault() {
-            text += &format!("left out: {}, {}, round {}: {fault}\n", sample.scene, sample.setting, sample.round);
+            let (count, last) = faults.entry((sample.scene, sample.setting)).or_default();
+            (*count, *last) = (*count + 1, fault);
         }
+    }
+    for ((scene, setting), (count, fault)) in faults {
+        text += &format!("left out: {scene}, {setting} ({count} times): {fault}\n");
     }
     if rows.is_empty() {
         text += "no measurement counts; try again when nothing else runs\n";
@@ -221,7 +226,7 @@ mod tests {
             statements: Statements { per_s, read_ms: [1.0, 2.0], commit_ms: [1000.0 / per_s, 9.0] },
             bulk_mb_per_s: bulk,
             found: Found { depth: (setting != "none").then_some(100 + u64::from(round)), ..Found::default() },
-            cores: Cores { idle: 0.5, waited: 0.0 },
+            cores: Cores { idle: 0.5, ..Cores::default() },
             ..Sample::default()
         }
     }
@@ -257,7 +262,7 @@ mod tests {
         let row = text.lines().find(|line| line.starts_with("reads  mqfq")).unwrap();
         assert!(row.contains("2 of 3") && row.contains("102-103"), "{row}");
         assert!(
-            text.ends_with("needed\n") && text.contains("left out: reads, mqfq, round 1: the cores were"),
+            text.ends_with("needed\n") && text.contains("left out: reads, mqfq (1 times): the cores were"),
             "{text}"
         );
         assert!(line(&samples[2]).contains("left out: the cores"), "{}", line(&samples[2]));
