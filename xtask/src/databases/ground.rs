@@ -97,6 +97,14 @@ impl MemoryGroup {
             true => (v1, "memory.limit_in_bytes"),
             false => (Path::new("/sys/fs/cgroup"), "memory.max"),
         };
+        // Groups of earlier runs that were killed.
+        for old in std::fs::read_dir(root).into_iter().flatten().flatten() {
+            let name = old.file_name().to_string_lossy().into_owned();
+            let process = name.strip_prefix("mqfq-databases-").and_then(|rest| rest.split('-').next());
+            if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                let _ = std::fs::remove_dir(old.path());
+            }
+        }
         let path = root.join(name);
         let written =
             std::fs::create_dir(&path).and_then(|()| std::fs::write(path.join(limit), CACHE_BYTES.to_string()));
@@ -142,7 +150,7 @@ impl Drop for Mount {
 impl Drop for Volume {
     fn drop(&mut self) {
         self.mount = None;
-        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
+        let _ = Command::new("losetup").args(["--detach", &self.device]).stderr(Stdio::null()).status();
         let _ = Command::new("umount").arg(self.path.with_extension("fuse")).stderr(Stdio::null()).status();
     }
 }
@@ -177,13 +185,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Mounts it anew: the page cache has nothing of it.
+    /// Mounts it anew, for the last time: the page cache has nothing of it.
     ///
     /// # Errors
     /// One sentence if the kernel refuses.
     pub fn remount(&mut self) -> Result<(), String> {
         self.mount = None;
-        self.mount()
+        self.mount()?;
+        // In use, so the kernel detaches it with the mount, also when this process is killed.
+        run(&mut command("losetup", ["--detach", &self.device]))
     }
 }
 
