@@ -479,6 +479,16 @@ const PLANTED: &[Planted] = &[
         ],
     },
     Planted {
+        rule: "release-notes",
+        broken: &[("CHANGELOG.md", "# C\n\n## [Unreleased]\n\n## [0.1.0] - soon\n")],
+        lawful: &[("CHANGELOG.md", "# C\n\n## [Unreleased]\n\n## [0.1.0] - 2026-11-30\n")],
+    },
+    Planted {
+        rule: "release-notes",
+        broken: &[("Cargo.toml", "version = \"0.2.0\"\n"), ("CHANGELOG.md", "# C\n\n## [0.1.0] - 2026-11-30\n")],
+        lawful: &[("Cargo.toml", "version = \"0.1.0\"\n"), ("CHANGELOG.md", "# C\n\n## [0.1.0] - 2026-11-30\n")],
+    },
+    Planted {
         rule: "config-keys",
         broken: &[
             ("daemon/src/config/mod.rs", "server.get(\"pin\"); server.get(\"drain-s\");\n"),

@@ -67,6 +67,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("tests-named", pages::tests_named),
     ("log-lines", pages::log_lines),
     ("reading-level", reading::level),
+    ("release-notes", pages::release_notes),
     ("config-keys", pages::config_keys),
     ("policy-pages", pages::policy_pages),
 ];

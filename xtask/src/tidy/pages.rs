@@ -308,3 +308,32 @@ pub fn policy_pages(tree: &Tree, report: &mut Report) {
         }
     }
 }
+
+/// What users of a release read, which the packages carry.
+const CHANGELOG: &str = "CHANGELOG.md";
+
+/// `release-notes`: a section of the changelog is `[Unreleased]`, which is the first, or has a version and its date.
+/// Without the former the first version is that of the workspace.
+pub fn release_notes(tree: &Tree, report: &mut Report) {
+    let Some(page) = tree.file(CHANGELOG) else { return };
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_dated = |text: &str| {
+        let parts: Vec<&str> = text.split('-').collect();
+        parts.iter().map(|part| part.len()).eq([4, 2, 2]) && parts.into_iter().all(digits)
+    };
+    let manifest = tree.file("Cargo.toml").map_or("", |file| &file.text);
+    let sections = prose(page).into_iter().filter_map(|(number, line)| Some((number, line.strip_prefix("## ")?)));
+    for (at, (number, heading)) in sections.enumerate() {
+        if at == 0 && heading == "[Unreleased]" {
+            continue;
+        }
+        let version = heading.strip_prefix('[').and_then(|rest| rest.split_once("] - "));
+        match version.filter(|(version, date)| version.split('.').all(digits) && is_dated(date)) {
+            None => report.add(CHANGELOG, number, format!("{heading} is no `[VERSION] - YYYY-MM-DD`")),
+            Some((version, _)) if at == 0 && !manifest.contains(&format!("version = \"{version}\"")) => {
+                report.add(CHANGELOG, number, format!("{version} is not the version of the workspace"));
+            }
+            Some(_) => {}
+        }
+    }
+}
