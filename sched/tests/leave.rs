@@ -2,7 +2,7 @@
 //! what requests really cost, within the bound and its term for corrections.
 
 use mqfq_sched::cost::Cost;
-use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::flow::{FlowId, GroupId, Weight};
 use mqfq_sched::policy::{
     DispatchToken, Done, Entry, Handle, Mqfq, MqfqQueue, Pick, Policy, PolicyKind, PolicyOptions,
 };
@@ -390,4 +390,18 @@ fn a_queue_that_is_closed_leaves_nothing_and_its_place_is_free() {
         }
         assert_eq!(scene.mqfq.free_units(), 4);
     }
+}
+
+#[test]
+fn numbers_out_of_range_do_not_panic() {
+    let options = options(4, 16 << 10);
+    assert_eq!(options.relaxed(0), options.relaxed(1));
+    let mqfq = Mqfq::new(&options, &Topology::flat(1), &[Weight::DEFAULT]);
+    // Without groups it does nothing, whatever the group.
+    mqfq.set_group_weight(GroupId(3), Weight::DEFAULT);
+    for depth in [0, 65_536, u32::MAX] {
+        assert!(!mqfq.set_depth(HctxId(0), depth, &mut |_| ()), "{depth}");
+    }
+    assert_eq!(mqfq.depth(), Some(4));
+    assert!(mqfq.set_depth(HctxId(0), 65_535, &mut |_| ()));
 }

@@ -23,7 +23,10 @@ pub trait Policy: Send + Sync {
     /// This is where all allocation happens.
     fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> Self::Queue;
 
-    /// Takes in a request. The caller never stages more than the queue's capacity (that is asserted).
+    /// Takes in a request.
+    ///
+    /// # Panics
+    /// If the queue is full, the flow is unknown, or the cost is 0 or more than [`COST_MAX`](crate::cost::COST_MAX).
     fn submit(&self, queue: &mut Self::Queue, entry: Entry, now_ns: u64, kick: &mut impl Kick);
 
     /// The next thing to do for this queue.
@@ -50,9 +53,15 @@ pub trait Policy: Send + Sync {
     }
 
     /// Changes a flow's weight; requests already staged keep their tags.
+    ///
+    /// # Panics
+    /// If the flow is unknown.
     fn set_weight(&self, flow: FlowId, weight: Weight);
 
     /// Changes the weight of a group of flows; requests already staged keep their tags. Without groups it does nothing.
+    ///
+    /// # Panics
+    /// If there are groups, and not this one.
     fn set_group_weight(&self, group: GroupId, weight: Weight) {
         let _ = (group, weight);
     }
@@ -72,7 +81,7 @@ pub trait Policy: Send + Sync {
 
     /// Changes D to `depth` units, 1..=65535, for what is dispatched from now on. Requests on the device keep what they
     /// took: if that is more than the new D, none goes until so much has come back. Called by the worker of `from`,
-    /// which picks after it, as after a `complete`. False: this policy's D cannot be changed.
+    /// which picks after it, as after a `complete`. False: this policy's D cannot be changed, or not to that.
     fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
         let _ = (from, depth, kick);
         false

@@ -88,7 +88,7 @@ impl PolicyOptions {
         }
     }
 
-    /// Returns these options in the relaxed form, for `hctx_count` queues.
+    /// Returns these options in the relaxed form, for `hctx_count` queues; 0 count as 1.
     ///
     /// The lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on one flow
     /// lie within T/2. The quantum is that, rounded down to a power of two (none for T below 128 bytes): a queue that
@@ -105,6 +105,7 @@ impl PolicyOptions {
 
     /// The batch and the share of tokens of [`PolicyOptions::relaxed`], for D units and so many queues.
     pub(super) const fn token_parts(depth: u32, hctx_count: usize) -> (u32, u32) {
+        let hctx_count = if hctx_count == 0 { 1 } else { hctx_count };
         let quarter = depth as usize / (4 * hctx_count);
         let token_batch = if quarter < 1 {
             1

@@ -16,6 +16,11 @@ impl FlowTable {
         }
     }
 
+    /// There are groups.
+    pub fn has_groups(&self) -> bool {
+        self.hierarchy.is_some()
+    }
+
     /// Changes the weight of a group, from the next request of each flow in it on.
     ///
     /// # Panics

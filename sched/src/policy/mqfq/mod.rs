@@ -691,7 +691,7 @@ impl<S: Structures> Policy for Mqfq<S> {
     }
 
     fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
-        if !self.tokens.set_depth(depth) {
+        if !(1..=PolicyOptions::DEPTH_MAX).contains(&depth) || !self.tokens.set_depth(depth) {
             return false;
         }
         if self.options.tokens_follow_depth {
@@ -706,7 +706,9 @@ impl<S: Structures> Policy for Mqfq<S> {
     }
 
     fn set_group_weight(&self, group: GroupId, weight: Weight) {
-        self.flows.set_group_weight(group, weight);
+        if self.flows.has_groups() {
+            self.flows.set_group_weight(group, weight);
+        }
     }
 
     fn set_window(&self, terms: &WindowTerms) {
