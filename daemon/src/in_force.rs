@@ -205,7 +205,8 @@ mod tests {
             changes: 1,
             changed_ns: 17_500_000_000,
         };
-        let in_force = InForce { at_ns: 20_000_000_000, depth: Some(depth), window: Some(window) };
+        let in_force =
+            InForce { at_ns: 20_000_000_000, depth: Some(depth), depths: Default::default(), window: Some(window) };
         assert_eq!(
             now(&device(auto(), Some(in_force), 0), Some(3.14e9)).as_deref(),
             Some(

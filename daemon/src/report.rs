@@ -418,7 +418,8 @@ mod tests {
             phases: 90,
             probes: [Some(probe), None, None, None],
         };
-        let in_force = Some(InForce { at_ns: 17_500_000_000, depth: Some(depth), window: None });
+        let in_force =
+            Some(InForce { at_ns: 17_500_000_000, depth: Some(depth), depths: Default::default(), window: None });
         let write_cost_256ths = Some(640);
         let split = mqfq_blk::split::SplitControl::new(Default::default(), 1).state();
         let options = PolicyOptions::new(SFQD);

@@ -85,6 +85,9 @@ pub struct FlowCounters {
     /// Time with a request under way, ns, and until when it is counted ([`FlowCounters::count`]).
     active_ns: Word,
     active_until_ns: Word,
+    /// Time with a request waiting here, ns, and until when it is counted.
+    waited_ns: Word,
+    waited_until_ns: Word,
     /// Odd while the run goes into the counters.
     version: Word,
     /// Cost of completed requests, bytes-equivalent.
@@ -151,7 +154,7 @@ impl FlowCounters {
         let kind = kind_of(op, status, length_bytes);
         if kind != self.run_kind.get() || queued_ns != self.run_queued_ns.get() || device_ns != self.run_device_ns.get()
         {
-            self.begin_run(kind, queued_ns, device_ns);
+            self.begin_run(kind, queued_ns, device_ns, now_ns);
         }
         self.run_count.add(1);
     }
@@ -163,18 +166,31 @@ impl FlowCounters {
     }
 
     #[inline(never)]
-    fn begin_run(&self, kind: u64, queued_ns: u64, device_ns: u64) {
+    fn begin_run(&self, kind: u64, queued_ns: u64, device_ns: u64, now_ns: u64) {
         let version = self.version.get();
         self.version.set(version + 1);
         // Release: pairs with the Acquire fence of `read`. A reader that sees a later word sees the odd version.
         fence(Ordering::Release);
         self.end_run();
+        if queued_ns > 0 {
+            self.wait(queued_ns, now_ns.saturating_sub(device_ns));
+        }
         self.run_kind.set(kind);
         self.run_queued_ns.set(queued_ns);
         self.run_device_ns.set(device_ns);
         self.run_count.set(0);
         // Release: pairs with the Acquire load of `read`, which then sees all of the above.
         self.version.0.store(version + 2, Ordering::Release);
+    }
+
+    /// A request that waited so long was dispatched at this time. Times that overlap count once, as in
+    /// [`FlowCounters::count`]; a run is as long as its first request.
+    fn wait(&self, queued_ns: u64, dispatched_ns: u64) {
+        let until_ns = self.waited_until_ns.get();
+        if dispatched_ns > until_ns {
+            self.waited_ns.add((dispatched_ns - until_ns).min(queued_ns));
+            self.waited_until_ns.set(dispatched_ns);
+        }
     }
 
     /// Puts the run into the counters.
@@ -270,6 +286,10 @@ impl FlowCounters {
         into.failed += self.failed.get();
         into.cost += self.cost.get();
         into.active_ns += self.active_ns.get();
+        into.waited_ns += self.waited_ns.get();
+        // Time is read once a turn: a request of the first bucket was dispatched in the turn in which it came.
+        let completed: u64 = self.completed.iter().map(Word::get).sum();
+        into.waited += completed.saturating_sub(self.queued_ns.counts[0].get());
         into.queued_ns_sum += self.queued_ns_sum.get();
         into.device_ns_sum += self.device_ns_sum.get();
         if !with_latencies {
@@ -365,6 +385,7 @@ impl Counters {
         [run_kind, run_queued_ns, run_device_ns, run_count, cost, failed].into_iter().for_each(|word| word.set(0));
         let FlowCounters { active_ns, active_until_ns, queued_ns_sum, device_ns_sum, .. } = counters;
         [active_ns, active_until_ns, queued_ns_sum, device_ns_sum].into_iter().for_each(|word| word.set(0));
+        [&counters.waited_ns, &counters.waited_until_ns].into_iter().for_each(|word| word.set(0));
         let FlowCounters { completed, total_ns_sum, bytes, queued_ns, device_ns, total_ns, .. } = counters;
         completed.iter().chain(total_ns_sum).chain(bytes).for_each(|word| word.set(0));
         for Buckets { counts, max_ns } in [queued_ns, device_ns, total_ns] {
@@ -483,6 +504,24 @@ mod tests {
     }
 
     #[test]
+    fn time_with_a_request_that_waits_is_that_of_requests_that_overlap_once() {
+        let counters = Counters::new(1);
+        let flow = counters.flow(FlowId(0)).unwrap();
+        // Dispatched at 8000 after 3000, twice; at 9000 after 2000, of which 1000 are new; at 20,000 at once; and at
+        // 30,000 after 500.
+        for (queued_ns, device_ns, end_ns) in
+            [(3_000, 2_000, 10_000), (3_000, 2_000, 10_000), (2_000, 1_000, 10_000), (0, 10, 20_010), (500, 1, 30_001)]
+        {
+            flow.count(Op::Read, Status::Ok, 512, queued_ns, device_ns, end_ns);
+        }
+        let stats = read(&counters, 0);
+        assert_eq!((stats.waited_ns, stats.waited), (3_000 + 1_000 + 500, 4));
+        counters.clear(FlowId(0));
+        flow.count(Op::Read, Status::Ok, 512, 70, 20, 100);
+        assert_eq!((read(&counters, 0).waited_ns, read(&counters, 0).waited), (70, 1), "the next flow in its place");
+    }
+
+    #[test]
     fn a_reader_beside_a_writer_never_sees_more_than_there_is_nor_less_than_before() {
         const ROUNDS: u64 = 20_000;
         let counters = Counters::new(1);
@@ -563,6 +602,6 @@ mod tests {
 
     #[test]
     fn a_flow_takes_as_much_memory_as_the_page_says() {
-        assert_eq!((size_of::<FlowCounters>(), align_of::<FlowCounters>()), (6064, 8));
+        assert_eq!((size_of::<FlowCounters>(), align_of::<FlowCounters>()), (6080, 8));
     }
 }

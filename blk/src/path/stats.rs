@@ -5,7 +5,7 @@
 //! (GLOSSARY.md): `queued_ns` submitted to dispatched, `device_ns` dispatched to reaped, `total_ns` submitted to
 //! completed. They are in buckets (`latencies.rs`): a reported one is at most 6.25% off.
 
-use crate::latencies::Latencies;
+use crate::latencies::{self, Latencies};
 use crate::request::Op;
 
 /// Statistics of one flow (or one hctx).
@@ -23,6 +23,10 @@ pub struct FlowStats {
     pub cost: u64,
     /// Time with a request under way, ns, up to the last completion. With several workers: the sum of their times.
     pub active_ns: u64,
+    /// Time with a request waiting here, ns, up to the last run's dispatch. With several workers: the sum of theirs.
+    pub waited_ns: u64,
+    /// Requests that waited here for 64 ns or more.
+    pub waited: u64,
     /// All times from submission to dispatch together, ns: over an interval, the mean number that waited here.
     pub queued_ns_sum: u64,
     /// All times from dispatch to reap together, ns: over an interval, the mean number on the device.
@@ -61,6 +65,7 @@ impl FlowStats {
         }
         self.queued_ns_sum += queued_ns * count;
         self.device_ns_sum += device_ns * count;
+        self.waited += if queued_ns >= latencies::UNIT_NS { count } else { 0 };
         if with_latencies {
             self.queued_ns.record_n(queued_ns, count);
             self.device_ns.record_n(device_ns, count);
@@ -80,6 +85,8 @@ impl FlowStats {
         self.failed += other.failed;
         self.cost += other.cost;
         self.active_ns += other.active_ns;
+        self.waited_ns += other.waited_ns;
+        self.waited += other.waited;
         self.queued_ns_sum += other.queued_ns_sum;
         self.device_ns_sum += other.device_ns_sum;
         self.queued_ns.add(&other.queued_ns);

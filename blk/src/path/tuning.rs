@@ -49,7 +49,7 @@ use crate::counters::Counters;
 use crate::request::Completion;
 use crate::table::Owner;
 use mqfq_sched::depth::{CLASSES, Controller, Reaps, Sample, Turns, class_of};
-pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
+pub use mqfq_sched::depth::{Probe, Reason, State, Table, Tried, Verdict};
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::goal::{Counts, GoalControl, Orders, Reading};
 pub use mqfq_sched::goal::{Fares, GOAL_BYTES_MAX, GOAL_NS, GoalState};
@@ -83,6 +83,8 @@ pub struct InForce {
     pub at_ns: u64,
     /// State of the depth D; `None`: D is a number.
     pub depth: Option<State>,
+    /// Depths that were compared with D since the load changed last; none if D is a number.
+    pub depths: Table,
     /// State of the window T; `None`: T is a number.
     pub window: Option<WindowState>,
 }
@@ -265,6 +267,7 @@ impl Tuning {
             at_ns,
             // A cap for a latency goal's sake is in force beside what was found.
             depth: tuner.controller.as_ref().map(|controller| State { depth: tuner.depth, ..controller.state() }),
+            depths: tuner.controller.as_ref().map(Controller::table).unwrap_or_default(),
             window: tuner.window.as_ref().map(WindowRule::state),
         })
     }

@@ -12,7 +12,7 @@
 //! Between the ends of phases a few subtractions per step; at the end of one some logarithms of 16 multiplications.
 
 use super::sample::{Phase, Sample, Sizes, Span};
-use super::search::{Reason, Search, State};
+use super::search::{Reason, Search, State, Table};
 
 /// A phase has this many requests at least.
 const REQUESTS_MIN: u64 = 128;
@@ -75,6 +75,11 @@ impl Controller {
     /// Current depth and step, findings and reason.
     pub fn state(&self) -> State {
         State { depth: self.depth, step: self.sizes.step(), ..self.search.state() }
+    }
+
+    /// Depths that were compared, beside the one that is chosen.
+    pub fn table(&self) -> Table {
+        *self.search.table()
     }
 
     /// Takes in what is known of the device now, and returns the D to be in force from now on. Call it after

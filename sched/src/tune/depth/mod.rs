@@ -47,7 +47,7 @@ mod turns;
 
 pub use controller::Controller;
 pub use sample::{CLASSES, Sample, Work, class_of};
-pub use search::{Probe, Reason, State, Verdict};
+pub use search::{Probe, Reason, State, Table, Tried, Verdict};
 pub use turns::{Reaps, Turns};
 
 #[cfg(all(test, not(loom)))]

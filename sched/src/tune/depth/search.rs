@@ -140,7 +140,7 @@ impl Reason {
     pub const fn text(self) -> &'static str {
         match self {
             Reason::Start => "nothing is measured yet",
-            Reason::Quiet => "nobody waits for a token, so there is nothing to learn",
+            Reason::Quiet => "requests wait for a token too seldom to compare depths",
             Reason::Searching => "deeper and shallower are being tried",
             Reason::Found => "deeper gains less than it costs, shallower loses work",
             Reason::Changed => "the load has changed, so deeper and shallower are being tried again",
@@ -183,6 +183,60 @@ pub struct State {
 impl State {
     /// Comparisons that are kept.
     pub const PROBES: usize = 4;
+}
+
+/// A depth that was compared with others, beside the D that is chosen now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tried {
+    /// The depth.
+    pub depth: u32,
+    /// Units completed in a time, over those at the chosen D: logarithm to base 2, 65536ths.
+    pub work_log: i32,
+    /// Time of a unit on the device, likewise (Little's law).
+    pub stay_log: i32,
+}
+
+/// Depths that were compared since the load changed last.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Table([Option<Tried>; Table::PLACES]);
+
+impl Table {
+    /// Depths that are kept.
+    pub const PLACES: usize = 8;
+
+    /// The depths, the latest first.
+    pub fn tried(&self) -> impl Iterator<Item = Tried> + '_ {
+        self.0.iter().flatten().copied()
+    }
+
+    /// A candidate was measured beside the chosen D.
+    fn put(&mut self, now: Tried) {
+        let place = self.0.iter().position(|old| old.is_none_or(|old| old.depth == now.depth));
+        self.0[..=place.unwrap_or(Table::PLACES - 1)].rotate_right(1);
+        self.0[0] = Some(now);
+    }
+
+    /// `to`, which is in the table, is chosen in place of `from`.
+    fn rebase(&mut self, from: u32, to: u32) {
+        let Some(at) = self.0.iter().flatten().find(|tried| tried.depth == to).copied() else {
+            return *self = Table::default();
+        };
+        for tried in self.0.iter_mut().flatten() {
+            (tried.work_log, tried.stay_log) = (tried.work_log - at.work_log, tried.stay_log - at.stay_log);
+            if tried.depth == to {
+                *tried = Tried { depth: from, work_log: -at.work_log, stay_log: -at.stay_log };
+            }
+        }
+    }
+}
+
+impl FromIterator<Tried> for Table {
+    /// Those of the last [`Table::PLACES`], the last one first.
+    fn from_iter<I: IntoIterator<Item = Tried>>(tried: I) -> Table {
+        let mut table = Table::default();
+        tried.into_iter().for_each(|tried| table.put(tried));
+        table
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -228,6 +282,7 @@ pub struct Search {
     reason: Reason,
     phases: u64,
     probes: [Option<Probe>; State::PROBES],
+    table: Table,
 }
 
 impl Search {
@@ -252,7 +307,12 @@ impl Search {
             reason: Reason::Start,
             phases: 0,
             probes: [None; State::PROBES],
+            table: Table::default(),
         }
+    }
+
+    pub fn table(&self) -> &Table {
+        &self.table
     }
 
     pub fn state(&self) -> State {
@@ -398,6 +458,9 @@ impl Search {
                 pairs: self.at_trial.count as u32,
             });
         }
+        if self.trial != self.base && self.at_trial.count > 0 && verdict != Verdict::NotComparable {
+            self.table.put(self.at_trial.beside(&self.at_base, self.trial));
+        }
         self.task = Task::Look;
         match verdict {
             Verdict::Better => {
@@ -450,6 +513,7 @@ impl Search {
         if others == 2 {
             (self.factor, self.found, self.hold, self.is_up, self.fails) = (0, None, HOLD, true, 0);
             self.reason = Reason::Changed;
+            self.table = Table::default();
             return self.look(phase, depth, now_ns);
         }
         if left > 1 {
@@ -462,6 +526,7 @@ impl Search {
 
     fn choose(&mut self, depth: u32, now_ns: u64) {
         if depth != self.base {
+            self.table.rebase(self.base, depth);
             (self.base, self.chosen_ns, self.refused) = (depth, now_ns, [0; 2]);
         }
     }
@@ -580,6 +645,12 @@ impl Phases {
         self.is_in_parts &= phase.is_in_parts;
         self.device_log += i64::from(phase.device_log);
         self.waiting += i64::from(phase.waiting);
+    }
+
+    /// Work and time on the device of these, at `depth`, over those of `base`.
+    fn beside(&self, base: &Phases, depth: u32) -> Tried {
+        let work_log = self.mean(Of::Units) - base.mean(Of::Units);
+        Tried { depth, work_log, stay_log: self.device_log() - base.device_log() - work_log }
     }
 
     /// Phases that count: the faster half.

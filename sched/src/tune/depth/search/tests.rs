@@ -469,3 +469,27 @@ fn a_gain_is_work_or_time_less_the_price_of_depth() {
 fn thousandths_are_of_a_factor() {
     assert_eq!([thousandths(ONE), thousandths(-ONE), thousandths(0)], [693, -693, 0]);
 }
+
+#[test]
+fn depths_that_were_compared_are_told_beside_the_chosen_one_until_the_load_changes() {
+    let mut talk = Talk::new(4, 4096);
+    talk.settle(saturated(16, 1));
+    let tried: Vec<_> = talk.search.table().tried().collect();
+    assert_eq!(tried.iter().map(|tried| tried.depth).collect::<Vec<_>>(), [12, 20, 11, 22, 8, 32, 4]);
+    for Tried { depth, work_log, stay_log } in tried {
+        // Up to the knee of 16 work grows as the depth does, and beyond it the time on the device.
+        let of = log2(depth.into()) - log2(16);
+        assert_eq!((work_log, stay_log), (of.min(0), of.max(0)), "{depth}");
+    }
+    // The latest eight are kept, each depth once.
+    let mut table = *talk.search.table();
+    for depth in [8, 64, 65, 66] {
+        table.put(Tried { depth, work_log: 1, stay_log: 2 });
+    }
+    assert_eq!(table.tried().map(|tried| tried.depth).collect::<Vec<_>>(), [66, 65, 64, 8, 12, 20, 11, 22]);
+    table.rebase(16, 7);
+    assert_eq!(table.tried().count(), 0, "nothing is known beside a depth that was not compared");
+    talk.listen(2, saturated(16, 1));
+    talk.listen(2, saturated(4, 1));
+    assert_eq!(talk.search.table().tried().count(), 0, "another load");
+}
