@@ -1,5 +1,6 @@
 //! A tenant's thread as a client of the block layer, on a virtual core; and what all tenants were given.
 
+use crate::backlog::Wait;
 use crate::cores::core;
 use crate::outcome::WindowOutcome;
 use crate::workload::{Ask, Source, Step};
@@ -28,13 +29,22 @@ pub struct Given {
     pub total_ns_sum: u128,
     /// Requests completed in each part of the whole run.
     pub windows: Vec<WindowOutcome>,
+    /// Its requests, if times in which all tenants wait are told apart.
+    pub waits: Vec<Wait>,
 }
 
 impl Given {
     /// Nothing, to `count` tenants.
     pub fn new(count: u32) -> Given {
         let total_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("1 ns to 100 s is a valid range");
-        Given { requests: 0, bytes: vec![0; count as usize], total_ns, total_ns_sum: 0, windows: Vec::new() }
+        Given {
+            requests: 0,
+            bytes: vec![0; count as usize],
+            total_ns,
+            total_ns_sum: 0,
+            windows: Vec::new(),
+            waits: Vec::new(),
+        }
     }
 }
 
@@ -48,6 +58,8 @@ pub struct Recorder {
     pub to_ns: u64,
     /// Length of the parts of the run that are told apart, ns.
     pub window_ns: Option<u64>,
+    /// [`Given::waits`] are kept.
+    pub tells_backlog: bool,
     /// Requests under way.
     pub in_flight: u64,
     /// Requests that failed.
@@ -66,6 +78,14 @@ impl Recorder {
             given.bytes[whose.number as usize] += u64::from(length_bytes);
             given.total_ns.saturating_record(total_ns);
             given.total_ns_sum += u128::from(total_ns);
+        }
+    }
+
+    /// A request was dispatched at this time, and waited so long until then.
+    fn waited(&mut self, whose: &Identity, dispatched_ns: u64, queued_ns: u64, bytes: u32) {
+        if self.tells_backlog && (self.from_ns..self.to_ns).contains(&dispatched_ns) {
+            let queued_ns = queued_ns.min(dispatched_ns - self.from_ns);
+            self.given[whose.tenant].waits.push(Wait { dispatched_ns, queued_ns, bytes });
         }
     }
 
@@ -240,7 +260,8 @@ impl Client for SimClient {
         let now_ns = core::now_ns();
         self.in_flight -= 1;
         self.recorder.borrow_mut().failed += u64::from(completion.status != Status::Ok);
-        let Completion { length_bytes, cookie: arrived_ns, .. } = completion;
+        let Completion { length_bytes, cookie: arrived_ns, queued_ns, device_ns, .. } = completion;
+        self.recorder.borrow_mut().waited(&self.identity, now_ns.saturating_sub(device_ns), queued_ns, length_bytes);
         self.recorder.borrow_mut().completed(&self.identity, length_bytes, arrived_ns, now_ns);
         self.source.completed(now_ns);
         self.pump(context);

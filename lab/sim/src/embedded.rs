@@ -37,6 +37,7 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("ours/hierarchy", include_str!("../figures/ours/hierarchy.toml")),
     ("ours/due", include_str!("../figures/ours/due.toml")),
     ("ours/split", include_str!("../figures/ours/split.toml")),
+    ("ours/two-databases", include_str!("../figures/ours/two-databases.toml")),
     ("ours/goal", include_str!("../figures/ours/goal.toml")),
     ("p-mqfq/1", include_str!("../figures/p-mqfq/1.toml")),
     ("p-mqfq/3", include_str!("../figures/p-mqfq/3.toml")),

@@ -49,9 +49,21 @@ pub struct Outcome {
     /// Choices of T where a rule finds it, in the order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found_windows: Vec<WindowAt>,
+    /// Service while all tenants wait; only of a scenario with `backlog`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backlog: Option<BacklogOutcome>,
     /// Latency goals at the end, of tenants that have one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub goals: Vec<GoalOutcome>,
+}
+
+/// Service while each tenant has a request that waits for its dispatch.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct BacklogOutcome {
+    /// Part of the measured time, 0..=1.
+    pub time_part: f64,
+    /// By tenant: part of the bytes dispatched in it.
+    pub shares: Vec<f64>,
 }
 
 /// A latency goal at the end of a run.

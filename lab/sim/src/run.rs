@@ -5,6 +5,7 @@
 //! request is still under way then, a wake-up was lost, and that is an error: each run is a test of work conservation
 //! (I4) and of conservation of tokens (I1).
 
+use crate::backlog::{Backlog, Wait};
 use crate::client::{Given, Identity, Recorder, SimClient};
 use crate::coherence::{Ps, ps};
 use crate::connection::Connection;
@@ -12,7 +13,7 @@ use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
 use crate::host::{Common, VirtualHost};
 use crate::machine::Distances;
-use crate::outcome::{DepthAt, GoalOutcome, Outcome, TenantOutcome, Together, WeightsOutcome};
+use crate::outcome::{BacklogOutcome, DepthAt, GoalOutcome, Outcome, TenantOutcome, Together, WeightsOutcome};
 use crate::rivals::{self, Inspect, PolicyVisitor};
 use crate::scenario::{Arrival, Scenario, SocketOptions, Tenant};
 use crate::socket::Socket;
@@ -115,6 +116,7 @@ impl PolicyVisitor for Run<'_> {
             from_ns: scenario.warm_up_ns,
             to_ns: end_ns,
             window_ns: scenario.window_ns,
+            tells_backlog: scenario.tells_backlog,
             in_flight: 0,
             failed: 0,
         }));
@@ -405,8 +407,18 @@ fn outcome(
         depths: Vec::new(),
         split: None,
         found_windows: Vec::new(),
+        backlog: scenario.tells_backlog.then(|| backlog(given, scenario.measured_ns)),
         goals: Vec::new(),
     }
+}
+
+/// Service while all tenants wait.
+fn backlog(given: &[Given], measured_ns: u64) -> BacklogOutcome {
+    let waits: Vec<&[Wait]> = given.iter().map(|given| &given.waits[..]).collect();
+    let Backlog { total_ns, bytes } = Backlog::of(&waits);
+    let all: u64 = bytes.iter().sum();
+    let share = |&bytes: &u64| if all > 0 { bytes as f64 / all as f64 } else { 0.0 };
+    BacklogOutcome { time_part: total_ns as f64 / measured_ns as f64, shares: bytes.iter().map(share).collect() }
 }
 
 /// Latencies of all tenants.

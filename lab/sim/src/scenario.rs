@@ -41,6 +41,8 @@ pub struct Scenario {
     pub measured_ns: u64,
     /// Length of the parts of the run that are told apart; `None`: it is told as a whole.
     pub window_ns: Option<u64>,
+    /// Times in which all tenants wait are told apart.
+    pub tells_backlog: bool,
 }
 
 /// Cores and what they cost.

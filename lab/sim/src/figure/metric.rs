@@ -70,6 +70,12 @@ static KINDS: &[Kind] = &[
     },
     // Part of all bytes.
     kind("share", Tenant, |on| quotient(on.own?.bytes_per_s, on.run.bytes_per_s)),
+    // Part of the bytes that are dispatched while all tenants wait; and that part of the time.
+    kind("backlogged-share", Tenant, |on| {
+        let at = on.run.tenants.iter().position(|tenant| Some(&tenant.name) == on.own.map(|own| &own.name))?;
+        on.run.backlog.as_ref()?.shares.get(at).copied()
+    }),
+    kind("backlogged", All, |on| Some(on.run.backlog.as_ref()?.time_part)),
     kind("mean-ns", Tenant, |on| Some(on.served()?.mean_ns)),
     kind("p50-ns", Tenant, |on| Some(on.served()?.p50_ns as f64)),
     kind("p90-ns", Tenant, |on| Some(on.served()?.p90_ns as f64)),
@@ -359,6 +365,15 @@ mod tests {
         assert_eq!(settled(&[(0, 8), (100, 33), (500, 65), (600, 97), (700, 65), (900, 65)]), Some(0.5));
         assert_eq!(settled(&[(10, 50), (900, 50)]), Some(0.0), "from the start");
         assert_eq!(settled(&[]), None, "a number");
+    }
+
+    #[test]
+    fn a_share_while_all_wait_is_that_of_the_tenant_named() {
+        let backlog = Some(crate::outcome::BacklogOutcome { time_part: 0.4, shares: vec![0.7, 0.3] });
+        let outcome = Outcome { backlog, ..two(&[50, 50]) };
+        let of = |tenant| value("backlogged-share", Some(tenant), &outcome);
+        assert_eq!([of("a"), of("b"), value("backlogged", None, &outcome)], [Some(0.7), Some(0.3), Some(0.4)]);
+        assert_eq!(value("backlogged", None, &two(&[50, 50])), None);
     }
 
     fn value(name: &str, tenant: Option<&str>, outcome: &Outcome) -> Option<f64> {

@@ -58,7 +58,7 @@ impl Scenario {
         let source = Source::new(file, text);
         let root = source.parse()?;
         let root = Section::root(&source, root.get_ref(), &["run", "machine", "device", "policy", "group", "tenant"])?;
-        let (seed, warm_up_ns, measured_ns, window_ns) = run(&root)?;
+        let (seed, warm_up_ns, measured_ns, window_ns, tells_backlog) = run(&root)?;
         let machine = machine(&root)?;
         let mut device = device(&root)?;
         let policy = policy(&root, device.queue_depth)?;
@@ -93,7 +93,18 @@ impl Scenario {
             return Err(place.error(message));
         }
         let groups = groups.all().iter().map(group).collect();
-        Ok(Scenario { machine, device, policy, groups, tenants, seed, warm_up_ns, measured_ns, window_ns })
+        Ok(Scenario {
+            machine,
+            device,
+            policy,
+            groups,
+            tenants,
+            seed,
+            warm_up_ns,
+            measured_ns,
+            window_ns,
+            tells_backlog,
+        })
     }
 }
 
@@ -106,10 +117,11 @@ fn group(read: &mqfq_config::groups::Group) -> Group {
 }
 
 /// `[run]`: seed, warm-up and measured time, and the parts that are told apart.
-fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64, Option<u64>), ConfigError> {
+fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64, Option<u64>, bool), ConfigError> {
     let (mut seed, mut warm_up_ns, mut measured_ns, mut window_ns) = (1, 20_000_000, 100_000_000, None);
+    let mut tells_backlog = false;
     if let Some(run) = root.get("run") {
-        let run = run.table(&["seed", "warm-up", "measured", "windows"])?;
+        let run = run.table(&["seed", "warm-up", "measured", "windows", "backlog"])?;
         seed = run.get("seed").map_or(Ok(seed), |seed| seed.number(0..=i64::MAX as u64))?;
         warm_up_ns = run.get("warm-up").map_or(Ok(warm_up_ns), |time| time.duration_ns(0..=TIME_MAX_NS))?;
         measured_ns = run.get("measured").map_or(Ok(measured_ns), |time| time.duration_ns(1_000..=TIME_MAX_NS))?;
@@ -123,8 +135,9 @@ fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64, Option<u64>), ConfigErr
             }
             window_ns = Some(length_ns);
         }
+        tells_backlog = run.get("backlog").map_or(Ok(false), |backlog| backlog.flag())?;
     }
-    Ok((seed, warm_up_ns, measured_ns, window_ns))
+    Ok((seed, warm_up_ns, measured_ns, window_ns, tells_backlog))
 }
 
 /// Keys of `[machine]`.

@@ -147,7 +147,7 @@ size = 512
     )
     .unwrap();
     assert_eq!((scenario.seed, scenario.warm_up_ns, scenario.measured_ns), (3, 5_000_000, 1_000_000_000));
-    assert_eq!(scenario.window_ns, Some(10_000_000));
+    assert_eq!((scenario.window_ns, scenario.tells_backlog), (Some(10_000_000), false));
     let machine = &scenario.machine;
     assert_eq!(
         (machine.sockets, machine.cores_per_socket, machine.threads_per_core, machine.workers),
@@ -324,7 +324,7 @@ fn every_example_can_be_run() {
 fn an_unknown_key_is_refused_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("seed", "sead")),
-        "s.toml:2: run.sead: unknown key, allowed are seed, warm-up, measured, windows; did you mean seed?"
+        "s.toml:2: run.sead: unknown key, allowed are seed, warm-up, measured, windows, backlog; did you mean seed?"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[figure]\n")),

@@ -168,6 +168,7 @@ golden! {
     companies_and_teams "ours/hierarchy",
     tokens_go_to_who_is_due "ours/due",
     large_requests_in_parts "ours/split",
+    gaps_of_two_databases "ours/two-databases",
     figure_of_latency_goals "ours/goal",
     pmqfq_figure_1_unfairness "p-mqfq/1",
     pmqfq_figure_3_allocation_on_linux "p-mqfq/3",
