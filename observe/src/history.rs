@@ -9,20 +9,26 @@
 //! completes, so a mean is that of a moment ago, by as long as a request takes.
 //!
 //! # Memory
-//! 64 bytes for each reading of each tenant: 3.9 KB per tenant, 39 MB for 10,000.
+//! 64 bytes for each reading of each tenant, and 88 more for each of the last 13: 5.0 KB per tenant, 50 MB for 10,000.
+//! 480 bytes more for what its requests take alone (`alone.rs`), once it has any.
 //!
 //! # Invariants
 //! H1. A reading is compared with the one of the same names: tenants and devices come and go.
 //! H2. Counters that went back (a tenant is gone, and another has its name) count as no progress.
 
+use crate::alone::{self, Alone, OPS, OpInterval, Times};
 use crate::share::{Claim, asked, entitlements};
 use mqfq_blk::engine::WorkerStats;
 use mqfq_blk::engine::{DeviceStats, EngineStats};
+use mqfq_blk::stats::FlowStats;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Readings that are kept: those of a minute, and one.
 const READINGS_MAX: usize = 61;
+
+/// Readings of which operations are told apart: those of a verdict, if some come late.
+const RECENT_MAX: usize = 13;
 
 /// Minutes of which a mean is kept.
 const MINUTES_MAX: usize = 60;
@@ -46,7 +52,19 @@ struct DeviceReading {
     in_flight_ns: u64,
     throttled_ns: u64,
     no_token_ns: u64,
+    /// By hctx: time held back by T, and by D, ns.
+    held_ns: Vec<[u64; 2]>,
     flows: Vec<FlowReading>,
+    /// Empty in a reading that is older than [`RECENT_MAX`].
+    recent: Vec<RecentReading>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct RecentReading {
+    /// Reads, writes, flushes.
+    ops: [OpInterval; OPS],
+    waited: u64,
+    waited_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,10 +94,14 @@ pub struct DeviceInterval {
     pub throttled_ns: u64,
     /// Time held back by D, likewise, ns.
     pub no_token_ns: u64,
+    /// By hctx: time held back by T, and by D, ns.
+    pub held_ns: Vec<[u64; 2]>,
     /// Cost of all that it served, bytes-equivalent.
     pub served: u64,
     /// By tenant.
     pub flows: Vec<FlowInterval>,
+    /// Median of the last hour's service by minute, bytes-equivalent in a second. `None`: no minute has ended.
+    pub usual_served_per_s: Option<u64>,
     /// Median of the last hour's means of a request's time on the device, ns, by minute. `None`: no minute has ended.
     pub usual_device_ns: Option<u64>,
 }
@@ -109,6 +131,14 @@ pub struct FlowInterval {
     pub is_hungry: bool,
     /// The group that it is in.
     pub group: Option<u32>,
+    /// Reads, writes and flushes; zeros where the interval is longer than a verdict's.
+    pub ops: [OpInterval; OPS],
+    /// Requests that waited here, in such an interval.
+    pub waited: u64,
+    /// Time with a request waiting here, likewise, ns. Of several workers: the sum of theirs.
+    pub waited_ns: u64,
+    /// What reads, writes and flushes like these take alone.
+    pub alone: [Option<Alone>; OPS],
 }
 
 /// Activity between two readings.
@@ -126,10 +156,30 @@ pub struct Interval {
 #[derive(Debug, Default)]
 pub struct History {
     readings: VecDeque<Reading>,
-    /// Names of devices, their requests, and those's time on them, by minute.
-    minutes: VecDeque<Vec<(String, u64, u64)>>,
+    /// By minute.
+    minutes: VecDeque<Vec<Minute>>,
     /// At the beginning of the present minute.
     minute: Option<Reading>,
+    /// By device.
+    alone: Vec<AloneOn>,
+}
+
+/// A device in a minute.
+#[derive(Debug)]
+struct Minute {
+    device: String,
+    requests: u64,
+    /// Their time on it, ns.
+    device_ns: u64,
+    served_per_s: u64,
+}
+
+/// What requests of the tenants of one device take alone.
+#[derive(Debug)]
+struct AloneOn {
+    device: String,
+    names: Arc<[String]>,
+    times: Vec<Times>,
 }
 
 impl History {
@@ -145,9 +195,16 @@ impl History {
             let mean = |device: &DeviceReading| {
                 // By tenant: the sums of those that have gone are not in the later one.
                 let before = minute.device(&device.name).unwrap_or(&none);
-                let done = between(before, device, reading.at_ns.saturating_sub(minute.at_ns)).flows;
+                let elapsed_ns = reading.at_ns.saturating_sub(minute.at_ns);
+                let done = flows_between(before, device, elapsed_ns);
                 let sum = |of: fn(&FlowInterval) -> u64| done.iter().map(of).sum::<u64>();
-                (device.name.clone(), sum(|flow| flow.requests), sum(|flow| flow.device_ns))
+                let served = u128::from(sum(|flow| flow.served)) * 1_000_000_000 / u128::from(elapsed_ns);
+                Minute {
+                    device: device.name.clone(),
+                    requests: sum(|flow| flow.requests),
+                    device_ns: sum(|flow| flow.device_ns),
+                    served_per_s: u64::try_from(served).unwrap_or(u64::MAX),
+                }
             };
             let means = reading.devices.iter().map(mean).collect();
             *minute = reading.clone();
@@ -159,7 +216,18 @@ impl History {
         if self.readings.len() == READINGS_MAX {
             self.readings.pop_front();
         }
+        if let Some(last) = self.readings.back() {
+            let elapsed_ns = reading.at_ns.saturating_sub(last.at_ns);
+            let found = |device: &DeviceReading| {
+                let before = last.device(&device.name)?;
+                Some(AloneOn::after(&mut self.alone, device, &flows_between(before, device, elapsed_ns)))
+            };
+            self.alone = reading.devices.iter().filter_map(found).collect();
+        }
         self.readings.push_back(reading);
+        if let Some(old) = self.readings.len().checked_sub(RECENT_MAX + 1) {
+            self.readings[old].devices.iter_mut().for_each(|device| device.recent = Vec::new());
+        }
     }
 
     /// Activity over the last `seconds`, or since the first reading that is kept. `None`: there are not two readings.
@@ -172,7 +240,15 @@ impl History {
         let device = |device: &DeviceReading| {
             let elapsed_ns = now.at_ns.saturating_sub(before.at_ns);
             let interval = between(before.device(&device.name).unwrap_or(&none), device, elapsed_ns);
-            DeviceInterval { usual_device_ns: self.usual_device_ns(&device.name), ..interval }
+            let mut interval = DeviceInterval {
+                usual_device_ns: self.usual_device_ns(&device.name),
+                usual_served_per_s: self.usual_served_per_s(&device.name),
+                ..interval
+            };
+            if let Some(known) = self.alone.iter().find(|known| known.device == device.name) {
+                interval.flows.iter_mut().zip(&known.times).for_each(|(flow, times)| flow.alone = times.of(flow));
+            }
+            interval
         };
         let devices = now.devices.iter().map(device).collect();
         let wanted = |(now, before): (&WorkerStats, &WorkerStats)| now.wanted_ns?.checked_sub(before.wanted_ns?);
@@ -186,11 +262,44 @@ impl History {
     }
 
     fn usual_device_ns(&self, device: &str) -> Option<u64> {
-        let means = self.minutes.iter().flatten().filter(|(name, ..)| name == device);
-        let mut means: Vec<u64> = means.filter_map(|(_, requests, ns)| ns.checked_div(*requests)).collect();
-        means.sort_unstable();
-        means.get(means.len() / 2).copied()
+        median(self.minutes_of(device).filter_map(|minute| minute.device_ns.checked_div(minute.requests)))
     }
+
+    fn usual_served_per_s(&self, device: &str) -> Option<u64> {
+        median(self.minutes_of(device).filter(|minute| minute.requests > 0).map(|minute| minute.served_per_s))
+    }
+
+    fn minutes_of<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a Minute> {
+        self.minutes.iter().flatten().filter(move |minute| minute.device == device)
+    }
+}
+
+impl AloneOn {
+    /// What is known of a device after `flows` were served in a second, of which `all` has what was known before.
+    fn after(all: &mut [AloneOn], device: &DeviceReading, flows: &[FlowInterval]) -> AloneOn {
+        let before = all.iter_mut().find(|known| known.device == device.name);
+        let mut times = match before {
+            Some(before) if Arc::ptr_eq(&before.names, &device.names) => std::mem::take(&mut before.times),
+            Some(before) => {
+                let named = before.names.iter().map(String::as_str).zip(std::mem::take(&mut before.times));
+                let mut named: HashMap<&str, Times> = named.collect();
+                device.names.iter().map(|name| named.remove(&**name).unwrap_or_default()).collect()
+            }
+            None => vec![Times::default(); device.names.len()],
+        };
+        let held = alone::held(flows);
+        let all = held.iter().sum();
+        for ((times, flow), held) in times.iter_mut().zip(flows).zip(held).filter(|(_, held)| *held > 0) {
+            times.learn(flow, alone::is_alone(held, all));
+        }
+        AloneOn { device: device.name.clone(), names: device.names.clone(), times }
+    }
+}
+
+fn median(values: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
 }
 
 impl Reading {
@@ -215,6 +324,11 @@ fn reading_of(device: &DeviceStats, last: Option<&DeviceReading>) -> DeviceReadi
         },
         group: flow.group.map(|group| group.0),
     };
+    let recent = |flow: &mqfq_blk::engine::NamedFlowStats| {
+        let FlowStats { completed, total_ns_sum, bytes, waited, waited_ns, .. } = flow.stats;
+        let op = |op: usize| OpInterval { requests: completed[op], total_ns: total_ns_sum[op], bytes: bytes[op] };
+        RecentReading { ops: std::array::from_fn(op), waited, waited_ns }
+    };
     let sum = |of: fn(&mqfq_blk::stats::HctxStats) -> u64| device.hctxs.iter().map(of).sum();
     DeviceReading {
         name: device.name.clone(),
@@ -223,11 +337,14 @@ fn reading_of(device: &DeviceStats, last: Option<&DeviceReading>) -> DeviceReadi
         in_flight_ns: sum(|hctx| hctx.in_flight_ns),
         throttled_ns: sum(|hctx| hctx.throttled_ns),
         no_token_ns: sum(|hctx| hctx.no_token_ns),
+        held_ns: device.hctxs.iter().map(|hctx| [hctx.throttled_ns, hctx.no_token_ns]).collect(),
         flows: device.flows.iter().map(flow).collect(),
+        recent: device.flows.iter().map(recent).collect(),
     }
 }
 
-fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> DeviceInterval {
+/// Activity of the tenants, without entitlements.
+fn flows_between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> Vec<FlowInterval> {
     let none = FlowReading::default();
     // If no tenant came or went, places are as good as names.
     let is_same = Arc::ptr_eq(&before.names, &now.names);
@@ -237,6 +354,11 @@ fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> Devi
     };
     let flow = |(at, now_flow): (usize, &FlowReading)| {
         let place = if is_same { Some(at) } else { places.get(&*now.names[at]).copied() };
+        let recent_before = match place {
+            Some(place) => before.recent.get(place).copied(),
+            None => Some(RecentReading::default()),
+        };
+        let recent = recent_before.zip(now.recent.get(at)).map(|(before, now)| now.since(&before)).unwrap_or_default();
         let before = place.and_then(|place| before.flows.get(place)).unwrap_or(&none);
         let now = now_flow;
         let queued_ns = now.queued_ns.saturating_sub(before.queued_ns);
@@ -254,9 +376,17 @@ fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> Devi
             weight: now.weight,
             is_hungry: queued_ns > 0 && queued_ns >= elapsed_ns / 2,
             group: now.group,
+            ops: recent.ops,
+            waited: recent.waited,
+            waited_ns: recent.waited_ns,
+            alone: [None; OPS],
         }
     };
-    let mut flows: Vec<FlowInterval> = now.flows.iter().enumerate().map(flow).collect();
+    now.flows.iter().enumerate().map(flow).collect()
+}
+
+fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> DeviceInterval {
+    let mut flows = flows_between(before, now, elapsed_ns);
     let claims: Vec<Claim> = flows.iter().map(FlowInterval::claim).collect();
     flows.iter_mut().zip(entitlements(&claims)).for_each(|(flow, entitled)| flow.entitled = entitled);
     DeviceInterval {
@@ -266,9 +396,34 @@ fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> Devi
         in_flight_ns: now.in_flight_ns.saturating_sub(before.in_flight_ns),
         throttled_ns: now.throttled_ns.saturating_sub(before.throttled_ns),
         no_token_ns: now.no_token_ns.saturating_sub(before.no_token_ns),
+        held_ns: now.held_ns.iter().enumerate().map(|(hctx, now)| held_since(now, before.held_ns.get(hctx))).collect(),
         served: flows.iter().map(|flow| flow.served).sum(),
         flows,
         usual_device_ns: None,
+        usual_served_per_s: None,
+    }
+}
+
+fn held_since(now: &[u64; 2], before: Option<&[u64; 2]>) -> [u64; 2] {
+    let before = before.copied().unwrap_or_default();
+    [now[0].saturating_sub(before[0]), now[1].saturating_sub(before[1])]
+}
+
+impl RecentReading {
+    fn since(&self, before: &RecentReading) -> RecentReading {
+        let op = |op: usize| {
+            let (now, before) = (&self.ops[op], &before.ops[op]);
+            OpInterval {
+                requests: now.requests.saturating_sub(before.requests),
+                total_ns: now.total_ns.saturating_sub(before.total_ns),
+                bytes: now.bytes.saturating_sub(before.bytes),
+            }
+        };
+        RecentReading {
+            ops: std::array::from_fn(op),
+            waited: self.waited.saturating_sub(before.waited),
+            waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
+        }
     }
 }
 
@@ -327,7 +482,7 @@ pub(crate) mod tests {
     use super::*;
     use mqfq_blk::engine::NamedFlowStats;
     use mqfq_blk::split::{Split, SplitControl};
-    use mqfq_blk::stats::{FlowStats, HctxStats};
+    use mqfq_blk::stats::HctxStats;
     use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
 
     pub const SECOND_NS: u64 = 1_000_000_000;

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`source`] | where do counters come from? |
 //! | [`history`] | what happened over the last 1, 10 or 60 s? |
+//! | [`alone`] | how long does a request take without neighbours? |
 //! | [`past`] | what was it like over the last hour? |
 //! | [`share`] | what was each tenant entitled to? |
 //! | [`why`] | why does a tenant wait? |
@@ -21,6 +22,7 @@
 //! | [`routes`] | at which paths is it served? |
 //! | [`top`] | how does a terminal show it? |
 
+pub mod alone;
 pub mod history;
 pub mod live;
 pub mod metrics;

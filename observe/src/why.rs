@@ -7,11 +7,15 @@
 //! A mean time in the queue and one on the device are never added up to a latency without being named: they tell apart
 //! what is late.
 
-use crate::history::{FlowInterval, Interval};
+mod neighbour;
+
+use crate::alone;
+use crate::history::{DeviceInterval, FlowInterval, Interval};
 use crate::share::{Claim, own};
 use crate::source::Limited;
-use mqfq_blk::engine::EngineStats;
+use mqfq_blk::engine::{DeviceStats, EngineStats};
 use mqfq_blk::tuning::{Fares, GoalState};
+use neighbour::Neighbours;
 use serde::Serialize;
 
 /// Seconds of which a verdict is.
@@ -64,6 +68,8 @@ pub enum Row {
     BelowShare,
     /// The device takes much longer than usual.
     SlowDevice,
+    /// Its requests take longer than alone, behind those of others.
+    Neighbour,
     /// The workers that serve it have no time left.
     Cores,
     /// One request at a time, and the device's time is all of it.
@@ -114,13 +120,19 @@ pub struct Case {
     pub has_shares: bool,
     /// Usual time of a request on this device, ns.
     pub usual_device_ns: Option<u64>,
+    /// The device does less than half as much in a second as usual.
+    pub is_idling: bool,
+    /// Work of others on the device, and what less depth would bring.
+    pub neighbours: Neighbours,
+    /// Its part of the service if it had asked for everything, thousandths.
+    pub due_thousandths: u64,
     /// Its entitlement if it asked for everything, bytes-equivalent, where others wait here; 0: none does.
     pub own: u64,
     /// Part of the interval, percent, that the least loaded of its workers wanted a core, if that is known.
     pub cores_percent: Option<u64>,
-    /// Workers.
+    /// Workers that served it.
     pub workers: u64,
-    /// Time during which T held workers back in the interval, ns, all workers together.
+    /// Time during which T held those back in the interval, ns, all together.
     pub throttled_ns: u64,
     /// Time during which D held them back, likewise.
     pub no_token_ns: u64,
@@ -172,18 +184,36 @@ pub fn judge(case: &Case) -> (Row, String) {
     if is_waiting {
         return waits(case, queue_ns, device_ns, cores_percent);
     }
-    let size = size(flow.bytes / flow.requests);
+    let its_size = size(flow.bytes / flow.requests);
     if let Some(usual_ns) = case.usual_device_ns
         && device_ns >= usual_ns.saturating_mul(SLOW_TIMES).max(SLOW_LEAST_NS)
+        // Where others hold it and it does as much as usual, they are the reason.
+        && (case.is_idling || !case.neighbours.hold_most())
         // A worker without time finds late what the device has done.
         && cores_percent.is_none()
     {
         let (now, usual) = (time(device_ns), time(usual_ns));
         let sentence = format!(
-            "the device is slow: {now} for a request of {size} of {tenant}, its median of the last hour was {usual}"
+            "the device is slow: {now} for a request of {its_size} of {tenant}, its median of the last hour was {usual}"
         );
         return (Row::SlowDevice, sentence);
     }
+    if cores_percent.is_none()
+        && let Some(sentence) = neighbour::sentence(case, queue_ns, device_ns)
+    {
+        return (Row::Neighbour, sentence);
+    }
+    let (row, mut sentence) = client(case, queue_ns, device_ns, cores_percent);
+    if row != Row::Cores {
+        sentence.extend(neighbour::beside(case));
+    }
+    (row, sentence)
+}
+
+/// Most of the time is the device's, and no neighbour is known to be the reason.
+fn client(case: &Case, queue_ns: u64, device_ns: u64, cores_percent: Option<u64>) -> (Row, String) {
+    let Case { tenant, elapsed_ns, flow, .. } = case;
+    let size = size(flow.bytes / flow.requests);
     let active_ns = flow.active_ns.min(*elapsed_ns);
     // In hundredths: how many of its requests were under way on average while any was.
     let depth = (flow.queued_ns + flow.device_ns).saturating_mul(100) / active_ns.max(1);
@@ -219,17 +249,40 @@ pub fn judge(case: &Case) -> (Row, String) {
         let enough = (u128::from(depth) * u128::from(case.own)).div_ceil(u128::from(flow.served.max(1)) * 100);
         let sentence = format!(
             "{tenant}'s client keeps {in_flight} requests of {size} in flight, which bring {}% of the service where \
-             {}% is its own: about {enough} would bring that",
+             {}% is its own: about {enough} would bring that{}",
             part(flow.served),
-            part(case.own)
+            part(case.own),
+            backlogged(case)
         );
         return (Row::ClientDepth, sentence);
     }
+    let is_served = match neighbour::beside(case) {
+        None => "is served as it asks",
+        Some(_) => "hardly waits here",
+    };
     let sentence = format!(
-        "{tenant} is served as it asks: {} of a request's {each} are the device's, with {in_flight} requests in flight",
+        "{tenant} {is_served}: {} of a request's {each} are the device's, with {in_flight} requests in flight",
         time(device_ns),
     );
     (Row::Served, sentence)
+}
+
+/// In which part of the time requests of the tenant waited here, and what it had of the service then.
+fn backlogged(case: &Case) -> String {
+    let Case { flow, elapsed_ns, workers, .. } = case;
+    let all_ns = u128::from(elapsed_ns * (*workers).max(1));
+    let percent = (u128::from(flow.waited_ns) * 100 / all_ns.max(1)).min(100);
+    if percent == 0 {
+        return String::new();
+    }
+    // Cost of the requests that waited, over what the device served in that part of the time.
+    let waited = u128::from(flow.served) * u128::from(flow.waited) / u128::from(flow.requests.max(1));
+    let served = u128::from(case.served) * u128::from(flow.waited_ns).min(all_ns) / all_ns;
+    let hundredths = ((waited * 100 + served / 2) / served.max(1)).min(100);
+    let due = (case.due_thousandths + 5) / 10;
+    let part = |hundredths: u64| format!("{}.{:02}", hundredths / 100, hundredths % 100);
+    let (had, due) = (part(hundredths as u64), part(due));
+    format!("; it was backlogged {percent}% of the time, and had {had} of the service then, where {due} is due")
 }
 
 /// Most of the time is the queue's.
@@ -258,7 +311,9 @@ fn waits(case: &Case, queue_ns: u64, device_ns: u64, cores_percent: Option<u64>)
         && let Some((members, many)) = names(members)
     {
         let use_it = if many { "use" } else { "uses" };
-        return (Row::GroupShare, format!("{waits}: its group {group} has one share, which {members} {use_it} too"));
+        let sentence =
+            format!("{waits}: its group {group} has one share, which {members} {use_it} too{}", backlogged(case));
+        return (Row::GroupShare, sentence);
     }
     if has_its_share {
         let times = flow.asked.min(case.served).max(flow.served).saturating_mul(10) / flow.entitled.max(1);
@@ -267,22 +322,29 @@ fn waits(case: &Case, queue_ns: u64, device_ns: u64, cores_percent: Option<u64>)
             ..=10 => "has its share".to_owned(),
             _ => format!("asks for {}.{} times its share", times / 10, times % 10),
         };
+        let then = backlogged(case);
         let sentence = match names(&case.others) {
-            Some((names, true)) => format!("{waits}: it {share} while {names} use theirs"),
-            Some((names, false)) => format!("{waits}: it {share} while {names} uses its own"),
+            Some((names, true)) => format!("{waits}: it {share} while {names} use theirs{then}"),
+            Some((names, false)) => format!("{waits}: it {share} while {names} uses its own{then}"),
             None => format!("{waits}: it has the device to itself and asks for more than the device can do"),
         };
         return (Row::OverShare, sentence);
     }
-    let is_held = |ns: u64| ns.saturating_mul(100) >= HELD_PERCENT * case.elapsed_ns * case.workers;
-    let by = match case.throttled_ns > case.no_token_ns {
-        _ if !is_held(case.throttled_ns.max(case.no_token_ns)) => {
-            "neither the window T nor the depth D held workers back"
-        }
-        true => "workers were held back by the window T most",
-        false => "workers were held back by the depth D most",
+    let by = match case.held_by() {
+        None => "neither the window T nor the depth D held workers back".to_owned(),
+        Some(by) => format!("workers were held back by {by} most"),
     };
-    (Row::BelowShare, format!("{waits} and gets {percent}% of its share: {by}"))
+    (Row::BelowShare, format!("{waits} and gets {percent}% of its share: {by}{}", backlogged(case)))
+}
+
+impl Case {
+    /// T or D, whichever held its workers back for longer, if either did.
+    fn held_by(&self) -> Option<&'static str> {
+        let longer_ns = self.throttled_ns.max(self.no_token_ns);
+        let is_held = longer_ns.saturating_mul(100) >= HELD_PERCENT * self.elapsed_ns * self.workers;
+        let by = if self.throttled_ns > self.no_token_ns { "the window T" } else { "the depth D" };
+        is_held.then_some(by)
+    }
 }
 
 /// Their names, and whether there are several.
@@ -362,6 +424,10 @@ pub fn verdicts(
         let waiting: Vec<bool> = done.flows.iter().map(is_waiting).collect();
         let all_waiting = waiting.iter().filter(|is_waiting| **is_waiting).count();
         let claims: Vec<Claim> = done.flows.iter().map(FlowInterval::claim).collect();
+        let held = alone::held(&done.flows);
+        let per_s = u128::from(done.served) * 1_000_000_000 / u128::from(interval.elapsed_ns);
+        let is_idling = done.usual_served_per_s.is_some_and(|usual| per_s * 2 < u128::from(usual));
+        let begin_ns = stats.at_ns.saturating_sub(interval.elapsed_ns);
         for (number, (named, flow)) in device.flows.iter().zip(&done.flows).enumerate() {
             if !wanted(at, number) {
                 continue;
@@ -384,6 +450,10 @@ pub fn verdicts(
                 (limit.key.clone(), limit.waited_ns.saturating_sub(earlier_ns))
             });
             let limited = waited.max_by_key(|(_, waited_ns)| *waited_ns);
+            // Not of all of ten thousand.
+            let needs_own = all_waiting > 0 && !waiting[number] && flow.served > 0;
+            let own = if needs_own { own(&claims, number) } else { 0 };
+            let (workers, [throttled_ns, no_token_ns]) = held_back(done, &named.last_ns, begin_ns);
             let case = Case {
                 tenant: named.name.clone(),
                 elapsed_ns: interval.elapsed_ns,
@@ -396,12 +466,14 @@ pub fn verdicts(
                 limited,
                 has_shares: device.options.kind.is_fair(),
                 usual_device_ns: done.usual_device_ns,
-                // Not of all of ten thousand.
-                own: if all_waiting > 0 && !waiting[number] && flow.served > 0 { own(&claims, number) } else { 0 },
+                is_idling,
+                neighbours: neighbours(device, number, &held, done.served),
+                due_thousandths: part_of(flow.entitled.max(own), done.served),
+                own,
                 cores_percent: cores_percent(&named.last_ns),
-                workers: device.hctxs.len() as u64,
-                throttled_ns: done.throttled_ns,
-                no_token_ns: done.no_token_ns,
+                workers,
+                throttled_ns,
+                no_token_ns,
             };
             let (row, mut sentence) = judge(&case);
             if let Some(goal) = &named.goal {
@@ -409,10 +481,47 @@ pub fn verdicts(
                 let other = other.map(|other| (&*device.flows[other].name, done.flows[other].bytes));
                 sentence.extend(goal_sentence(goal, other, interval.elapsed_ns));
             }
+            sentence.extend(neighbour::chain(&case));
             all.push(Verdict { device: device.name.clone(), tenant: named.name.clone(), row, sentence });
         }
     }
     all
+}
+
+fn part_of(part: u64, whole: u64) -> u64 {
+    (u128::from(part) * 1000 / u128::from(whole.max(1))) as u64
+}
+
+/// Number of the workers that served a tenant since `begin_ns`, by the time of their last completion for it, and the
+/// time for which T and D held those back, ns.
+fn held_back(done: &DeviceInterval, last_ns: &[u64], begin_ns: u64) -> (u64, [u64; 2]) {
+    let serves = |hctx: usize| last_ns.get(hctx).is_none_or(|last_ns| *last_ns > begin_ns);
+    let serving = done.held_ns.iter().enumerate().filter(|(hctx, _)| serves(*hctx));
+    serving.fold((0, [0; 2]), |(workers, sum), (_, ns)| (workers + 1, [sum[0] + ns[0], sum[1] + ns[1]]))
+}
+
+/// What is known of the neighbours of the tenant at `number` and of D.
+fn neighbours(device: &DeviceStats, number: usize, held: &[u128], served: u64) -> Neighbours {
+    let all: u128 = held.iter().sum();
+    let part = |held: u128| (held * 100 / all.max(1)) as u64;
+    let others = (0..held.len().min(device.flows.len())).filter(|&other| other != number && held[other] > 0);
+    let most = others.max_by_key(|&other| held[other]);
+    let own = held.get(number).copied().unwrap_or(0);
+    let options = &device.options;
+    let found = device.in_force.as_ref().and_then(|found| Some((found.depth?, found.depths)));
+    let named = &device.flows[number];
+    Neighbours {
+        most: most.map(|other| (device.flows[other].name.clone(), part(held[other]))),
+        percent: if all == 0 { 0 } else { part(all - own) },
+        served,
+        has_depth: options.kind.is_fair(),
+        depth: match &found {
+            Some((state, _)) => state.chosen.min(device.depth_cap.unwrap_or(u32::MAX)),
+            None => options.depth,
+        },
+        found: found.map(|(_, depths)| depths),
+        has_goal: named.goal.is_some(),
+    }
 }
 
 /// How a latency goal fares, as the end of a sentence. `other`: the name of the neighbour that was served most, and its

@@ -104,6 +104,60 @@ fn why_takes_an_export_and_tells_a_cap_from_the_servers_cores_and_from_silence()
     assert!(said("roo").contains("there is no tenant or export roo"), "{}", said("roo"));
 }
 
+/// A drive with a shallow tenant and a deep one, whose requests all find a place on it.
+const NEIGHBOURS: &str = "[server]
+workers = 1
+[control]
+listen = \"unix:@/control.sock\"
+[device.d]
+kind = \"model\"
+preset = \"flash-60k\"
+size = \"16MiB\"
+expert = { depth = 1200, slowed = 20 }
+[tenant.db]
+[tenant.bulk]
+[export.db]
+device = \"d\"
+tenant = \"db\"
+size = \"4MiB\"
+nbd = \"unix:@/db.sock\"
+[export.bulk]
+device = \"d\"
+tenant = \"bulk\"
+offset = \"4MiB\"
+nbd = \"unix:@/bulk.sock\"
+";
+
+#[test]
+fn why_names_the_neighbour_behind_whose_requests_a_shallow_tenant_waits() {
+    let server = Server::start(NEIGHBOURS);
+    let is_over = AtomicBool::new(false);
+    let small = Request { length_bytes: 4096, ..Request::of(CMD_READ) };
+    let large = Request { length_bytes: 128 << 10, ..Request::of(CMD_READ) };
+    std::thread::scope(|scope| {
+        let _over = Over(&is_over);
+        scope.spawn(|| load(&server, "db", 1, small, &is_over));
+        let reaches = |words: &str| {
+            let begun = Instant::now();
+            while !said(&server, "db").contains(words) {
+                assert!(begun.elapsed() < PATIENCE, "{}", said(&server, "db"));
+            }
+        };
+        reaches("client keeps one request in flight");
+        // Some seconds alone are known.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(4) {
+            assert!(!said(&server, "db").contains("bulk"), "{}", said(&server, "db"));
+        }
+        scope.spawn(|| load(&server, "bulk", 32, large, &is_over));
+        reaches(
+            "behind bulk's requests on the device (D = 1200); D is a number, so a latency goal would change nothing",
+        );
+        let sentence = said(&server, "db");
+        assert!(sentence.contains("db waits ") && !sentence.contains("at least"), "{sentence}");
+    });
+}
+
 /// Modelled drives, slowed so that the server's cores are never the limit.
 fn drives() -> String {
     let mut config = String::from(

@@ -20,6 +20,7 @@ fn case(requests: u64, queue_ns: u64, device_ns: u64) -> Case {
         weight: 100_000_000,
         is_hungry: requests * queue_ns >= 5 * SECOND_NS,
         group: None,
+        ..FlowInterval::default()
     };
     Case {
         tenant: "web".into(),
@@ -233,6 +234,218 @@ fn served() {
     );
 }
 
+/// A ratio as a logarithm to base 2, 65536ths.
+fn log(ratio: f64) -> i32 {
+    (ratio.log2() * 65536.0) as i32
+}
+
+/// `db`, one read of 8 KiB at a time, each 2.6 ms on the device, beside `bulk`, which has 97% of the work there. Alone
+/// a read took 0.8 ms. Half of D brought 0.62 of the time on the device and 0.83 of the work.
+fn slowed() -> Case {
+    let mut case = case(3_800, 0, 2_600_000);
+    case.tenant = "db".into();
+    case.usual_device_ns = Some(MS);
+    case.flow.ops[0] = alone::OpInterval { requests: 3_800, total_ns: case.flow.device_ns, bytes: 3_800 * 8192 };
+    case.flow.alone[0] = Some(alone::Alone { ns: 800_000, is_sure: true });
+    let tried = [(193, 1.01, 1.2), (81, 0.83, 0.62), (129, 0.97, 0.85)];
+    let tried =
+        tried.map(|(depth, work, stay)| mqfq_blk::tuning::Tried { depth, work_log: log(work), stay_log: log(stay) });
+    case.neighbours = Neighbours {
+        most: Some(("bulk".into(), 97)),
+        percent: 97,
+        served: case.flow.served * 33,
+        has_depth: true,
+        depth: 161,
+        found: Some(tried.into_iter().collect()),
+        has_goal: false,
+    };
+    case
+}
+
+#[test]
+fn neighbour() {
+    let waits = "db waits 1.8 of 2.6 ms behind bulk's requests on the device (D = 161)";
+    is(&slowed(), Row::Neighbour, &format!("{waits}; a goal of 2.0 ms would cost bulk 18%"));
+    type Change = fn(&mut Case);
+    let table: [(Change, String); 12] = [
+        (|case| case.neighbours.has_goal = true, waits.to_owned()),
+        (
+            |case| case.neighbours.found = Some(Default::default()),
+            format!("{waits}; the price of a latency goal is not known yet"),
+        ),
+        (|case| case.neighbours.found = None, format!("{waits}; D is a number, so a latency goal would change nothing")),
+        (|case| case.neighbours.has_depth = false, "db waits 1.8 of 2.6 ms behind bulk's requests on the device".into()),
+        // Of what was tried only 129 is above the floor; and nothing is.
+        (
+            |case| {
+                let found = case.neighbours.found.iter().flat_map(|table| table.tried());
+                let cheaper = |tried: mqfq_blk::tuning::Tried| mqfq_blk::tuning::Tried {
+                    work_log: if tried.depth == 81 { log(0.69) } else { tried.work_log },
+                    stay_log: if tried.depth == 81 { log(0.5) } else { log(0.7) },
+                    ..tried
+                };
+                case.neighbours.found = Some(found.map(cheaper).collect());
+            },
+            format!("{waits}; a goal of 2.3 ms would cost bulk 3%"),
+        ),
+        (
+            |case| {
+                let dear = mqfq_blk::tuning::Tried { depth: 81, work_log: log(0.5), stay_log: log(0.62) };
+                case.neighbours.found = Some([dear].into_iter().collect());
+            },
+            format!("{waits}; a goal of 2.0 ms would cost bulk 52%, more than the default floor allows"),
+        ),
+        (
+            |case| {
+                let useless = mqfq_blk::tuning::Tried { depth: 129, work_log: 0, stay_log: log(0.96) };
+                case.neighbours.found = Some([useless].into_iter().collect());
+            },
+            format!("{waits}; of the depths that were tried none would bring much"),
+        ),
+        // No less than it takes alone.
+        (
+            |case| case.flow.alone[0] = Some(alone::Alone { ns: 1_800_000, is_sure: true }),
+            "db waits 0.8 of 2.6 ms behind bulk's requests on the device (D = 161); a goal of 2.3 ms would cost bulk 18%"
+                .into(),
+        ),
+        // It was never alone: 1.9 ms were seen; with half of D it would be 1.6.
+        (
+            |case| case.flow.alone[0] = Some(alone::Alone { ns: 1_900_000, is_sure: false }),
+            "db waits at least 1.0 of 2.6 ms behind bulk's requests on the device (D = 161); a goal of 2.0 ms would cost \
+             bulk 18%"
+                .into(),
+        ),
+        (
+            |case| {
+                case.flow.alone[0] = Some(alone::Alone { ns: 1_900_000, is_sure: false });
+                case.neighbours.percent = 70;
+                case.neighbours.most = Some(("bulk".into(), 40));
+            },
+            "db waits at least 0.7 of 2.6 ms behind requests of bulk and others on the device (D = 161); a goal of 2.0 ms \
+             would cost bulk and others 18%"
+                .into(),
+        ),
+        (
+            |case| {
+                case.flow.queued_ns = case.flow.requests * 500_000;
+                case.flow.device_ns = case.flow.requests * 2_100_000;
+                case.no_token_ns = SECOND_NS;
+            },
+            "db waits 1.8 of 2.6 ms behind bulk: 500.0 us in the queue, mostly for the depth D, and 1.3 ms on the device \
+             (D = 161); a goal of 2.3 ms would cost bulk 18%"
+                .into(),
+        ),
+        // A twentieth of its time is of an operation of which nothing is known.
+        (
+            |case| {
+                case.flow.ops[0].total_ns -= case.flow.device_ns / 20;
+                case.flow.ops[1] =
+                    alone::OpInterval { requests: 1, total_ns: case.flow.device_ns / 20, bytes: 4096 };
+            },
+            "db waits 1.7 of 2.6 ms behind bulk's requests on the device (D = 161); a goal of 2.0 ms would cost bulk 18%"
+                .into(),
+        ),
+    ];
+    for (change, sentence) in table {
+        let mut case = slowed();
+        change(&mut case);
+        assert_eq!(judge(&case), (Row::Neighbour, sentence));
+    }
+}
+
+#[test]
+fn a_tenant_that_is_hardly_slowed_or_has_no_neighbour_is_not_said_to_wait_behind_one() {
+    let row = |change: fn(&mut Case)| {
+        let mut case = slowed();
+        change(&mut case);
+        judge(&case).0
+    };
+    let alone = |case: &mut Case, ns| case.flow.alone[0] = Some(alone::Alone { ns, is_sure: true });
+    assert_eq!(row(|_| {}), Row::Neighbour);
+    let mut case = slowed();
+    alone(&mut case, 1_950_000);
+    assert_eq!(judge(&case).0, Row::Neighbour, "a quarter");
+    alone(&mut case, 1_960_000);
+    assert_eq!(judge(&case).0, Row::OneInFlight, "less than a quarter");
+    assert_eq!(row(|case| case.neighbours.percent = 9), Row::OneInFlight);
+    assert_eq!(row(|case| case.cores_percent = Some(98)), Row::OneInFlight, "a worker without time");
+    // Thirteen times what is usual, since the neighbour came; and on a device that does a third of what it did.
+    assert_eq!(row(|case| case.usual_device_ns = Some(200_000)), Row::Neighbour);
+    assert_eq!(row(|case| (case.usual_device_ns, case.is_idling) = (Some(200_000), true)), Row::SlowDevice);
+    assert_eq!(row(|case| (case.usual_device_ns, case.neighbours.percent) = (Some(200_000), 49)), Row::SlowDevice);
+}
+
+#[test]
+fn where_it_is_not_known_how_long_a_request_takes_alone_the_neighbour_is_named_all_the_same() {
+    let mut case = slowed();
+    (case.flow.alone[0], case.neighbours.found) = (None, None);
+    let sentence = "db's client keeps one request in flight: 2.6 ms for each of 4 KiB, so 384 a second at most; bulk has \
+                    97% of the work on the device (D = 161), and how long a request takes alone is not known yet";
+    assert_eq!(judge(&case), (Row::OneInFlight, sentence.to_owned()));
+    case.flow.active_ns /= 8;
+    case.elapsed_ns /= 8;
+    let sentence = "db hardly waits here: 2.6 ms of a request's 2.6 ms are the device's, with 8.0 requests in flight; \
+                    bulk has 97% of the work on the device (D = 161), and how long a request takes alone is not known \
+                    yet";
+    is(&case, Row::Served, sentence);
+    case.neighbours.percent = 49;
+    assert!(judge(&case).1.starts_with("db is served as it asks"), "{}", judge(&case).1);
+}
+
+#[test]
+fn a_commit_is_told_as_one_chain() {
+    let mut case = slowed();
+    let op = |requests: u64, ns: u64| alone::OpInterval { requests, total_ns: requests * ns, bytes: 0 };
+    let known = |ns| Some(alone::Alone { ns, is_sure: true });
+    case.flow.ops = [op(0, 0), op(1_500, 1_200_000), op(1_000, 900_000)];
+    case.flow.alone = [None, known(200_000), known(300_000)];
+    let chain = |case: &Case| neighbour::chain(case).unwrap_or_default();
+    let sentence = "; a flush and the 1.5 writes before it take 2.7 ms one after another, 4.5 times as long as alone";
+    assert_eq!(chain(&case), sentence);
+    assert!(PAGE.contains(sentence));
+    case.flow.alone[1] = None;
+    assert_eq!(chain(&case), "; a flush and the 1.5 writes before it take 2.7 ms one after another");
+    case.flow.active_ns /= 2;
+    assert_eq!(chain(&case), "; a flush takes 900.0 us and the 1.5 writes before it 1.2 ms each");
+    case.flow.ops[2].requests = FLUSHES_MIN_OF_CHAIN - 1;
+    assert_eq!(chain(&case), "");
+    case.flow.ops[1].requests = 0;
+    case.flow.ops[2].requests = 1_000;
+    assert_eq!(chain(&case), "", "it writes nothing");
+}
+
+const FLUSHES_MIN_OF_CHAIN: u64 = 8;
+
+#[test]
+fn verdicts_about_shares_tell_how_long_a_tenant_was_backlogged() {
+    let mut case = case(30_000, 3_100_000, 300_000);
+    case.served = case.flow.served * 2;
+    // 74% of what was served in 61% of the time.
+    (case.flow.waited_ns, case.flow.waited, case.due_thousandths) = (6_100_000_000, 27_084, 750);
+    let then = "it was backlogged 61% of the time, and had 0.74 of the service then, where 0.75 is due";
+    let sentence = format!(
+        "web waits 3.1 of 3.4 ms in the queue: it asks for 2.0 times its share while db and batch use theirs; {then}"
+    );
+    assert_eq!(judge(&case), (Row::OverShare, sentence));
+    assert!(PAGE.contains(then));
+    case.workers = 2;
+    case.flow.waited_ns *= 2;
+    assert!(judge(&case).1.ends_with(then), "the mean of its workers: {}", judge(&case).1);
+    case.workers = 1;
+    case.flow.waited_ns = 6_100_000_000;
+    case.flow.entitled = case.flow.served * 2;
+    assert!(judge(&case).0 == Row::BelowShare && judge(&case).1.ends_with(then));
+    case.flow.entitled = case.flow.served;
+    case.group = Some(("gold".into(), others(&["db"])));
+    assert!(judge(&case).0 == Row::GroupShare && judge(&case).1.ends_with(then));
+    let mut shallow = self::case(3_200_000, 10_000, 190_000);
+    (shallow.served, shallow.own) = (shallow.flow.served * 100 / 46, shallow.flow.served * 50 / 46);
+    (shallow.flow.waited_ns, shallow.flow.waited) = (SECOND_NS, shallow.flow.requests / 5);
+    shallow.due_thousandths = 500;
+    let then = "it was backlogged 10% of the time, and had 0.92 of the service then, where 0.50 is due";
+    assert!(judge(&shallow).1.ends_with(then), "{}", judge(&shallow).1);
+}
+
 #[test]
 fn each_threshold_of_the_page_holds_at_its_own_value() {
     let row = |case: &Case| judge(case).0;
@@ -415,7 +628,8 @@ fn beside(web: u64, db: u64, db_queue_ns: u64, web_device_ns: u64) -> Vec<Verdic
 fn each_device_s_verdict_is_of_what_it_served_and_of_what_is_usual_there() {
     let found = beside(460_000, 540_000, 3_000_000, 190_000);
     let sentence = "web's client keeps 9.2 requests of 4 KiB in flight, which bring 46% of the service where 50% is its \
-                    own: about 10 would bring that";
+                    own: about 10 would bring that; db has 64% of the work on the device (D = 64), and how long a \
+                    request takes alone is not known yet";
     let told = found.iter().map(|it| (&*it.device, it.row, &*it.sentence)).collect::<Vec<_>>();
     assert_eq!(told, [("fast", Row::ClientDepth, sentence), ("other", Row::ClientDepth, sentence)]);
     let row = |found: Vec<Verdict>| found[0].row;

@@ -59,8 +59,8 @@ fn stats(scenario: &Scenario, counters: &Counters) -> EngineStats {
     let Counters { end_ns, flows, last_ns, hctxs, wanted_ns, .. } = counters;
     let flow = |((tenant, flow), last_ns): ((&Tenant, &_), &Vec<u64>)| {
         let mqfq_sim::blk::stats::FlowStats { completed, total_ns_sum, bytes, failed, cost, .. } = *flow;
-        let mqfq_sim::blk::stats::FlowStats { active_ns, queued_ns_sum, device_ns_sum, .. } = *flow;
-        let sums = FlowStats { active_ns, queued_ns_sum, device_ns_sum, ..FlowStats::default() };
+        let mqfq_sim::blk::stats::FlowStats { active_ns, queued_ns_sum, device_ns_sum, waited_ns, waited, .. } = *flow;
+        let sums = FlowStats { active_ns, queued_ns_sum, device_ns_sum, waited_ns, waited, ..FlowStats::default() };
         let group = tenant.group.map(|group| GroupId(group.0));
         let members = scenario.tenants.iter().filter(|other| group.is_some() && other.group == tenant.group);
         // Groups weigh 100 here, and their members as much as each other.
@@ -203,9 +203,13 @@ fn tenants_of_a_full_device_wait_for_their_share_or_have_it_to_themselves() {
     let both = closed("web", 100, 128, "4KiB", "") + &closed("db", 300, 128, "4KiB", "first-worker = 1");
     let both = seen(&scenario(SLOW, MQFQ, &both));
     assert!((both.percent(0) - 25.0).abs() < 1.0, "{}", both.percent(0));
-    for (name, end) in [("web", "times its share while db uses its own"), ("db", "while web uses its own")] {
-        let verdict = both.of(name);
-        assert!(verdict.row == Row::OverShare && verdict.sentence.ends_with(end), "{verdict:?}");
+    let told = [
+        ("web", "times its share while db uses its own; it was backlogged ", " of the service then, where 0.25 is due"),
+        ("db", "while web uses its own; it was backlogged ", " of the service then, where 0.75 is due"),
+    ];
+    for (name, what, end) in told {
+        let Verdict { row, sentence, .. } = both.of(name);
+        assert!(row == Row::OverShare && sentence.contains(what) && sentence.ends_with(end), "{sentence}");
     }
     let alone = seen(&scenario(SLOW, MQFQ, &closed("web", 100, 256, "4KiB", ""))).of("web");
     assert!(alone.row == Row::OverShare && alone.sentence.contains("to itself"), "{alone:?}");
@@ -229,7 +233,7 @@ fn a_tenant_that_gets_less_than_its_share_is_below_it_and_the_depth_held_it_back
     assert!((seen.percent(0) - 50.0).abs() < 5.0, "{}", seen.percent(0));
     let verdict = seen.of("web");
     assert_eq!(verdict.row, Row::BelowShare);
-    assert!(verdict.sentence.ends_with("by the depth D most"), "{verdict:?}");
+    assert!(verdict.sentence.contains("by the depth D most; it was backlogged "), "{verdict:?}");
     assert_eq!(seen.row("db"), Row::Served);
 }
 
@@ -299,4 +303,34 @@ fn cores_are_the_limit_where_the_device_answers_at_once_and_not_where_it_is_slow
     for name in ["light", "heavy"] {
         assert_eq!(slow.row(name), Row::OverShare);
     }
+}
+
+#[test]
+fn a_shallow_tenant_waits_behind_a_deep_one_for_as_much_longer_as_its_requests_take_than_alone() {
+    let run = |measured_ms: u64| {
+        let bulk = closed("bulk", 100, 32, "128KiB", "first-worker = 1");
+        let mut scenario = scenario(SLOW, MQFQ, &(closed("db", 100, 1, "4KiB", "") + &bulk));
+        scenario.measured_ns = measured_ms * 1_000_000;
+        scenario.tenants[1].start_ns = 200_000_000;
+        seen(&scenario).stats
+    };
+    // The same until the deep one begins.
+    let (alone, both) = (run(200), run(800));
+    let mut nothing = alone.clone();
+    nothing.at_ns = 0;
+    nothing.devices[0].flows.iter_mut().for_each(|flow| flow.stats = FlowStats::default());
+    let mut history = History::default();
+    [&nothing, &alone, &both].into_iter().for_each(|stats| history.push(stats));
+    // Since the reading before.
+    let interval = history.over(0).unwrap();
+    let verdict = verdicts(&both, &interval, &[], &[], &|_, flow| flow == 0).remove(0);
+    assert_eq!(verdict.row, Row::Neighbour, "{verdict:?}");
+    let end =
+        " ms behind bulk's requests on the device (D = 64); D is a number, so a latency goal would change nothing";
+    let numbers = verdict.sentence.strip_prefix("db waits ").and_then(|rest| rest.strip_suffix(end));
+    let (wait, of) = numbers.and_then(|numbers| numbers.split_once(" of ")).unwrap_or_else(|| panic!("{verdict:?}"));
+    let [wait, of]: [f64; 2] = [wait, of].map(|ms| ms.parse().unwrap());
+    let before = &alone.devices[0].flows[0].stats;
+    let alone_ms = before.device_ns_sum as f64 / before.requests() as f64 * 1e-6;
+    assert!((of - wait - alone_ms).abs() < 0.1 + 0.02 * alone_ms && wait > of / 2.0, "{verdict:?}, alone {alone_ms}");
 }
