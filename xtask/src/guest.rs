@@ -317,17 +317,7 @@ const CASES: &[Case] = &[
         kernels: ELEVATOR_KERNELS,
         time: Time::Instructions,
         cpus: 2,
-        modules: &[
-            "null_blk",
-            "nvme",
-            "bfq",
-            "kyber-iosched",
-            "mq-deadline",
-            "configfs",
-            "crc32c_generic",
-            "ext4",
-            "xfs",
-        ],
+        modules: ELEVATOR_MODULES,
         packages: ELEVATOR_PACKAGES,
         job: include_str!("../../testing/guest/cases/elevator.job"),
         module: Some("kernel/elevator"),
@@ -354,6 +344,8 @@ const CASES: &[Case] = &[
 ];
 
 const ELEVATOR_KERNELS: &[&str] = &["6.12", "6.1", "7.2"];
+const ELEVATOR_MODULES: &[&str] =
+    &["null_blk", "nvme", "bfq", "kyber-iosched", "mq-deadline", "configfs", "crc32c_generic", "ext4", "xfs"];
 
 /// `debug` complains of far more, and is slow.
 const SOAK_KERNELS: &[&str] = &["6.12", "6.1", "7.2", "debug"];
@@ -364,7 +356,6 @@ const ELEVATOR_PACKAGES: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
     ("python3", "python3-minimal"),
     ("gcc-12", "gcc-12"),
-    // Type information of a module (BTF), which the kernel's build asks for.
     ("pahole", "pahole"),
     ("make", "make"),
     ("debootstrap", "debootstrap"),
