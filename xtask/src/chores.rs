@@ -377,7 +377,8 @@ mod tests {
         let shown = shown(&whole);
         assert!(shown.contains("--workspace") && !shown.contains("--release"), "{shown}");
         let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("a checkout");
-        let without = manifest.split("\n[").filter(|table| table.contains("debug-assertions = false"));
+        let of_suite = manifest.split("\n[").filter(|table| table.starts_with("profile.dev"));
+        let without = of_suite.filter(|table| table.contains("debug-assertions = false"));
         let tables: Vec<_> = without.map(|table| table.split(']').next().expect("a name")).collect();
         let name = |package: &str| format!("profile.dev.package.mqfq-{package}");
         assert_eq!(tables, ["policies-watched", "sched-watched", "blk-watched", "blkmq-watched", "sim"].map(name));
