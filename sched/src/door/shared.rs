@@ -251,7 +251,7 @@ impl Scheduler {
         Ok(Tenant { shared: shared.clone(), flow, generation })
     }
 
-    /// Changes D, 1..=65535, from the next job on.
+    /// Changes D, 1..=65535, from the next job on. The window stays.
     ///
     /// # Errors
     /// [`BuildError::Permits`]: out of range.
@@ -377,12 +377,16 @@ impl Permit {
         let (Some(token), Some(shared)) = (self.token.take(), self.shared.take()) else { return };
         let at = self.place as usize;
         let mut kicks = Kicks::default();
-        {
+        let mean = {
             let mut inner = lock(&shared.places[at].inner);
             shared.end(&mut inner, (self.slot, token), actual, &mut kicks);
             shared.pump(&mut inner, at, &mut kicks);
-        }
+            Shared::mean_cost(&mut inner)
+        };
         shared.deliver(kicks, None);
+        if let Some(mean) = mean {
+            shared.set_typical(mean);
+        }
     }
 }
 
