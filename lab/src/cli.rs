@@ -2,7 +2,7 @@
 
 use crate::sim::{FigureOptions, ReportOptions, RunOptions, TraceOptions};
 use clap::{Args, Parser, Subcommand};
-use mqfq_bench::{bound, clients, day, fairness, hostile, intake, kernel, overhead, price};
+use mqfq_bench::{bound, clients, day, fairness, hostile, intake, kernel, library, overhead, price};
 use mqfq_bench::{scale, schedulers, structures, transfers, validate};
 
 /// The laboratory of mqfq: simulate machines and drives, and measure this one.
@@ -78,6 +78,8 @@ pub enum Bench {
     Kernel(kernel::KernelOptions),
     /// Each front end beside other servers: requests per second, CPU time per request, latency.
     Clients(clients::ClientsOptions),
+    /// The core's front door beside its parts, a heap and a round robin under a mutex: nanoseconds per request.
+    Library(library::LibraryOptions),
     /// Cost of each policy per request on one worker: nanoseconds, and instructions if valgrind is installed.
     Overhead(overhead::OverheadOptions),
     /// Requests per second of the null device with 1 to N workers, each flow on one worker and on all; with --layers

@@ -9,7 +9,7 @@ mod forms;
 mod sim;
 
 use cli::{Bench, Cli, Command, Sim};
-use mqfq_bench::{bound, clients, day, fairness, hostile, intake, kernel, overhead, price};
+use mqfq_bench::{bound, clients, day, fairness, hostile, intake, kernel, library, overhead, price};
 use mqfq_bench::{scale, schedulers, structures, transfers, validate};
 pub(crate) use mqfq_report::plain;
 use std::process::ExitCode;
@@ -42,6 +42,7 @@ fn run(cli: Cli) -> Result<(), String> {
             Bench::Intake(options) => intake::run(&options, json),
             Bench::Kernel(options) => kernel::run(&options, json),
             Bench::Clients(options) => clients::run(&options, json),
+            Bench::Library(options) => library::run(&options, json),
             Bench::Overhead(options) => overhead::run(&options, json),
             Bench::Scale(options) => scale::run(&options, json),
             Bench::Schedulers(options) => schedulers::run(&options, json),

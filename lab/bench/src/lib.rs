@@ -6,7 +6,7 @@
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
 //! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
-//! | [`clients`], [`fairness`], [`bound`], [`intake`], [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands of `bench` |
+//! | [`clients`], [`fairness`], [`bound`], [`intake`], [`kernel`], [`library`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands of `bench` |
 //! | [`day`], [`price`], [`hostile`] | a server under many tenants, changes and hostile clients |
 //! | [`report`] | what fairness reports |
 //! | [`options`] | options that several commands read alike |
@@ -25,6 +25,7 @@ mod fio;
 pub mod hostile;
 pub mod intake;
 pub mod kernel;
+pub mod library;
 pub mod machine;
 pub mod model;
 pub mod options;
