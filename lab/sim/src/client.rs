@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use mqfq_blk_watched::FlowId;
 use mqfq_blk_watched::cap::Caps;
 use mqfq_blk_watched::client::{Client, Context, DeviceIndex, Event, Refused};
-use mqfq_blk_watched::request::{Completion, Op, Status, Submission};
+use mqfq_blk_watched::request::{Completion, Status, Submission};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -67,15 +67,17 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A request that was made and arrived at `arrived_ns` has completed.
-    pub fn completed(&mut self, whose: &Identity, length_bytes: u32, arrived_ns: u64, now_ns: u64) {
+    /// A request that was made has completed. `arrived_ns`: when it arrived; `None`: it is a step of a chain, not its
+    /// last.
+    pub fn completed(&mut self, whose: &Identity, length_bytes: u32, arrived_ns: Option<u64>, now_ns: u64) {
         self.in_flight -= 1;
-        self.window(whose.tenant, now_ns, length_bytes);
+        self.window(whose.tenant, now_ns, length_bytes, arrived_ns.is_some());
         if (self.from_ns..self.to_ns).contains(&now_ns) {
             let given = &mut self.given[whose.tenant];
+            given.bytes[whose.number as usize] += u64::from(length_bytes);
+            let Some(arrived_ns) = arrived_ns else { return };
             let total_ns = now_ns.saturating_sub(arrived_ns);
             given.requests += 1;
-            given.bytes[whose.number as usize] += u64::from(length_bytes);
             given.total_ns.saturating_record(total_ns);
             given.total_ns_sum += u128::from(total_ns);
         }
@@ -89,8 +91,8 @@ impl Recorder {
         }
     }
 
-    /// A request of so many bytes completed: adds it to its part of the run.
-    fn window(&mut self, tenant: usize, now_ns: u64, bytes: u32) {
+    /// So many bytes completed, at the end of a request or before it: adds them to their part of the run.
+    fn window(&mut self, tenant: usize, now_ns: u64, bytes: u32, is_end: bool) {
         let Some(window_ns) = self.window_ns.filter(|_| now_ns < self.to_ns) else { return };
         let windows = &mut self.given[tenant].windows;
         let at = (now_ns / window_ns) as usize;
@@ -98,7 +100,7 @@ impl Recorder {
             // All of them at once: a tenant that gets nothing later on has zeros there.
             windows.resize(self.to_ns.div_ceil(window_ns) as usize, WindowOutcome::default());
         }
-        windows[at].requests += 1;
+        windows[at].requests += u64::from(is_end);
         windows[at].bytes += u64::from(bytes);
     }
 }
@@ -212,12 +214,12 @@ impl SimClient {
     }
 
     fn submit_ask(&mut self, context: &mut dyn Context, ask: Ask) {
-        let Ask { is_write, offset_bytes, length_bytes, arrived_ns } = ask;
+        let Ask { op, offset_bytes, length_bytes, arrived_ns } = ask;
         self.submit(
             context,
             Submission {
                 flow: self.identity.flow,
-                op: if is_write { Op::Write } else { Op::Read },
+                op,
                 offset_bytes,
                 length_bytes,
                 fua: false,
@@ -262,8 +264,8 @@ impl Client for SimClient {
         self.recorder.borrow_mut().failed += u64::from(completion.status != Status::Ok);
         let Completion { length_bytes, cookie: arrived_ns, queued_ns, device_ns, .. } = completion;
         self.recorder.borrow_mut().waited(&self.identity, now_ns.saturating_sub(device_ns), queued_ns, length_bytes);
-        self.recorder.borrow_mut().completed(&self.identity, length_bytes, arrived_ns, now_ns);
-        self.source.completed(now_ns);
+        let counts = self.source.completed(now_ns);
+        self.recorder.borrow_mut().completed(&self.identity, length_bytes, counts.then_some(arrived_ns), now_ns);
         self.pump(context);
     }
 

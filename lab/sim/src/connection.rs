@@ -78,7 +78,7 @@ impl Connection {
             self.under_way[place as usize] = Some(ask);
             let submission = Submission {
                 flow: self.socket.borrow().identity().flow,
-                op: if ask.is_write { Op::Write } else { Op::Read },
+                op: ask.op,
                 offset_bytes: ask.offset_bytes,
                 length_bytes: ask.length_bytes,
                 fua: false,
@@ -127,7 +127,7 @@ impl Client for Connection {
         let (mut bytes, send_bytes) = (0, self.send_bytes);
         let fits = |ask: &&Ask| {
             let before = bytes;
-            bytes += if ask.is_write { 0 } else { ask.length_bytes };
+            bytes += if ask.op == Op::Read { ask.length_bytes } else { 0 };
             before < send_bytes
         };
         let count = self.gathered.iter().take_while(fits).count();

@@ -16,7 +16,7 @@ use mqfq_nvme_watched::arbitration::ArbitrationBurst;
 use mqfq_nvme_watched::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
 use mqfq_nvme_watched::{
     ArbClass, Arbitration, ArbitrationFeature, ArbitrationWeights, Controller, ControllerOptions, HostQueuePair,
-    Mechanism, Preset, QueuePairOptions, SubmissionEntry,
+    Mechanism, Preset, QueuePairOptions, SubmissionEntry, media::MediaOptions,
 };
 use mqfq_sched_watched::policy::{ClassWeights, QueueClass};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,11 +48,11 @@ impl Drive {
     /// # Errors
     /// One sentence: a preset that is not there (it lists them), a depth that the controller does not take.
     pub fn nvme(device: &scenario::Device, queues: usize, has_classes: bool, seed: u64) -> Result<Drive, String> {
-        let &scenario::Device { size_bytes, queue_depth, inside_max, slowed, spells, .. } = device;
+        let &scenario::Device { size_bytes, queue_depth, inside_max, slowed, volatile_cache, spells, .. } = device;
         let preset = device.preset.as_deref().ok_or("the null device has no controller")?;
         let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
         let mut options = ControllerOptions::of(&preset, size_bytes, scenario::Device::QUEUE_PAIRS, seed);
-        options.media = options.media.slowed(slowed.into(), 1);
+        options.media = MediaOptions { cache: volatile_cache, ..options.media }.slowed(slowed.into(), 1);
         options.media.inside_max = inside_max.unwrap_or(options.media.inside_max);
         options.arbitration = device.arbitration.unwrap_or(options.arbitration);
         let mut controller = Controller::new(options);
@@ -163,7 +163,7 @@ impl SimDevice {
             block_bytes: if is_null { 1 } else { BLOCK_BYTES },
             preferred_bytes: 4096,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
-            volatile_cache: false,
+            volatile_cache: device.volatile_cache.is_some(),
             pages_align_bytes: 0,
         };
         let limits = QueueLimits { queues_max: device.queue_pairs.into(), ..QueueLimits::UNLIMITED };

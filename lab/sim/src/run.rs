@@ -356,6 +356,7 @@ fn staged_max(tenant: &Tenant, client: usize) -> u32 {
     match tenant.load.arrival {
         Arrival::Closed { depth, .. } | Arrival::Phases { depth, .. } => depth,
         Arrival::Trace { depth, .. } => depth.unwrap_or(STAGED_MAX),
+        Arrival::Chain { .. } => 1,
         Arrival::Open { .. } => STAGED_MAX,
     }
 }

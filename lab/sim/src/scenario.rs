@@ -11,13 +11,16 @@ mod tests;
 use crate::form::ByHand;
 use mqfq_blk_watched::GroupId;
 use mqfq_blk_watched::cap::CapLimits;
+use mqfq_blk_watched::request::Op;
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_blkmq_watched::QueueLayout;
 use mqfq_nvme_watched::Arbitration;
+use mqfq_nvme_watched::media::VolatileCache;
 use mqfq_nvme_watched::spells::Spells;
 use mqfq_sched_watched::goal::GoalControl;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// A whole scenario, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -183,6 +186,8 @@ pub struct Device {
     pub inside_max: Option<u16>,
     /// Every time of the drive is multiplied by this.
     pub slowed: u32,
+    /// Volatile write cache; `None`: a power cut loses nothing.
+    pub volatile_cache: Option<VolatileCache>,
     /// Its behaviour now and then.
     pub spells: Spells,
     /// Which queues workers share.
@@ -211,6 +216,7 @@ impl Device {
             arbitration: None,
             inside_max: None,
             slowed: 1,
+            volatile_cache: None,
             spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
@@ -372,6 +378,13 @@ pub enum Arrival {
         think_ns: u64,
         /// Bursts: on for the first, off for the second, ns, from the tenant's start on.
         bursts: Option<(u64, u64)>,
+    },
+    /// Closed loop of chains: steps of which each waits for the one before. A chain counts as one request.
+    Chain {
+        /// Operations of the steps, at least one: reads, writes and flushes.
+        steps: Arc<[Op]>,
+        /// From the end of a chain to the next one; the core is free meanwhile.
+        think_ns: u64,
     },
     /// Open loop: by the clock, whatever has completed.
     Open {

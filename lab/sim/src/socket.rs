@@ -20,7 +20,7 @@
 
 use crate::client::{Identity, Recorder};
 use crate::workload::{Ask, Source, Step};
-use mqfq_blk_watched::request::Status;
+use mqfq_blk_watched::request::{Op, Status};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -33,12 +33,12 @@ pub const REPLY_BYTES: u64 = 16;
 
 /// Bytes of a request on its way in.
 fn request_bytes(ask: &Ask) -> u64 {
-    REQUEST_BYTES + if ask.is_write { u64::from(ask.length_bytes) } else { 0 }
+    REQUEST_BYTES + if ask.op == Op::Write { u64::from(ask.length_bytes) } else { 0 }
 }
 
 /// Bytes of its reply.
 fn reply_bytes(ask: &Ask) -> u64 {
-    REPLY_BYTES + if ask.is_write { 0 } else { u64::from(ask.length_bytes) }
+    REPLY_BYTES + if ask.op == Op::Read { u64::from(ask.length_bytes) } else { 0 }
 }
 
 /// A request and when it is somewhere, ns.
@@ -123,8 +123,8 @@ impl Socket {
                 self.wakes_ns = None;
             } else if let Some(At { ask, .. }) = self.answered.pop_front() {
                 self.unread_bytes -= reply_bytes(&ask);
-                self.recorder.borrow_mut().completed(&self.identity, ask.length_bytes, ask.arrived_ns, at_ns);
-                self.source.completed(at_ns);
+                let arrived_ns = self.source.completed(at_ns).then_some(ask.arrived_ns);
+                self.recorder.borrow_mut().completed(&self.identity, ask.length_bytes, arrived_ns, at_ns);
             }
             self.ask(at_ns);
         }

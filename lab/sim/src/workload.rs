@@ -4,7 +4,7 @@
 //! the start, after each completion and at the time that it asked for, until it says to wait.
 //!
 //! ```text
-//!   arrival   closed · open · phases · a trace           when requests come (one file each)
+//!   arrival   closed · chain · open · phases · a trace   when requests come (one file each)
 //!   shape     sizes · mix · random, sequential, zipfian  what they are
 //!   models    names for both, with where the numbers are from
 //! ```
@@ -23,6 +23,7 @@ mod zipf;
 pub use trace::{Trace, TraceRequest};
 
 use crate::scenario::{Arrival, Tenant};
+use mqfq_blk_watched::request::Op;
 use random::{Random, fnv};
 use shape::{Shape, Shapes};
 use std::rc::Rc;
@@ -30,14 +31,19 @@ use std::rc::Rc;
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// A write; otherwise a read.
-    pub is_write: bool,
+    /// Read, write or flush.
+    pub op: Op,
     /// First byte.
     pub offset_bytes: u64,
-    /// Length.
+    /// Length; 0 for a flush.
     pub length_bytes: u32,
-    /// When it came (of an open loop: should have come): latencies begin here.
+    /// When it came (of an open loop: should have come; of a chain: when the chain began): latencies begin here.
     pub arrived_ns: u64,
+}
+
+/// Operation of a request that moves bytes.
+fn moves(is_write: bool) -> Op {
+    if is_write { Op::Write } else { Op::Read }
 }
 
 /// Next action.
@@ -58,8 +64,9 @@ pub trait Source {
     /// Next action at `now_ns`, which never goes back.
     fn next(&mut self, now_ns: u64) -> Step;
 
-    /// A request of this thread completed.
-    fn completed(&mut self, now_ns: u64);
+    /// A request of this thread completed. Returns whether it counts as one of the tenant: of a chain only the last
+    /// step does.
+    fn completed(&mut self, now_ns: u64) -> bool;
 }
 
 /// The clients of tenant number `number` of as many as `tenant.count` says: one for each thread, then the background's.
@@ -82,6 +89,7 @@ fn threads_source(arrival: &Arrival, shape: Shape, start_ns: u64, barrier: &Rc<c
         Arrival::Closed { depth, think_ns, bursts } => {
             Box::new(closed::Closed::new(shape, depth, think_ns, start_ns, bursts))
         }
+        Arrival::Chain { ref steps, think_ns } => Box::new(closed::Chain::new(shape, steps.clone(), think_ns)),
         Arrival::Open { rate_per_s, poisson, bursts } => {
             Box::new(open::Open::new(shape, start_ns, rate_per_s, poisson, bursts))
         }

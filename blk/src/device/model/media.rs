@@ -13,6 +13,10 @@
 //! (MQFQ, ATC'19, section 4). A model of FIFO dies alone would be full only at many times their number, and its latency
 //! there would leave no scheduler a choice between use and latency.
 //!
+//! With a volatile cache ([`VolatileCache`]) a write is dirty when it has passed the link, and a flush holds the link
+//! while it writes back all that is dirty. Nothing is written back before, unless the cache is full: then a write holds
+//! the link for as many bytes as it needs room. A write with FUA is written back by itself.
+//!
 //! Flush, Write Zeroes, Deallocate, hints and refused commands move no data: a latency without a die, then the link's
 //! time per command. The model knows nothing of wear or mapping. `spells.rs` adds what a drive does now and then.
 //!
@@ -59,6 +63,34 @@ impl LinkRate {
     }
 }
 
+/// A write cache that a power cut empties.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolatileCache {
+    /// Latency of a flush that finds nothing dirty, in place of [`MediaOptions::flush_ns`].
+    pub flush_ns: u64,
+    /// Bytes per second that are written back, 1..=2^40. All other commands wait meanwhile.
+    pub back_bytes_per_s: u64,
+    /// Bytes that it holds.
+    pub size_bytes: u64,
+}
+
+impl VolatileCache {
+    /// As [`MediaOptions::slowed`].
+    pub const fn slowed(self, numerator: u64, denominator: u64) -> VolatileCache {
+        let VolatileCache { flush_ns, back_bytes_per_s, size_bytes } = self;
+        VolatileCache {
+            flush_ns: ns(flush_ns, numerator, denominator),
+            back_bytes_per_s: (back_bytes_per_s * denominator + numerator / 2) / numerator,
+            size_bytes,
+        }
+    }
+}
+
+/// A time multiplied by `numerator / denominator`.
+const fn ns(ns: u64, numerator: u64, denominator: u64) -> u64 {
+    (ns * numerator + denominator / 2) / denominator
+}
+
 /// A drive's times. Latencies are means; each page of a read or write varies by +-10%, evenly spread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MediaOptions {
@@ -82,6 +114,8 @@ pub struct MediaOptions {
     pub read_link: LinkRate,
     /// The link for writes.
     pub write_link: LinkRate,
+    /// `None`: the cache, if there is one, survives a power cut.
+    pub cache: Option<VolatileCache>,
     /// Most commands inside the drive; further ones wait in their submission rings. 1..=65535.
     pub inside_max: u16,
 }
@@ -90,9 +124,6 @@ impl MediaOptions {
     /// This drive with every time multiplied by `numerator / denominator`, so that ratios and the bandwidth-delay
     /// product stay as they are.
     pub const fn slowed(self, numerator: u64, denominator: u64) -> MediaOptions {
-        const fn ns(ns: u64, numerator: u64, denominator: u64) -> u64 {
-            (ns * numerator + denominator / 2) / denominator
-        }
         const fn link(link: LinkRate, numerator: u64, denominator: u64) -> LinkRate {
             LinkRate {
                 command_ns: ns(link.command_ns, numerator, denominator),
@@ -100,7 +131,12 @@ impl MediaOptions {
                 ..link
             }
         }
+        let cache = match self.cache {
+            Some(cache) => Some(cache.slowed(numerator, denominator)),
+            None => None,
+        };
         MediaOptions {
+            cache,
             read_ns: ns(self.read_ns, numerator, denominator),
             write_ns: ns(self.write_ns, numerator, denominator),
             write_through_ns: ns(self.write_through_ns, numerator, denominator),
@@ -146,6 +182,24 @@ pub enum Work {
 struct Transfer {
     bytes: u32,
     write: bool,
+    cached: Cached,
+}
+
+/// Effect of a command on a volatile cache.
+#[derive(Clone, Copy, Debug)]
+enum Cached {
+    /// None.
+    Nothing,
+    /// Its bytes become dirty.
+    Dirties,
+    /// Its own bytes are written back.
+    WritesThrough,
+    /// All that is dirty is written back.
+    WritesBack,
+}
+
+impl Transfer {
+    const NO_DATA: Transfer = Transfer { bytes: 0, write: false, cached: Cached::Nothing };
 }
 
 /// A command in the first stage: the time when it leaves, and its place among those that leave at the same time.
@@ -178,21 +232,52 @@ struct Link {
     busy_until_ns: u64,
     /// Remainders of the divisions, in bytes x 10^9 modulo the bandwidth: reads, writes (M2).
     carry: [u64; 2],
+    /// Bytes in the volatile cache that were not written back.
+    dirty_bytes: u64,
+}
+
+/// End of a transfer, and what it leaves behind.
+struct End {
+    at_ns: u64,
+    carry: u64,
+    dirty_bytes: u64,
 }
 
 impl Link {
-    /// End of a transfer that comes at `at_ns`, and the carry that it would leave.
-    fn end(&self, options: &MediaOptions, spells: &Spells, at_ns: u64, transfer: Transfer) -> (u64, u64) {
+    /// Bytes that a transfer writes back, and those that are dirty afterwards.
+    fn written_back(&self, cache: &VolatileCache, transfer: Transfer) -> (u64, u64) {
+        let bytes = u64::from(transfer.bytes);
+        match transfer.cached {
+            Cached::Nothing => (0, self.dirty_bytes),
+            Cached::Dirties => {
+                let dirty_bytes = self.dirty_bytes + bytes;
+                let back_bytes = dirty_bytes.saturating_sub(cache.size_bytes);
+                (back_bytes, dirty_bytes - back_bytes)
+            }
+            Cached::WritesThrough => (bytes, self.dirty_bytes),
+            Cached::WritesBack => (self.dirty_bytes, 0),
+        }
+    }
+
+    /// End of a transfer that comes at `at_ns`.
+    fn end(&self, options: &MediaOptions, spells: &Spells, at_ns: u64, transfer: Transfer) -> End {
         let rate = if transfer.write { &options.write_link } else { &options.read_link };
         // Below 2^32 x 2^30 + 2^40: no overflow.
         let bytes_ns = u64::from(rate.moved_bytes(transfer.bytes)) * NS_PER_S + self.carry[usize::from(transfer.write)];
         let begin_ns = spells.after_pause(at_ns.max(self.busy_until_ns));
-        let mut took_ns = (rate.command_ns + bytes_ns / rate.bytes_per_s) * spells.slowed(begin_ns);
+        let (back_ns, dirty_bytes) = match &options.cache {
+            Some(cache) => {
+                let (back_bytes, dirty_bytes) = self.written_back(cache, transfer);
+                let back_ns = u128::from(back_bytes) * u128::from(NS_PER_S) / u128::from(cache.back_bytes_per_s);
+                (back_ns as u64, dirty_bytes)
+            }
+            None => (0, 0),
+        };
+        let mut took_ns = (rate.command_ns + bytes_ns / rate.bytes_per_s + back_ns) * spells.slowed(begin_ns);
         if transfer.write {
             took_ns = spells.drifted(took_ns, begin_ns);
         }
-        let end_ns = begin_ns + took_ns;
-        (end_ns, bytes_ns % rate.bytes_per_s)
+        End { at_ns: begin_ns + took_ns, carry: bytes_ns % rate.bytes_per_s, dirty_bytes }
     }
 }
 
@@ -204,7 +289,8 @@ impl Media {
     pub fn new(options: MediaOptions, seed: u64) -> Media {
         let MediaOptions { dies, page_bytes, inside_max, read_link, write_link, .. } = options;
         assert!(dies >= 1 && page_bytes >= 1 && inside_max >= 1, "a drive without dies, pages or room: {options:?}");
-        for LinkRate { bytes_per_s, .. } in [read_link, write_link] {
+        let rates = [read_link.bytes_per_s, write_link.bytes_per_s];
+        for bytes_per_s in rates.into_iter().chain(options.cache.map(|cache| cache.back_bytes_per_s)) {
             assert!((1..=1 << 40).contains(&bytes_per_s), "bandwidth of {bytes_per_s} bytes/s, not 1..=2^40");
         }
         let inside_max = inside_max as usize;
@@ -212,10 +298,10 @@ impl Media {
             options,
             random: Random::new(seed),
             dies: vec![0; dies as usize].into_boxed_slice(),
-            transfers: vec![Transfer { bytes: 0, write: false }; inside_max].into_boxed_slice(),
+            transfers: vec![Transfer::NO_DATA; inside_max].into_boxed_slice(),
             first_stage: BinaryHeap::with_capacity(inside_max),
             begun: 0,
-            link: Link { busy_until_ns: 0, carry: [0; 2] },
+            link: Link { busy_until_ns: 0, carry: [0; 2], dirty_bytes: 0 },
             ending: VecDeque::with_capacity(inside_max),
             spells: Spells::default(),
         }
@@ -231,16 +317,20 @@ impl Media {
         let options = &self.options;
         let (at_ns, transfer) = match work {
             Some(Work::Read { bytes }) => {
-                (self.stripe(bytes, options.read_ns, now_ns), Transfer { bytes, write: false })
+                (self.stripe(bytes, options.read_ns, now_ns), Transfer { bytes, ..Transfer::NO_DATA })
             }
             Some(Work::Write { bytes, fua }) => {
                 let die_ns = if fua { options.write_through_ns } else { options.write_ns };
-                (self.stripe(bytes, die_ns, now_ns), Transfer { bytes, write: true })
+                let cached = if fua { Cached::WritesThrough } else { Cached::Dirties };
+                (self.stripe(bytes, die_ns, now_ns), Transfer { bytes, write: true, cached })
             }
-            Some(Work::Flush) => (now_ns + options.flush_ns, Transfer { bytes: 0, write: false }),
-            Some(Work::Deallocate) => (now_ns + options.deallocate_ns, Transfer { bytes: 0, write: false }),
-            Some(Work::WriteZeroes) => (now_ns + options.write_zeroes_ns, Transfer { bytes: 0, write: false }),
-            Some(Work::Hint) | None => (now_ns, Transfer { bytes: 0, write: false }),
+            Some(Work::Flush) => {
+                let flush_ns = options.cache.map_or(options.flush_ns, |cache| cache.flush_ns);
+                (now_ns + flush_ns, Transfer { cached: Cached::WritesBack, ..Transfer::NO_DATA })
+            }
+            Some(Work::Deallocate) => (now_ns + options.deallocate_ns, Transfer::NO_DATA),
+            Some(Work::WriteZeroes) => (now_ns + options.write_zeroes_ns, Transfer::NO_DATA),
+            Some(Work::Hint) | None => (now_ns, Transfer::NO_DATA),
         };
         self.transfers[slot as usize] = transfer;
         self.first_stage.push(Reverse(Leaving { at_ns, order: self.begun, slot }));
@@ -280,7 +370,7 @@ impl Media {
             return Some(end_ns);
         }
         let Reverse(leaving) = self.first_stage.peek()?;
-        Some(self.link.end(&self.options, &self.spells, leaving.at_ns, self.transfers[leaving.slot as usize]).0)
+        Some(self.link.end(&self.options, &self.spells, leaving.at_ns, self.transfers[leaving.slot as usize]).at_ns)
     }
 
     /// Moves the model to the next command that ends at or before `now_ns`, and returns the command and its end.
@@ -303,10 +393,11 @@ impl Media {
 
     fn enter_link(&mut self, leaving: Leaving) {
         let transfer = self.transfers[leaving.slot as usize];
-        let (end_ns, carry) = self.link.end(&self.options, &self.spells, leaving.at_ns, transfer);
-        self.link.busy_until_ns = end_ns;
+        let End { at_ns, carry, dirty_bytes } = self.link.end(&self.options, &self.spells, leaving.at_ns, transfer);
+        self.link.busy_until_ns = at_ns;
         self.link.carry[usize::from(transfer.write)] = carry;
-        self.ending.push_back((end_ns, leaving.slot));
+        self.link.dirty_bytes = dirty_bytes;
+        self.ending.push_back((at_ns, leaving.slot));
     }
 }
 
@@ -329,6 +420,7 @@ mod tests {
             write_zeroes_ns: 7_000,
             read_link: LINK,
             write_link: LinkRate { command_ns: 1_000, bytes_per_s: 1_000_000_000, shortest_bytes: 0 },
+            cache: None,
             inside_max: 1000,
         }
     }
@@ -439,6 +531,31 @@ mod tests {
         for (turn, &(end_ns, _)) in (1..).zip(&ends) {
             assert!((turn * 900_000 + 870..=turn * 1_100_000 + 871).contains(&end_ns), "{ends:?}");
         }
+    }
+
+    #[test]
+    fn a_flush_of_a_volatile_cache_holds_the_link_for_all_that_is_dirty() {
+        // 10 bytes per microsecond are written back.
+        let cache = VolatileCache { flush_ns: 50_000, back_bytes_per_s: 10_000_000, size_bytes: 10_000 };
+        let mut media = Media::new(MediaOptions { cache: Some(cache), write_ns: 0, ..options() }, 1);
+        let mut took_ns = |work, now_ns| {
+            media.begin(Some(work), 0, now_ns);
+            assert_eq!(media.next_ended(media.next_end_ns().unwrap() - 1), None);
+            media.next_ended(u64::MAX).unwrap().0 - now_ns
+        };
+        let write = |bytes| Work::Write { bytes, fua: false };
+        let mut at_ns = (1..).map(|second| second * NS_PER_S);
+        let mut took = |work| took_ns(work, at_ns.next().unwrap());
+        assert_eq!(took(Work::Flush), 50_700, "nothing is dirty: the fixed part, and a command on the link");
+        assert_eq!(took(write(4096)), 5_096, "into the cache");
+        assert_eq!(took(write(4096)), 5_096);
+        assert_eq!(took(Work::Flush), 50_700 + 819_200, "8192 bytes");
+        assert_eq!(took(Work::Flush), 50_700, "once");
+        assert_eq!(took(write(8000)), 9_000);
+        assert_eq!(took(write(3000)), 4_000 + 100_000, "1000 bytes more than there is room for");
+        let fua_ns = took(Work::Write { bytes: 100, fua: true });
+        assert!((18_000..=22_000).contains(&(fua_ns - 1_100 - 10_000)), "its own bytes and no other: {fua_ns}");
+        assert_eq!(took(Work::Flush), 50_700 + 1_000_000, "a full cache");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!
 //! # Durability
 //! The medium is memory of this process: a kill of the server loses all of it, flushed or not. A flush takes its time.
-//! No preset has a volatile cache, so FUA costs nothing more.
+//! With a volatile cache (`MediaOptions::cache`; no preset has one by itself) FUA and flush cost what is written back.
 //!
 //! # The wake-up that must not be lost
 //! A worker with commands in flight sleeps until `next_event_ns`. Another worker may move the drive past that time: it
@@ -107,7 +107,7 @@ impl ModelDevice {
             block_bytes: BLOCK_BYTES,
             preferred_bytes: preset.media.page_bytes,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
-            volatile_cache: false,
+            volatile_cache: preset.media.cache.is_some(),
             pages_align_bytes: 0,
         };
         let (store, next_event_ns) = (SparseStore::new(size_bytes), AtomicU64::new(NEVER));

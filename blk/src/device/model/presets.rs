@@ -11,9 +11,10 @@
 //! Read columns come from data sheets and papers. The number of dies is the model's: enough that dies do not saturate
 //! before the link (MQFQ section 4 measures the parallelism as a whole, which is D). So are the latencies of flush,
 //! deallocate and Write Zeroes, for which there is no source: on drives whose cache survives a power cut they are
-//! controller work, and take the time of a cached write.
+//! controller work, and take the time of a cached write. [`Preset::volatile_cache`] is that of a like drive whose cache
+//! does not.
 
-use super::media::{LinkRate, MediaOptions};
+use super::media::{LinkRate, MediaOptions, VolatileCache};
 use std::fmt;
 
 /// Logical block of every preset, bytes: the drives' own default.
@@ -33,6 +34,19 @@ pub struct Preset {
     pub summary: &'static str,
     /// The drive's service times and parallelism.
     pub media: MediaOptions,
+    /// Write cache of a like drive without power-loss protection; this one has it only if it is asked for. `None`: the
+    /// medium is written directly.
+    pub volatile_cache: Option<VolatileCache>,
+}
+
+/// Write cache of flash without power-loss protection that writes `back_bytes_per_s`.
+///
+/// * Fixed part: a Samsung 990 PRO, which says that its cache is volatile, takes 1643 us for a write of 8 KiB and a
+///   flush (fdatasync on xfs, pg_test_fsync; T. Poder, tanelpoder.com, 2025-05-27).
+/// * What is dirty is written back at the data sheet's sequential rate: ASSUMED.
+/// * 64 MiB of the drive's memory, ASSUMED: the rest of it holds the mapping.
+const fn unprotected(back_bytes_per_s: u64) -> Option<VolatileCache> {
+    Some(VolatileCache { flush_ns: 1_600_000, back_bytes_per_s, size_bytes: 64 << 20 })
 }
 
 /// The Intel SSD DC P3700 of MQFQ's experiments.
@@ -64,8 +78,10 @@ pub const FLASH_460K: Preset = Preset {
         write_zeroes_ns: 20_000,
         read_link: LinkRate { command_ns: 711, bytes_per_s: 2_800_000_000, shortest_bytes: 4096 },
         write_link: LinkRate { command_ns: 3_666, bytes_per_s: 2_000_000_000, shortest_bytes: 4096 },
+        cache: None,
         inside_max: 256,
     },
+    volatile_cache: unprotected(2_000_000_000),
 };
 
 /// [`FLASH_460K`] in slow motion: every time x 7.7, hence the same D and the same ratios, and slow enough that two
@@ -74,6 +90,10 @@ pub const FLASH_60K: Preset = Preset {
     name: "flash-60k",
     summary: "flash-460k with every time x 7.7: 60 K 4 KiB reads/s, 364 MB/s, full at depth 64",
     media: FLASH_460K.media.slowed(77, 10),
+    volatile_cache: match FLASH_460K.volatile_cache {
+        Some(cache) => Some(cache.slowed(77, 10)),
+        None => None,
+    },
 };
 
 /// An Intel Optane SSD DC P4800X.
@@ -100,8 +120,10 @@ pub const OPTANE: Preset = Preset {
         write_zeroes_ns: 8_000,
         read_link: LinkRate { command_ns: 111, bytes_per_s: 2_400_000_000, shortest_bytes: 0 },
         write_link: LinkRate { command_ns: 50, bytes_per_s: 2_100_000_000, shortest_bytes: 0 },
+        cache: None,
         inside_max: 256,
     },
+    volatile_cache: None,
 };
 
 /// MQFQ's second setup (section 4): an NVMe over RDMA target that serves from DRAM, nearly 4 M reads/s of 1 KiB,
@@ -125,8 +147,10 @@ pub const NVMF_DRAM: Preset = Preset {
         write_zeroes_ns: 23_000,
         read_link: LinkRate { command_ns: 45, bytes_per_s: 5_000_000_000, shortest_bytes: 0 },
         write_link: LinkRate { command_ns: 45, bytes_per_s: 5_000_000_000, shortest_bytes: 0 },
+        cache: None,
         inside_max: 4096,
     },
+    volatile_cache: None,
 };
 
 /// A Samsung SZ985 Z-SSD of 800 GB, D2FQ's drive.
@@ -151,8 +175,10 @@ pub const ZSSD: Preset = Preset {
         write_zeroes_ns: 10_000,
         read_link: LinkRate { command_ns: 53, bytes_per_s: 3_200_000_000, shortest_bytes: 0 },
         write_link: LinkRate { command_ns: 4_602, bytes_per_s: 3_200_000_000, shortest_bytes: 0 },
+        cache: None,
         inside_max: 256,
     },
+    volatile_cache: unprotected(3_200_000_000),
 };
 
 /// All presets.
@@ -182,7 +208,11 @@ impl Preset {
 
     /// This drive with every time multiplied by `times`, at least 1.
     pub const fn slowed(self, times: u16) -> Preset {
-        Preset { media: self.media.slowed(times as u64, 1), ..self }
+        let volatile_cache = match self.volatile_cache {
+            Some(cache) => Some(cache.slowed(times as u64, 1)),
+            None => None,
+        };
+        Preset { media: self.media.slowed(times as u64, 1), volatile_cache, ..self }
     }
 }
 

@@ -16,8 +16,9 @@ use mqfq_blkmq_watched::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::did_you_mean;
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
+use mqfq_nvme_watched::media::VolatileCache;
 use mqfq_nvme_watched::spells::{Drift, Late, Pauses, Slow, Spells};
-use mqfq_nvme_watched::{Arbitration, presets};
+use mqfq_nvme_watched::{Arbitration, Preset, presets};
 use mqfq_policies_watched::{D2FQ, REGISTRY};
 use std::sync::LazyLock;
 use toml::Value;
@@ -246,6 +247,7 @@ const DEVICE_KEYS: &[&str] = &[
     "inside-max",
     "slowed",
     "write-drift",
+    "volatile-cache",
     "slow-spell",
     "pauses",
     "late",
@@ -262,7 +264,7 @@ const DEVICE_KEYS: &[&str] = &[
 ];
 
 /// Number of keys that have no meaning without a drive.
-const DRIVE_KEYS: usize = 8;
+const DRIVE_KEYS: usize = 9;
 
 /// `block-layer`, `software-queues` and `hardware-queues`, as in the daemon's config.
 fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Result<QueueLayout, ConfigError> {
@@ -335,8 +337,39 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
         late: of_drive("late").map(|entry| late(&entry)).transpose()?,
         write_drift: of_drive("write-drift").map(|entry| write_drift(&entry)).transpose()?,
     };
-    let device = Device { queue_pairs, arbitration, inside_max, slowed, spells, split, floor_thousandths, ..plain };
+    let volatile_cache = match (of_drive("volatile-cache"), preset.as_deref()) {
+        (Some(entry), Some(preset)) => Some(volatile_cache(&entry, preset)?),
+        _ => None,
+    };
+    let device = Device {
+        queue_pairs,
+        arbitration,
+        inside_max,
+        slowed,
+        volatile_cache,
+        spells,
+        split,
+        floor_thousandths,
+        ..plain
+    };
     Ok(Device { cost, follow_writes, ..device })
+}
+
+/// `{ flush = DURATION, back = SIZE per second, size = SIZE }`; each may be left out where the preset has one.
+fn volatile_cache(entry: &Entry<'_, '_>, preset: &str) -> Result<VolatileCache, ConfigError> {
+    let table = entry.table(&["flush", "back", "size"])?;
+    let of_preset = Preset::by_name(preset).ok().and_then(|preset| preset.volatile_cache);
+    let own = |key: &'static str, allowed: &str| match of_preset {
+        Some(_) => Ok(table.get(key)),
+        None => table.require(key, allowed).map(Some),
+    };
+    let base = of_preset.unwrap_or(VolatileCache { flush_ns: 0, back_bytes_per_s: 0, size_bytes: 0 });
+    Ok(VolatileCache {
+        flush_ns: own("flush", "a duration")?.map_or(Ok(base.flush_ns), |entry| entry.duration_ns(0..=TIME_MAX_NS))?,
+        back_bytes_per_s: own("back", size::ALLOWED)?
+            .map_or(Ok(base.back_bytes_per_s), |entry| entry.size(1..=1 << 40))?,
+        size_bytes: own("size", size::ALLOWED)?.map_or(Ok(base.size_bytes), |entry| entry.size(0..=1 << 40))?,
+    })
 }
 
 /// `{ from = DURATION, until = DURATION, times = N }`

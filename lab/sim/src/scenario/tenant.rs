@@ -6,16 +6,17 @@ use crate::workload::models::{self, Model};
 use crate::workload::trace;
 use mqfq_blk_watched::GroupId;
 use mqfq_blk_watched::cap::CapLimits;
+use mqfq_blk_watched::request::Op;
 use mqfq_blk_watched::tuning::GOAL_NS;
 use mqfq_blk_watched::{PriorityClass, Weight};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::sentence;
-use mqfq_config::{ConfigError, Section, size};
+use mqfq_config::{ConfigError, Entry, Section, size};
 use mqfq_nvme_watched::presets::TRANSFER_BYTES_MAX;
 use std::path::Path;
 
 /// Kinds of load.
-const LOADS: [&str; 4] = ["closed", "open", "phases", "trace"];
+const LOADS: [&str; 5] = ["closed", "open", "phases", "chain", "trace"];
 
 /// The keys of one kind of load, after those that all have.
 macro_rules! keys {
@@ -32,12 +33,20 @@ macro_rules! shaped_keys {
 }
 
 /// Keys of `[tenant.NAME]` per kind of load, in the order of [`LOADS`].
-const KEYS: [&[&str]; 4] = [
+const KEYS: [&[&str]; 5] = [
     shaped_keys!["depth", "think", "burst-on", "burst-off"],
     shaped_keys!["rate", "poisson", "burst-on", "burst-off"],
     shaped_keys!["depth", "phase-requests", "compute"],
+    shaped_keys!["steps", "think"],
     keys!["trace", "stretch", "depth"],
 ];
+
+/// Steps of a chain by name.
+const STEPS: [(&str, Op); 3] = [("read", Op::Read), ("write", Op::Write), ("flush", Op::Flush)];
+
+/// A chain of which nothing is said: the commit of the demo (`demo/src/load.rs`), data and the journal's block, made
+/// durable, then the journal's commit record, made durable.
+const COMMIT: &[Op] = &[Op::Write, Op::Write, Op::Flush, Op::Write, Op::Flush];
 
 /// Threads of a tenant, and most entries of `on-workers`.
 const THREADS_MAX: u32 = 4096;
@@ -125,7 +134,8 @@ fn kind_of(arrival: &Arrival) -> &'static str {
         Arrival::Closed { .. } => 0,
         Arrival::Open { .. } => 1,
         Arrival::Phases { .. } => 2,
-        Arrival::Trace { .. } => 3,
+        Arrival::Chain { .. } => 3,
+        Arrival::Trace { .. } => 4,
     }]
 }
 
@@ -151,6 +161,7 @@ fn load(
     let arrival = match kind {
         "closed" => closed(section, base.map(|base| &base.arrival))?,
         "open" => open(section)?,
+        "chain" => chain(section)?,
         "phases" => phases(section, base.map(|base| &base.arrival))?,
         _ => replay(section, device_bytes, folder)?,
     };
@@ -191,6 +202,30 @@ fn bursts(section: &Section<'_, '_>) -> Result<Option<(u64, u64)>, ConfigError> 
             Err(alone.error("stands alone, allowed are burst-on and burst-off together"))
         }
     }
+}
+
+/// Steps of a commit, unless `steps` says others.
+fn chain(section: &Section<'_, '_>) -> Result<Arrival, ConfigError> {
+    section.refuse(&["read-percent"], "does not go together with load = \"chain\", whose steps say what they are")?;
+    let steps = match section.get("steps") {
+        None => COMMIT.to_vec(),
+        Some(entry) => {
+            let allowed = "a list of \"read\", \"write\" and \"flush\", 1 to 64 of them";
+            let items = entry.items(allowed)?;
+            if items.is_empty() || items.len() > 64 {
+                return Err(entry
+                    .place()
+                    .error(format!("{} steps do not fit here, allowed is {allowed}", items.len())));
+            }
+            let step = |item: &Entry<'_, '_>| {
+                let name = item.choice(&STEPS.map(|(name, _)| name))?;
+                Ok(STEPS.into_iter().find(|(known, _)| *known == name).expect("a choice of STEPS").1)
+            };
+            items.iter().map(step).collect::<Result<Vec<Op>, ConfigError>>()?
+        }
+    };
+    let think_ns = section.get("think").map_or(Ok(0), |think| think.duration_ns(0..=TIME_MAX_NS))?;
+    Ok(Arrival::Chain { steps: steps.into(), think_ns })
 }
 
 fn open(section: &Section<'_, '_>) -> Result<Arrival, ConfigError> {

@@ -7,6 +7,7 @@ use mqfq_blk_watched::{CostModel, PriorityClass};
 use mqfq_blkmq_watched::{QueueLayout, Spread};
 use mqfq_policies_watched::{BfqOptions, D2fqOptions, KyberOptions, MqDeadlineOptions};
 
+mod chain;
 mod spells;
 
 /// Page that describes the keys.
@@ -63,6 +64,7 @@ fn what_is_left_out_has_its_default() {
             arbitration: None,
             inside_max: None,
             slowed: 1,
+            volatile_cache: None,
             spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
@@ -606,7 +608,7 @@ fn a_policys_settings_belong_to_it() {
 fn a_tenant_must_do_something_that_can_be_done() {
     assert_eq!(
         refusal(&good_with("load = \"closed\"\ndepth = 128\n", "")),
-        "s.toml:12: tenant.fio.load: this key is missing, allowed is one of closed, open, phases, trace, or a model"
+        "s.toml:12: tenant.fio.load: this key is missing, allowed is one of closed, open, phases, chain, trace, or a model"
     );
     assert_eq!(
         refusal(&good_with("[tenant.fio]\nload = \"closed\"\ndepth = 128\n", "")),

@@ -5,7 +5,7 @@
 
 use super::random::Random;
 use super::shape::Cursor;
-use super::{Ask, Source, Step};
+use super::{Ask, Source, Step, moves};
 use crate::scenario;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -32,9 +32,12 @@ impl Source for Owing {
         self.source.next(now_ns)
     }
 
-    fn completed(&mut self, now_ns: u64) {
-        self.debt.set(self.debt.get() + u64::from(self.per_request_bytes));
-        self.source.completed(now_ns);
+    fn completed(&mut self, now_ns: u64) -> bool {
+        let counts = self.source.completed(now_ns);
+        if counts {
+            self.debt.set(self.debt.get() + u64::from(self.per_request_bytes));
+        }
+        counts
     }
 }
 
@@ -78,10 +81,12 @@ impl Source for Background {
         self.in_flight += 1;
         let is_write = !self.random.percent(self.options.read_percent);
         let cursor = if is_write { &mut self.writes } else { &mut self.reads };
-        Step::Ask(Ask { is_write, offset_bytes: cursor.take(length_bytes), length_bytes, arrived_ns: now_ns })
+        let (op, offset_bytes) = (moves(is_write), cursor.take(length_bytes));
+        Step::Ask(Ask { op, offset_bytes, length_bytes, arrived_ns: now_ns })
     }
 
-    fn completed(&mut self, _now_ns: u64) {
+    fn completed(&mut self, _now_ns: u64) -> bool {
         self.in_flight -= 1;
+        true
     }
 }

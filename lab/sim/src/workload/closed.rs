@@ -1,10 +1,13 @@
-//! Closed loops: a number of requests in flight, each followed by another after a time to think; and phases of them.
+//! Closed loops: a number of requests in flight, each followed by another after a time to think; phases of them; and
+//! chains, steps of which each waits for the one before, as the writes and flushes of a database's commit do.
 
 use super::shape::Shape;
-use super::{Source, Step};
+use super::{Ask, Source, Step};
+use mqfq_blk_watched::request::Op;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// As many in flight as its depth; each completion is followed by a request `think_ns` later.
 pub struct Closed {
@@ -50,11 +53,12 @@ impl Source for Closed {
         self.thinking.front().map_or(Step::WaitForCompletion, |at_ns| Step::WaitUntil(*at_ns))
     }
 
-    fn completed(&mut self, now_ns: u64) {
+    fn completed(&mut self, now_ns: u64) -> bool {
         match self.think_ns {
             0 => self.free += 1,
             think_ns => self.thinking.push_back(now_ns + think_ns),
         }
+        true
     }
 }
 
@@ -137,7 +141,58 @@ impl Source for Phases {
         Step::Ask(self.shape.ask(now_ns))
     }
 
-    fn completed(&mut self, _now_ns: u64) {
+    fn completed(&mut self, _now_ns: u64) -> bool {
         self.in_flight -= 1;
+        true
+    }
+}
+
+/// One chain after the other, the next one `think_ns` after the last step of the one before.
+pub struct Chain {
+    shape: Shape,
+    steps: Arc<[Op]>,
+    think_ns: u64,
+    /// Step that is asked for next.
+    next: usize,
+    /// Start of the chain that is under way; of the next one, if none is.
+    begun_ns: u64,
+    /// A step is in flight.
+    is_waiting: bool,
+}
+
+impl Chain {
+    /// Chains of `steps`, of which there is at least one, with lengths and places of `shape`.
+    pub fn new(shape: Shape, steps: Arc<[Op]>, think_ns: u64) -> Chain {
+        Chain { shape, steps, think_ns, next: 0, begun_ns: 0, is_waiting: false }
+    }
+}
+
+impl Source for Chain {
+    fn next(&mut self, now_ns: u64) -> Step {
+        if self.is_waiting {
+            return Step::WaitForCompletion;
+        }
+        if self.next == 0 {
+            if now_ns < self.begun_ns {
+                return Step::WaitUntil(self.begun_ns);
+            }
+            self.begun_ns = now_ns;
+        }
+        let op = self.steps[self.next];
+        self.next += 1;
+        self.is_waiting = true;
+        Step::Ask(match op {
+            Op::Flush => Ask { op, offset_bytes: 0, length_bytes: 0, arrived_ns: self.begun_ns },
+            _ => Ask { op, ..self.shape.ask(self.begun_ns) },
+        })
+    }
+
+    fn completed(&mut self, now_ns: u64) -> bool {
+        self.is_waiting = false;
+        let is_last = self.next == self.steps.len();
+        if is_last {
+            (self.next, self.begun_ns) = (0, now_ns + self.think_ns);
+        }
+        is_last
     }
 }

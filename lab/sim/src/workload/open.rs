@@ -9,7 +9,7 @@
 //! ```
 
 use super::shape::Shape;
-use super::{Ask, Source, Step, Trace, TraceRequest};
+use super::{Ask, Source, Step, Trace, TraceRequest, moves};
 
 /// Requests at a rate.
 pub struct Open {
@@ -65,7 +65,9 @@ impl Source for Open {
         Step::Ask(self.shape.ask(arrived_ns))
     }
 
-    fn completed(&mut self, _now_ns: u64) {}
+    fn completed(&mut self, _now_ns: u64) -> bool {
+        true
+    }
 }
 
 /// Every n-th request of a trace.
@@ -101,10 +103,11 @@ impl Source for Replay {
         self.next += self.threads;
         self.in_flight += 1;
         let arrived_ns = if self.trace.timed { at_ns } else { now_ns };
-        Step::Ask(Ask { is_write, offset_bytes, length_bytes, arrived_ns })
+        Step::Ask(Ask { op: moves(is_write), offset_bytes, length_bytes, arrived_ns })
     }
 
-    fn completed(&mut self, _now_ns: u64) {
+    fn completed(&mut self, _now_ns: u64) -> bool {
         self.in_flight -= 1;
+        true
     }
 }

@@ -4,9 +4,9 @@
 //! device by FNV-1a of the rank modulo their number, as YCSB does it; the hash is keyed by the tenant, so two tenants
 //! have different ones. Sequential threads begin at a random place of their own part of the device, and wrap there.
 
-use super::Ask;
 use super::random::{Random, fnv};
 use super::zipf::Zipf;
+use super::{Ask, moves};
 use crate::scenario::{Load, Pattern};
 use std::rc::Rc;
 
@@ -107,7 +107,7 @@ impl Shape {
                 place * u64::from(length.bytes)
             }
         };
-        Ask { is_write, offset_bytes, length_bytes: length.bytes, arrived_ns }
+        Ask { op: moves(is_write), offset_bytes, length_bytes: length.bytes, arrived_ns }
     }
 
     /// The thread's random numbers, for its times.

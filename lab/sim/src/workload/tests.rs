@@ -118,7 +118,9 @@ fn first(tenant: &Tenant, count: usize) -> Vec<Ask> {
         loop {
             match source.next(0) {
                 Step::Ask(ask) => break ask,
-                _ => source.completed(0),
+                _ => {
+                    source.completed(0);
+                }
             }
         }
     });
@@ -249,11 +251,11 @@ fn mixes_have_their_parts() {
         let found = part(asked.iter().filter(|ask| ask.length_bytes == bytes).count());
         assert!((found - expected).abs() < 0.6, "{bytes}: {found}");
     }
-    let reads = part(asked.iter().filter(|ask| !ask.is_write).count());
+    let reads = part(asked.iter().filter(|ask| ask.op == Op::Read).count());
     assert!((reads - 80.0).abs() < 0.6, "{reads}");
     let writes_only = first(&tenant(1, Load { read_percent: 0, ..closed(1) }), 1000);
-    assert!(writes_only.iter().all(|ask| ask.is_write));
-    assert!(first(&tenant(1, closed(1)), 1000).iter().all(|ask| !ask.is_write));
+    assert!(writes_only.iter().all(|ask| ask.op == Op::Write));
+    assert!(first(&tenant(1, closed(1)), 1000).iter().all(|ask| ask.op == Op::Read));
 }
 
 #[test]
@@ -326,7 +328,8 @@ fn the_first_requests_of_a_seed_are_these() {
     // Written down, so that a machine or a library that draws differently is noticed.
     let zipf = Load { read_percent: 50, pattern: Pattern::Zipf { theta: 0.99 }, ..open(1e6, true, None) };
     let asked = play(sources(&tenant(1, zipf), 0, GIB, 1).unwrap(), 1, 100_000).asked.remove(0);
-    let shown: Vec<_> = asked[..4].iter().map(|(at_ns, ask)| (*at_ns, ask.is_write, ask.offset_bytes / 4096)).collect();
+    let shown: Vec<_> =
+        asked[..4].iter().map(|(at_ns, ask)| (*at_ns, ask.op == Op::Write, ask.offset_bytes / 4096)).collect();
     assert_eq!(shown, FIRST);
 }
 
@@ -348,7 +351,7 @@ fn a_trace_is_played_once_by_its_threads_in_turn() {
     for (thread, asked) in played.asked.iter().enumerate() {
         for (n, (at_ns, ask)) in asked.iter().enumerate() {
             let of_trace = (thread + 3 * n) as u64;
-            assert_eq!((ask.offset_bytes / 4096, ask.is_write), (of_trace, of_trace % 2 == 1));
+            assert_eq!((ask.offset_bytes / 4096, ask.op == Op::Write), (of_trace, of_trace % 2 == 1));
             assert_eq!((*at_ns, ask.arrived_ns), (500 + of_trace * 2500, *at_ns), "its time, stretched");
         }
     }
@@ -379,14 +382,14 @@ fn the_background_moves_what_the_threads_owe() {
     // 80 000 x 9728 B are 742 MiB; one may still be owed.
     assert!((741..=742).contains(&played.asked[4].len()), "{}", played.asked[4].len());
     assert!(played.asked[4].iter().all(|(_, ask)| ask.length_bytes == 1 << 20));
-    let reads = played.asked[4].iter().filter(|(_, ask)| !ask.is_write).count() as f64 / 742.0;
+    let reads = played.asked[4].iter().filter(|(_, ask)| ask.op == Op::Read).count() as f64 / 742.0;
     // Sigma of 742 draws is 1.8 points; four of them are allowed.
     assert!((reads - 0.47).abs() < 0.073, "{reads}");
     assert!(played.in_flight_max[4] <= 2);
     for is_write in [false, true] {
         let places: Vec<u64> = played.asked[4]
             .iter()
-            .filter(|(_, ask)| ask.is_write == is_write)
+            .filter(|(_, ask)| (ask.op == Op::Write) == is_write)
             .map(|(_, ask)| ask.offset_bytes)
             .collect();
         assert!(places.windows(2).all(|two| two[1] == two[0] + MIB || two[1] == 0), "in sequence");
@@ -399,5 +402,23 @@ fn every_model_asks_for_something() {
         let models::Model { threads, load, background } = models::model(name).unwrap();
         let played = play_one(&Tenant { background, ..tenant(threads, load) }, 100_000, SECOND_NS / 10);
         assert!(played.asked[..threads as usize].iter().all(|asked| asked.len() >= 1000), "{name}");
+    }
+}
+
+#[test]
+fn each_step_of_a_chain_waits_for_the_one_before_and_the_last_one_counts() {
+    let steps = [Op::Write, Op::Flush, Op::Read];
+    let chain = load(Arrival::Chain { steps: steps.into(), think_ns: 500 });
+    let mut source = sources(&tenant(1, chain), 0, GIB, 1).unwrap().pop().unwrap();
+    for begun_ns in [10, 810] {
+        for (step, op) in steps.into_iter().enumerate() {
+            let now_ns = begun_ns + 100 * step as u64;
+            let Step::Ask(ask) = source.next(now_ns) else { panic!("step {step} may go") };
+            let length_bytes = if op == Op::Flush { 0 } else { 4096 };
+            assert_eq!((ask.op, ask.length_bytes, ask.arrived_ns), (op, length_bytes, begun_ns));
+            assert_eq!(source.next(now_ns + 1), Step::WaitForCompletion, "one step at a time");
+            assert_eq!(source.completed(now_ns + 100), step == 2);
+        }
+        assert_eq!(source.next(begun_ns + 301), Step::WaitUntil(begun_ns + 800));
     }
 }
