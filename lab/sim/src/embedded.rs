@@ -39,6 +39,8 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("ours/split", include_str!("../figures/ours/split.toml")),
     ("ours/two-databases", include_str!("../figures/ours/two-databases.toml")),
     ("ours/goal", include_str!("../figures/ours/goal.toml")),
+    ("ours/chain", include_str!("../figures/ours/chain.toml")),
+    ("ours/flush", include_str!("../figures/ours/flush.toml")),
     ("p-mqfq/1", include_str!("../figures/p-mqfq/1.toml")),
     ("p-mqfq/3", include_str!("../figures/p-mqfq/3.toml")),
     ("p-mqfq/4", include_str!("../figures/p-mqfq/4.toml")),

@@ -170,6 +170,8 @@ golden! {
     large_requests_in_parts "ours/split",
     gaps_of_two_databases "ours/two-databases",
     figure_of_latency_goals "ours/goal",
+    commits_beside_bulk "ours/chain",
+    flushes_beside_others "ours/flush",
     pmqfq_figure_1_unfairness "p-mqfq/1",
     pmqfq_figure_3_allocation_on_linux "p-mqfq/3",
     pmqfq_figure_4_allocation_of_parsec "p-mqfq/4",

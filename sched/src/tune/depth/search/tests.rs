@@ -41,13 +41,15 @@ fn the_first_round_must_show_more_than_the_later_ones() {
 
 #[test]
 fn while_requests_go_in_parts_work_counts_in_units_and_depth_costs_less() {
-    // 1.6% more units, of which a small reader has fewer, at a depth 48% larger: optane, D = 9 and 13.
+    // 6% more units, of which a small reader has fewer, at a depth 48% larger.
     let percent = |percent: i32| log2_of_millionths(1_000_000 + percent as u64 * 10_000);
     let shallow = Phase { waiting: ONE, ..Phase::default() };
-    let deep = Phase { units_log: percent(2), weighed_log: 0, device_log: percent(48), ..shallow };
+    let deep = Phase { units_log: percent(6), weighed_log: 0, device_log: percent(48), ..shallow };
     let in_parts = |phase: Phase| Phase { is_in_parts: true, ..phase };
     assert!(gain(&deep, &shallow) < -percent(2), "small tenants pay, and depth its full price");
     assert!(gain(&in_parts(deep), &in_parts(shallow)) > percent(1));
+    let earns_less = Phase { units_log: percent(3), ..deep };
+    assert!(gain(&in_parts(earns_less), &in_parts(shallow)) < 0, "a small request waits for all that is on the device");
     assert_eq!(gain(&in_parts(deep), &shallow), gain(&deep, &shallow), "what began whole is compared as whole");
 }
 
