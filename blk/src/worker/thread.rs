@@ -24,6 +24,7 @@ use crate::worker::bell::Bell;
 use crate::worker::clock::Clock;
 use crate::worker::cores::{self, Cpu};
 use crate::worker::host::{Ended, Host, HostEvent, Mail};
+use crate::worker::patience;
 use crate::worker::steps::Steps;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
@@ -465,7 +466,10 @@ impl WorkerContext {
             .map(|(device, number)| host.worker_context().open_context(device, host.device_ring(number)))
             .collect();
         let infos: Vec<DeviceInfo> = devices.iter().map(|device| device.device.info()).collect();
-        let options = WorkerOptions { spin_ns: shared.spin_ns, ended_max, ..WorkerOptions::default() };
+        let mut options = WorkerOptions { spin_ns: shared.spin_ns, ended_max, ..WorkerOptions::default() };
+        if shared.steps.is_none() {
+            options.patience_ns = patience::spin_ns(shared.bells.len());
+        }
         let devices = LiveDevices { open: open_device::<H>, close: close_device::<H> };
         Ok(Worker::new(host, hctxs?, infos, options).with_devices(devices))
     }
