@@ -388,7 +388,7 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     }
     assert_eq!(
         refusal(&good_with("\"closed\"", "\"loop\"")),
-        "s.toml:13: tenant.fio.load: \"loop\" is not known, allowed are closed, open, phases, trace"
+        "s.toml:13: tenant.fio.load: \"loop\" is not known, allowed are closed, open, phases, chain, trace"
     );
     assert_eq!(
         refusal(&tenant("model = \"redis\"")),
