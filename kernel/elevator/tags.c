@@ -9,6 +9,12 @@
 #define LAG_JIFFIES (HZ / 10)
 #define LAG_PARTS 16
 
+/* Tags that the flow holds or has reserved. */
+static u64 tags_of(struct mqfq_lane *lane)
+{
+	return atomic64_read(&lane->requests_out) + atomic64_read(&lane->reserved);
+}
+
 static void find_tag_share(struct mqfq_hctx *own, struct mqfq_lane *lane)
 {
 	u64 bytes = READ_ONCE(lane->bytes[0]) + READ_ONCE(lane->bytes[1]) - lane->seen[0];
@@ -25,26 +31,31 @@ static void find_tag_share(struct mqfq_hctx *own, struct mqfq_lane *lane)
 	WRITE_ONCE(lane->tag_share, div64_u64((u64)READ_ONCE(lane->flow->part) * 8, size) ?: 1);
 	mqfq_set_share(own, lane, mqfq_tag_share_of(lane));
 	/* Fully ordered, as giving back is: the last tag went before, or its share goes. */
-	if (!atomic64_read(&lane->requests_out))
+	if (!tags_of(lane))
 		mqfq_set_share(own, lane, 0);
 }
 
-/* Tags that the flow holds or has reserved. */
-static u64 tags_of(struct mqfq_lane *lane)
+/* Shares of all that hold tags or are about to, this flow among them. */
+static u64 shares_with(struct mqfq_hctx *own, struct mqfq_lane *lane)
 {
-	return atomic64_read(&lane->requests_out) + atomic64_read(&lane->reserved);
+	return atomic64_read(&own->share_out) - atomic64_read(&lane->share) +
+	       mqfq_tag_share_of(lane);
 }
 
-/* True if one more would be more than the flow's part of the tags. */
+static bool is_alone(struct mqfq_hctx *own, struct mqfq_lane *lane)
+{
+	return shares_with(own, lane) <= mqfq_tag_share_of(lane);
+}
+
+/*
+ * True if one more would be more than the flow's part of the tags: all of them, if it is alone.
+ * More tasks of it would stand before the first one of a flow that comes.
+ */
 static bool is_at_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {
-	u64 held = atomic64_read(&lane->requests_out), share = mqfq_tag_share_of(lane);
-	u64 shares = atomic64_read(&own->share_out), out = tags_of(lane);
+	u64 out = tags_of(lane);
 
-	/* The share counts from the first tag that is held. */
-	if (!held)
-		shares += share;
-	return out && shares > share && (out + 1) * shares > share * tags;
+	return out && (out + 1) * shares_with(own, lane) > mqfq_tag_share_of(lane) * tags;
 }
 
 /*
@@ -58,7 +69,7 @@ static void find_lag(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {
 	u64 skipped = atomic64_read(&lane->flow->skipped), mean = READ_ONCE(own->lag);
 
-	if (!is_at_its_part(own, lane, tags))
+	if (!is_at_its_part(own, lane, tags) || is_alone(own, lane))
 		return;
 	/* Who comes anew lags like the others. */
 	if (time_after(jiffies, lane->lag_jiffies + LAG_JIFFIES))
@@ -70,16 +81,16 @@ static void find_lag(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 	WRITE_ONCE(own->lag, mean + (s64)(lane->lag - mean) / LAG_PARTS);
 }
 
-/* True if the flow holds its part of the tags of a queue that others use too. */
+/* True if the flow holds its part of the tags. */
 static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {
 	u64 out = tags_of(lane);
 
 	if (!is_at_its_part(own, lane, tags))
 		return false;
-	if (out * atomic64_read(&own->share_out) >= mqfq_tag_share_of(lane) * tags)
+	if (out * shares_with(own, lane) >= mqfq_tag_share_of(lane) * tags)
 		return true;
-	return (s64)(READ_ONCE(lane->lag) - READ_ONCE(own->lag)) < 0 &&
+	return !is_alone(own, lane) && (s64)(READ_ONCE(lane->lag) - READ_ONCE(own->lag)) < 0 &&
 	       atomic_read(&own->tags_out) + 1 + tags / 4 >= tags;
 }
 
@@ -92,8 +103,10 @@ static bool try_reserve(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 	/* One task at a time looks and counts. */
 	spin_lock_irqsave(&lane->wait.lock, flags);
 	may = !holds_its_part(own, lane, tags);
-	if (may)
+	if (may) {
 		atomic64_inc(&lane->reserved);
+		mqfq_set_share(own, lane, mqfq_tag_share_of(lane));
+	}
 	spin_unlock_irqrestore(&lane->wait.lock, flags);
 	return may;
 }
@@ -152,7 +165,8 @@ void *mqfq_take_reservation(struct mqfq_elevator *e)
 void mqfq_unreserve(struct mqfq_elevator *e, struct mqfq_lane *lane, bool wakes)
 {
 	/* Fully ordered: a waiter queues itself, fences, and looks at this count. */
-	(void)atomic64_dec_return(&lane->reserved);
+	if (!atomic64_dec_return(&lane->reserved) && !atomic64_read(&lane->requests_out))
+		mqfq_set_share(&e->hctxs[lane - lane->flow->lanes], lane, 0);
 	if (wakes && waitqueue_active(&lane->wait))
 		wake_up(&lane->wait);
 	if (!mqfq_flow_is_lasting(e, lane->flow))
@@ -183,11 +197,11 @@ void mqfq_tags_limit(blk_opf_t opf, struct blk_mq_alloc_data *data)
 	find_tag_share(own, lane);
 	find_lag(own, lane, tags);
 	/* A plug asks for many at once; one is reserved. */
-	if ((u64)atomic64_read(&own->share_out) > mqfq_tag_share_of(lane))
+	if (!is_alone(own, lane))
 		data->nr_tags = min(data->nr_tags, 1U);
 	if (!mqfq_flow_is_lasting(e, lane->flow) && !mqfq_cgroup_try_pin(lane->flow)) {
 		/* A cgroup that is being removed. */
-		if (holds_its_part(own, lane, tags))
+		if (holds_its_part(own, lane, tags) && !is_alone(own, lane))
 			data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
 		rcu_read_unlock();
 		return;
@@ -195,7 +209,7 @@ void mqfq_tags_limit(blk_opf_t opf, struct blk_mq_alloc_data *data)
 	rcu_read_unlock();
 	if (data->flags & BLK_MQ_REQ_NOWAIT) {
 		/* It may come to no request: nothing is reserved. */
-		if (holds_its_part(own, lane, tags))
+		if (holds_its_part(own, lane, tags) && !is_alone(own, lane))
 			data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
 		if (!mqfq_flow_is_lasting(e, lane->flow))
 			mqfq_cgroup_unpin(lane->flow);

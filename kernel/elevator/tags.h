@@ -74,7 +74,7 @@ static inline void mqfq_give_tag_back(struct mqfq_hctx *own, struct mqfq_lane *l
 	 * itself, fences, and looks at this count. Beside mqfq_hold_tag() the lane may come to
 	 * count nothing while it holds a tag, until it looks for its share or its tags are back.
 	 */
-	if (!atomic64_dec_return(&lane->requests_out))
+	if (!atomic64_dec_return(&lane->requests_out) && !atomic64_read(&lane->reserved))
 		mqfq_set_share(own, lane, 0);
 	/* It needs no barrier of its own: see above. */
 	has_waiter = waitqueue_active(&lane->wait);
