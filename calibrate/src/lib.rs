@@ -11,8 +11,7 @@
 //! |---|---|
 //! | [`mod@bench`] | how is a load run on the device, and by which clock? |
 //! | [`virtual_time`] | how does a worker run where time is made up? |
-//! | [`sweep`] | which loads are run, and where is the knee? |
-//! | [`fit`] | which line describes the time of a request by its size? |
+//! | [`sweep`] | which loads are run, where is the knee, and which line describes the time of a request by its size? |
 //! | [`finding`] | what follows for the config? |
 //! | [`report`] | the tables, the picture and the config as text |
 //!

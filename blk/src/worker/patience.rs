@@ -12,6 +12,7 @@
 pub(crate) const SPIN_NS: u64 = 50_000;
 
 /// Longest spin of a worker among so many, ns: a lone one has no kick to wait for, and its drive's ends wake it.
+#[cfg(any(test, feature = "uring"))]
 pub(crate) fn spin_ns(workers: usize) -> u64 {
     if workers > 1 { SPIN_NS } else { 0 }
 }

@@ -357,7 +357,7 @@ fn count(queues: &[u16]) -> usize {
     queues.len()
 }
 
-/// The default of [`MultiQueue::map_queues`](crate::MultiQueue::map_queues): sockets do not share a queue while there
+/// The default of [`MultiQueue::map_queues`]: sockets do not share a queue while there
 /// is one for each, every socket has queues by its number of workers, and those of a socket are spread evenly over its
 /// cores. With fewer queues than sockets, neighbours share.
 pub(super) fn nearest(workers: &[CpuPlace], queues: usize) -> Vec<u16> {

@@ -4,8 +4,7 @@
 //! |---|---|
 //! | [`fault`] | which commands of a device fail, come late or get lost, and which bytes does a power cut take? |
 //! | [`faulty`] | and the same below queues that workers share |
-//! | [`rooms`] | what does a driver's client do with memory that the driver reads and writes? |
-//! | [`solo`] | what does a file device do without a worker? |
+//! | [`solo`] | what does a file device do without a worker, and a client with memory that its driver uses? |
 
 pub mod fault;
 pub mod faulty;

@@ -16,7 +16,7 @@
 //! | [`workload`], [`adversary`], [`threads`] | order of turns, by chance, by hand, and by real threads |
 //! | [`trace`] | what the kernel's elevator did, by its tracepoints |
 //! | [`cases`], [`shares`] | the named workloads |
-//! | [`report`], [`picture`] | JSON, tables, SVG |
+//! | [`report`] | JSON, tables, SVG |
 //!
 //! # What is promised
 //! No share above 1, decided in integers, and no saturated flow off its weighted share by more than 1%. If a promise is

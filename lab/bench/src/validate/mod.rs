@@ -8,7 +8,7 @@
 //!   is promised; the report says which rows are within 15%.
 //!
 //! # How
-//! First everything is measured, then everything simulated ([`simulate`]), so that the two do not meet on the cores.
+//! First everything is measured, then everything simulated, so that the two do not meet on the cores.
 //! Coherence is measured in interleaved rounds, of which the median counts; shares once, [`SHARES_TIMES`] times as
 //! long.
 //!
