@@ -11,7 +11,7 @@
 //! | `queue` | a worker's queue of staged requests | `base`, `flow` |
 //! | `policy` | the interface of a policy; `mqfq` and `none` | all above |
 //! | `tune` | D, T and the cost of a write, found while the device runs; latency goals | `base`, `policy` |
-//! | `door` | the scheduler for any program: start with [`door`] | `base`, `flow`, `policy` |
+//! | `door` | the scheduler for any program: start here | `base`, `flow`, `policy` |
 //!
 //! The room `door` is for any program; the others are its parts, for schedulers of one's own.
 //!
