@@ -122,6 +122,15 @@ impl Raw {
     }
 }
 
+impl Drop for Raw {
+    /// Requests that have started end with the measurement.
+    fn drop(&mut self) {
+        for grant in self.out.drain(..) {
+            _ = grant.token.into_units();
+        }
+    }
+}
+
 impl Share for Raw {
     #[inline]
     fn push(&mut self, tenant: usize) {
