@@ -179,22 +179,6 @@ impl TokenTree {
         Some(DispatchToken::new(units))
     }
 
-    /// Takes `units` from the root although it may have none: a debt, which the next returned units pay. None if the
-    /// root owes D already.
-    pub fn borrow(&self, units: u32) -> Option<DispatchToken> {
-        let (root, most) = (&self.root, -i64::from(self.depth()));
-        // Relaxed: as in `take_up_to`.
-        let mut have = root.load(Ordering::Relaxed);
-        while have > most {
-            // Acquire: as in `take_up_to`.
-            match root.compare_exchange_weak(have, have - i64::from(units), Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(DispatchToken::new(units)),
-                Err(actual) => have = actual,
-            }
-        }
-        None
-    }
-
     /// Gives a token back to the leaf of `hctx`, for its own next request; a debt of the root is paid first. Returns
     /// how many units the leaf got.
     #[inline]

@@ -106,10 +106,6 @@ impl Tokens for AnyTokens {
         on_tokens!(self, one => Tokens::acquire_batch(one, hctx, units, spare))
     }
 
-    fn borrow(&self, units: u32) -> Option<DispatchToken> {
-        on_tokens!(self, one => Tokens::borrow(one, units))
-    }
-
     fn release_local(&self, hctx: HctxId, token: DispatchToken) {
         on_tokens!(self, one => Tokens::release_local(one, hctx, token));
     }

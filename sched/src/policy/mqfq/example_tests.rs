@@ -1,7 +1,6 @@
 //! The worked example of `mod.rs` and of its page, run.
 
 use super::*;
-use crate::cost::Cost;
 use crate::policy::PolicyKind;
 
 const A: FlowId = FlowId(0);

@@ -189,10 +189,6 @@
 //!
 //! *Who is due.* `due.rs`: a token that comes back may go to another queue, whose tenant has no second request there.
 //!
-//! *Flushes.* A flush whose flow has nothing else in its queue has no data of its own to wait for, so it waits for no
-//! token: where none is free it borrows one from the root, which owes at most D then (`TokenTree::borrow`), and the
-//! next units that come back pay. It waits for T as any other. The device holds at most D units more than without.
-//!
 //! *Token batch.* A queue that must go to the tree takes tokens for what it has staged, and the tokens of completed
 //! requests stay at the leaf until the pick that follows. P2 covers both: the worker is awake and owes a pick, which
 //! uses them or, before the worker sleeps, moves them to the root and searches the ready set. The bound has no term for
@@ -227,7 +223,7 @@ use super::{
     Descriptor, DispatchToken, Done, Entry, Grant, Handle, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError,
     PolicyOptions, Registered, WindowTerms,
 };
-use crate::cost::CostKind;
+use crate::cost::Cost;
 use crate::flow::{
     Ahead, EffectiveWeight, FlowId, FlowTable, GroupId, Interval, Lease, TAG_GRAIN, Tree, Weight, align,
 };
@@ -248,11 +244,6 @@ const HORIZON: VSpan = VSpan(1 << 53);
 const _: () = assert!(HORIZON.0 < Mindicator::REACH.0 && PolicyOptions::WINDOW_MAX.0 < HORIZON.0);
 // A minimum that the mindicator rounded would not be the tag that it stands for.
 const _: () = assert!(TAG_GRAIN.0 == Mindicator::GRAIN.0);
-
-/// Bit of [`Waiting::units`]: a flush of a flow with nothing else in its queue.
-const BORROWS: u32 = 1 << 31;
-
-const _: () = assert!(PolicyOptions::DEPTH_MAX < BORROWS);
 
 /// Multi-queue fair queueing, over what ships unless `S` says otherwise. See the module's text.
 pub struct Mqfq<S: Structures = Shipped> {
@@ -457,11 +448,7 @@ impl<S: Structures> Mqfq<S> {
 
     /// Stages a request of a flow that has no other in this queue.
     #[inline(never)]
-    fn submit_first(&self, queue: &mut Queue<S>, entry: Entry, mut payload: Waiting, kick: &mut impl Kick) {
-        let Entry { flow, cost, kind, .. } = entry;
-        if kind == CostKind::Flush {
-            payload.units |= BORROWS;
-        }
+    fn submit_first(&self, queue: &mut Queue<S>, flow: FlowId, cost: Cost, payload: Waiting, kick: &mut impl Kick) {
         let now = self.virtual_time.global_vtime();
         let (interval, lease) = if self.lease.get() == 0 {
             (self.flows.charge(flow, cost, now), Lease::default())
@@ -529,11 +516,6 @@ impl<S: Structures> Mqfq<S> {
     fn acquire(&self, queue: &mut Queue<S>, units: u32) -> Option<DispatchToken> {
         self.follow_depth(queue);
         let hctx = queue.hctx;
-        let (units, borrows) = (units & !BORROWS, units & BORROWS != 0);
-        if borrows && let Some(token) = self.tokens.acquire_batch(hctx, units, 0).or_else(|| self.tokens.borrow(units))
-        {
-            return Some(token);
-        }
         if self.yields(queue) {
             return None;
         }
@@ -620,7 +602,7 @@ impl<S: Structures> Policy for Mqfq<S> {
         let now = self.virtual_time.global_vtime();
         let payload = Waiting { handle: handle.0, units: self.options.units_of(&entry) };
         let Some(mut behind) = queue.stage.behind(flow) else {
-            return self.submit_first(queue, entry, payload, kick);
+            return self.submit_first(queue, flow, cost, payload, kick);
         };
         let interval = match self.lease.get() {
             0 => self.flows.charge_alone(flow, cost, now),
@@ -651,7 +633,6 @@ impl<S: Structures> Policy for Mqfq<S> {
                 return Pick::Throttled;
             }
             let Waiting { handle, units } = lead.payload;
-            // No leaf has so many units that one which borrows is served here.
             let token = match self.tokens.acquire_own(queue.hctx, units) {
                 Some(token) => token,
                 None => match self.acquire(queue, units) {
@@ -668,7 +649,7 @@ impl<S: Structures> Policy for Mqfq<S> {
             if next.is_none_or(|lead| queue.shown != self.quantised(lead)) {
                 self.announce(queue, kick);
             }
-            queue.room -= token.units() as i32;
+            queue.room -= units as i32;
             return Pick::Dispatch(Grant { handle: Handle(handle), flow: lead.flow, token });
         }
     }

@@ -49,6 +49,5 @@ pub(super) type Queue<S> = MqfqQueue<<<S as Structures>::Wheel as Wheel>::Place>
 #[derive(Clone, Copy, Default)]
 pub(super) struct Waiting {
     pub(super) handle: u32,
-    /// Units, and [`super::BORROWS`].
     pub(super) units: u32,
 }

@@ -89,11 +89,6 @@ pub trait Tokens: Send + Sync {
     /// Takes `units` (1..=D) from the path of `hctx` and the pool. May take up to `spare` more, to be found by
     /// `acquire_own`.
     fn acquire_batch(&self, hctx: HctxId, units: u32, spare: u32) -> Option<DispatchToken>;
-    /// Takes `units` although the pool has none, as a debt; None if it owes D already, or cannot owe.
-    fn borrow(&self, units: u32) -> Option<DispatchToken> {
-        let _ = units;
-        None
-    }
     /// Gives a token that `hctx` took back for its own next request.
     fn release_local(&self, hctx: HctxId, token: DispatchToken);
     /// Gives a token that `from` took back where `to` can take it. The caller kicks `to`.
@@ -182,10 +177,6 @@ impl Tokens for TokenTree {
     #[inline(always)]
     fn acquire_batch(&self, hctx: HctxId, units: u32, spare: u32) -> Option<DispatchToken> {
         self.acquire_batch(hctx, units, spare)
-    }
-
-    fn borrow(&self, units: u32) -> Option<DispatchToken> {
-        self.borrow(units)
     }
 
     #[inline(always)]

@@ -1,7 +1,6 @@
 //! The policy by itself, on one thread: what it reports, what follows a change of D, and how often it wakes others.
 
 use super::*;
-use crate::cost::Cost;
 use crate::policy::PolicyKind;
 use mqfq_testing::random::Random;
 
@@ -50,44 +49,6 @@ fn it_tells_what_it_holds() {
     let weight = Registered::effective_weight(&policy, FLOW).expect("every flow has one");
     assert_eq!(weight, policy.flows.effective_weight(FLOW, policy.global_vtime()));
     _ = [one, two].map(|grant| grant.token.into_units());
-}
-
-#[test]
-fn a_flush_waits_for_no_token_unless_its_flow_has_something_before_it() {
-    let options = PolicyOptions { depth: 1, ..PolicyOptions::new(PolicyKind::Mqfq) };
-    let policy = policy(options, &Topology::flat(1), 3);
-    let mut queue = policy.open_queue(HctxId(0), 8);
-    let flush = |queue: &mut MqfqQueue, flow, handle| {
-        let entry = Entry { kind: CostKind::Flush, ..Entry::read(FlowId(flow), Cost(4096), Handle(handle)) };
-        policy.submit(queue, entry, 0, &mut |_| ());
-    };
-    let done = |queue: &mut MqfqQueue, Grant { handle, flow, token }| {
-        policy.complete(queue, Done::read(flow, handle), token, 0, &mut |_| ());
-    };
-    submit(&policy, &mut queue, 0, 4096, 0);
-    let read = dispatched(&policy, &mut queue, &mut Vec::new());
-    flush(&mut queue, 1, 1);
-    let first = dispatched(&policy, &mut queue, &mut Vec::new());
-    assert_eq!((first.handle, first.token.units(), policy.free_units()), (Handle(1), 1, -1), "borrowed");
-    flush(&mut queue, 2, 2);
-    assert_eq!(policy.pick(&mut queue, 0, &mut |_| ()), Pick::NoToken, "D is owed");
-    done(&mut queue, read);
-    let second = dispatched(&policy, &mut queue, &mut Vec::new());
-    assert_eq!((second.handle, policy.free_units()), (Handle(2), -1));
-    done(&mut queue, first);
-    // Behind a write of its own flow: as any other request.
-    submit(&policy, &mut queue, 1, 4096, 3);
-    flush(&mut queue, 1, 4);
-    assert_eq!(policy.pick(&mut queue, 0, &mut |_| ()), Pick::NoToken);
-    done(&mut queue, second);
-    let write = dispatched(&policy, &mut queue, &mut Vec::new());
-    assert_eq!((write.handle, policy.free_units()), (Handle(3), 0));
-    assert_eq!(policy.pick(&mut queue, 0, &mut |_| ()), Pick::NoToken, "the flush waits");
-    done(&mut queue, write);
-    let last = dispatched(&policy, &mut queue, &mut Vec::new());
-    assert_eq!((last.handle, policy.free_units()), (Handle(4), 0));
-    done(&mut queue, last);
-    assert_eq!(policy.free_units(), 1);
 }
 
 #[test]

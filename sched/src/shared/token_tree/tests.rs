@@ -133,18 +133,6 @@ fn spare_tokens_come_from_where_the_rest_is_found_and_from_no_further() {
 }
 
 #[test]
-fn what_is_borrowed_is_owed_up_to_the_depth_and_paid_by_what_comes_back() {
-    let tree = TokenTree::new(&Topology::flat(2), 2);
-    let first = taken(&tree, 0, 2);
-    let borrowed: Vec<DispatchToken> = std::iter::from_fn(|| tree.borrow(1)).collect();
-    assert_eq!((borrowed.len(), tree.root_units()), (2, -2), "as much as D");
-    assert_eq!(tree.release_local(HctxId(0), first), 0, "the debt is paid first");
-    assert_eq!((tree.root_units(), tree.acquire(HctxId(1), 1)), (0, None));
-    borrowed.into_iter().for_each(|token| tree.release_root(token));
-    assert_eq!(tree.total_units(), 2);
-}
-
-#[test]
 #[should_panic(expected = "5 units of a depth of 4")]
 fn more_units_than_the_depth_are_refused() {
     let _ = TokenTree::new(&Topology::flat(1), 4).acquire(HctxId(0), 5);
