@@ -545,7 +545,7 @@ pub(crate) mod tests {
         ledger: Mutex<Ledger>,
         events: crate::events::Events,
         file: Mutex<Option<ConfigFile>>,
-        /// What was asked of it and by whom, in words.
+        /// Calls that it had, in words, each with its caller.
         heard: Mutex<Vec<(String, By)>>,
     }
 
@@ -556,7 +556,7 @@ pub(crate) mod tests {
             Arc::new(OnPaper { ledger, events, file: Mutex::default(), heard: Mutex::default() })
         }
 
-        /// It was started with this file.
+        /// Takes this file for the one that the server was started with.
         pub(crate) fn set_file(&self, file: ConfigFile) {
             *self.file.lock().unwrap() = Some(file);
         }
@@ -565,7 +565,7 @@ pub(crate) mod tests {
             self.heard.lock().unwrap().push((what, by.clone()));
         }
 
-        /// What was asked of it since the last call.
+        /// Calls since this was last asked.
         pub(crate) fn heard(&self) -> Vec<(String, By)> {
             std::mem::take(&mut self.heard.lock().unwrap())
         }

@@ -231,7 +231,7 @@ static bool holds_tags(struct mqfq_cgroup *cgroup)
 {
 	u32 hctx;
 
-	/* Acquire: pairs with give_tag_back(), after which nobody looks at the flow. */
+	/* Acquire: pairs with give_tag_back(), after which the flow is not looked at. */
 	for (hctx = 0; hctx < cgroup->hctxs; hctx++)
 		if (atomic64_read_acquire(&cgroup->flow.lanes[hctx].requests_out))
 			return true;
@@ -546,6 +546,6 @@ void mqfq_cgroups_deactivate(struct mqfq_elevator *e)
 	if (e->has_cgroups)
 		blkcg_deactivate_policy(mqfq_policy_of(e->q), &mqfq_policy);
 	e->has_cgroups = false;
-	/* Nobody submits any more: the queue is frozen. */
+	/* No request is submitted any more: the queue is frozen. */
 	cancel_delayed_work_sync(&e->balance);
 }

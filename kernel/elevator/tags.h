@@ -70,7 +70,7 @@ static inline void mqfq_give_tag_back(struct mqfq_hctx *own, struct mqfq_lane *l
 	}
 	atomic_dec(&own->tags_out);
 	/*
-	 * Fully ordered: pairs with the acquire of whoever frees the flow; and a waiter queues
+	 * Fully ordered: pairs with the acquire before the flow is freed; and a waiter queues
 	 * itself, fences, and looks at this count. Beside mqfq_hold_tag() the lane may come to
 	 * count nothing while it holds a tag, until it looks for its share or its tags are back.
 	 */

@@ -3,6 +3,7 @@
 
 use crate::client::{CMD_READ, CMD_WRITE, Client, Request};
 use crate::server::{Folder, Server, arg, command, ended, mqfq};
+use crate::start::CONFIG;
 use mqfq_testing::machine;
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, Read, Write};
@@ -239,18 +240,6 @@ fn sigusr1_prints_the_counters_and_the_server_goes_on() {
     let last = server.terminate();
     assert_eq!(last["devices"][0]["tenants"][1]["reads"], 11);
 }
-
-const CONFIG: &str = "[server]
-workers = 2
-[device.d]
-kind = \"memory\"
-size = \"1MiB\"
-[tenant.a]
-[export.a]
-device = \"d\"
-tenant = \"a\"
-nbd = \"unix:@/a.sock\"
-";
 
 /// A device that no export uses: each reading of the config says so on stderr.
 const UNUSED: &str = "[device.unused]\nkind = \"null\"\nsize = \"1MiB\"\n";

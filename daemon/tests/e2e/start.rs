@@ -16,7 +16,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-const CONFIG: &str = "[server]
+/// One export in memory.
+pub(crate) const CONFIG: &str = "[server]
 workers = 2
 [device.d]
 kind = \"memory\"

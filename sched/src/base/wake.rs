@@ -68,7 +68,7 @@ impl WakeWord {
         self.state.load(crate::sync::Ordering::Relaxed) == NOTIFIED
     }
 
-    /// For anybody: the worker sleeps, and no kick has come since.
+    /// For any thread: the worker sleeps, and no kick has come since.
     pub fn is_sleeping(&self) -> bool {
         // Relaxed: a hint.
         self.state.load(crate::sync::Ordering::Relaxed) == SLEEPING

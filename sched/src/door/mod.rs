@@ -43,9 +43,9 @@
 //!
 //! # A worker that is away
 //! A worker that does not call [`Worker::next`] for [`Builder::away_after_ns`], while another has nothing to start, is
-//! passed: its jobs stand aside and hold nobody up. Its next call puts them back, at virtual time: it has no credit for
-//! the time away, and no debt. This needs a clock: pass `now_ns` of any monotonic one to [`Worker::next`]. A worker
-//! that sleeps by [`Worker::may_sleep`] is not away.
+//! passed: its jobs stand aside and delay no others. Its next call puts them back, at virtual time: it has no credit
+//! for the time away, and no debt. This needs a clock: pass `now_ns` of any monotonic one to [`Worker::next`]. A
+//! worker that sleeps by [`Worker::may_sleep`] is not away.
 //!
 //! # Invariants
 //! D1. A permit goes back once: by `finish`, or as its job was announced when it is dropped.

@@ -19,7 +19,7 @@ const JOB_SPAN: u64 = 1 << 18;
 /// Jobs after which a place looks whether the usual cost is another.
 const LOOK_JOBS: u64 = 64;
 
-/// Place of nobody.
+/// Place without an owner.
 pub(super) const FREE: u32 = 0;
 /// Place of a [`Worker`](super::Worker).
 pub(super) const WORKER: u32 = 1;
@@ -414,7 +414,7 @@ pub(super) struct Shared {
 
 /// Weights, and the usual cost.
 struct Roster {
-    /// 0: nobody.
+    /// 0: none.
     weights: Vec<u16>,
     typical: u64,
     /// `typical` was set and stays.

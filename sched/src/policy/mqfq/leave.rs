@@ -8,8 +8,8 @@
 //! set are given up, and each request gives back what it was charged. When the worker is back it submits them again,
 //! at virtual time or later (I7): it has no credit for the time away, nor pays twice. To the theorem its flows were not
 //! backlogged meanwhile. A late kick of an empty queue is answered by a pick (the third race at the head of `mod.rs`):
-//! one that nobody will pick for strands the token that it was kicked for, so the caller picks for a queue that stands
-//! aside, in the place of its worker.
+//! one that no worker will pick for strands the token that it was kicked for, so the caller picks for a queue that
+//! stands aside, in the place of its worker.
 
 use super::queue::Queue;
 use super::{Mqfq, Structures, VirtualTime};
