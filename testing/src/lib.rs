@@ -33,6 +33,19 @@ pub mod user;
 pub use folder::{Folder, arg, pattern};
 pub use random::Random;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Ends the load that runs beside a test, however the test ends: the flag is set when this goes. A failed assertion
+/// would otherwise wait for the load for ever.
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a flag that guards no other data.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Methods of `mqfq_blk`'s trait `Client` that do nothing, by their names, in an implementation of it.
 ///
 /// ```text

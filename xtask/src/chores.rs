@@ -3,7 +3,9 @@
 use crate::guest;
 use crate::licences;
 use crate::release;
-use crate::run::{AFTER_OTHERS, Counts, at_niceness, cargo, command, root, run, run_counted, shown, target};
+use crate::run::{
+    AFTER_OTHERS, Counts, SILENCE_MAX, at_niceness, cargo, command, root, run, run_counted, shown, target,
+};
 use crate::suites;
 use crate::tidy;
 use crate::tools;
@@ -55,7 +57,7 @@ type Row = (&'static str, Counts, Duration);
 
 fn run_part((name, mut command): Part, sink: &mut dyn Write) -> Result<Row, String> {
     let start = Instant::now();
-    let counts = run_counted(&mut command, sink)?;
+    let counts = run_counted(&mut command, sink, SILENCE_MAX)?;
     Ok((name, counts, start.elapsed()))
 }
 

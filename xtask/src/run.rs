@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 /// The repository's root.
 pub fn root() -> &'static Path {
@@ -131,27 +133,59 @@ pub fn at_niceness(niceness: &str, of: Command) -> Command {
     low
 }
 
-/// Prints the command and runs it, passing its output on to `sink` and adding up the summaries in it.
+/// Longest silence of a part of the suite. The longest one that is none of a hang is that of the compiler, whose words
+/// go to stderr.
+pub const SILENCE_MAX: Duration = Duration::from_secs(30 * 60);
+
+/// Prints the command and runs it, passing its output on to `sink` and adding up the summaries in it. A command that
+/// prints nothing for `silence_max` is killed with all that it started.
 ///
 /// # Errors
-/// One sentence if it cannot start or its output cannot be read. A failed test is not an error here but a count.
-pub fn run_counted(command: &mut Command, sink: &mut dyn Write) -> Result<Counts, String> {
-    eprintln!("$ {}", shown(command));
+/// One sentence if it cannot start, its output cannot be read, or it hangs. A failed test is not an error here but a
+/// count.
+pub fn run_counted(command: &mut Command, sink: &mut dyn Write, silence_max: Duration) -> Result<Counts, String> {
     let name = shown(command);
+    eprintln!("$ {name}");
     let broken = |error: std::io::Error| format!("{name}: {error}");
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(broken)?;
     let mut counts = Counts::default();
     let mut output = BufReader::new(child.stdout.take().expect("stdout is piped"));
-    let mut line = Vec::new();
-    while output.read_until(b'\n', &mut line).map_err(broken)? > 0 {
-        sink.write_all(&line).map_err(broken)?;
-        if let Some(summary) = Counts::of_line(&String::from_utf8_lossy(&line)) {
-            counts = counts.plus(summary);
+    let (sender, lines) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut line = Vec::new();
+        while output.read_until(b'\n', &mut line)? > 0 {
+            // Nobody listens any more: the command was killed.
+            let _ = sender.send(std::mem::take(&mut line));
         }
-        line.clear();
+        std::io::Result::Ok(())
+    });
+    loop {
+        match lines.recv_timeout(silence_max) {
+            Ok(line) => {
+                sink.write_all(&line).map_err(broken)?;
+                if let Some(summary) = Counts::of_line(&String::from_utf8_lossy(&line)) {
+                    counts = counts.plus(summary);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                end_tree(&child.id().to_string());
+                child.wait().map_err(broken)?;
+                return Err(format!("{name}: it printed nothing for {} s, so it was killed", silence_max.as_secs()));
+            }
+        }
     }
+    reader.join().map_err(|_| format!("{name}: the thread that reads its output panicked"))?.map_err(broken)?;
     counts.broken = !child.wait().map_err(broken)?.success();
     Ok(counts)
+}
+
+/// Kills a process and all that it started: a parent first, so that it starts no other.
+fn end_tree(pid: &str) {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children: Vec<String> = tasks.flat_map(|task| std::fs::read_to_string(task.path().join("children"))).collect();
+    let _ = Command::new("kill").args(["-KILL", pid]).stderr(Stdio::null()).status();
+    children.iter().flat_map(|line| line.split_whitespace()).for_each(end_tree);
 }
 
 #[cfg(test)]
@@ -182,7 +216,7 @@ mod tests {
         // A variable that only one of two cargos has makes each build ring, and all that is built on it, again.
         let nice = at_niceness(ONLY_IDLE, cargo("build"));
         assert!(nice.get_envs().any(|removed| removed == (OsStr::new("CARGO_PKG_NAME"), None)));
-        let counts = run_counted(&mut at_niceness(ONLY_IDLE, command("nice", [""; 0])), &mut Vec::new());
+        let counts = run_counted(&mut at_niceness(ONLY_IDLE, command("nice", [""; 0])), &mut Vec::new(), SILENCE_MAX);
         assert_eq!(counts, Ok(Counts::default()));
     }
 
@@ -195,7 +229,22 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_is_broken_even_if_it_counted_nothing() {
-        let counts = run_counted(&mut command("false", [""; 0]), &mut Vec::new()).expect("false starts");
+        let counts = run_counted(&mut command("false", [""; 0]), &mut Vec::new(), SILENCE_MAX).expect("false starts");
         assert_eq!(counts, Counts { broken: true, ..Counts::default() });
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_killed_with_its_children_and_named() {
+        let mut printed = Vec::new();
+        let mut hangs = command("sh", ["-c", "echo $$; sleep 1000 & echo $!; wait"]);
+        let said = run_counted(&mut hangs, &mut printed, Duration::from_secs(1)).unwrap_err();
+        assert_eq!(said, format!("{}: it printed nothing for 1 s, so it was killed", shown(&hangs)));
+        let pids = String::from_utf8(printed).expect("numbers");
+        assert_eq!(pids.lines().count(), 2, "{pids}");
+        for pid in pids.lines() {
+            // A killed process may be there until its parent has heard of its end.
+            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            assert!(state.is_empty() || state.contains(") Z "), "{state}");
+        }
     }
 }

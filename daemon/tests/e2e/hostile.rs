@@ -4,6 +4,7 @@ use crate::client::{
     CMD_DISC, CMD_READ, CMD_WRITE, Client, EINVAL, ENOSPC, Handshake, OPT_GO, REP_ACK, Request, is_closed,
 };
 use crate::server::{Server, pattern};
+use mqfq_testing::SetAtEnd;
 use mqfq_testing::machine;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -236,6 +237,7 @@ fn a_deep_connection_does_not_starve_another_of_its_own_tenant() {
     let mut shallow = Client::connect(&server.socket("t"), "t");
     let (stop, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     let passed = std::thread::scope(|scope| {
+        let over = SetAtEnd(&stop);
         let deep = scope.spawn(|| {
             // 4,096 requests are fewer than the server reads at once (128 KiB), so it always has the next of them at
             // hand.
@@ -260,7 +262,7 @@ fn a_deep_connection_does_not_starve_another_of_its_own_tenant() {
             shallow.read(4096, 4096).unwrap();
         }
         let passed = (answers.load(Ordering::Relaxed) - before) / 100;
-        stop.store(true, Ordering::Relaxed);
+        drop(over);
         deep.join().unwrap();
         passed
     });
@@ -304,6 +306,7 @@ fn neighbour_is_unharmed<Held>(mut disturb: impl FnMut(&Path, u64) -> Held) {
     let (good, bad): (PathBuf, PathBuf) = (server.socket("good"), server.socket("bad"));
     let steady = Steady { reads: AtomicU64::new(0), stop: AtomicBool::new(false) };
     let ratios: Vec<f64> = std::thread::scope(|scope| {
+        let _over = SetAtEnd(&steady.stop);
         for index in 0..8 {
             let (steady, good) = (&steady, &good);
             scope.spawn(move || {
@@ -330,9 +333,7 @@ fn neighbour_is_unharmed<Held>(mut disturb: impl FnMut(&Path, u64) -> Held) {
             drop(held);
             undisturbed.as_secs_f64() / disturbed.as_secs_f64()
         });
-        let ratios = ratios.collect();
-        steady.stop.store(true, Ordering::Relaxed);
-        ratios
+        ratios.collect()
     });
     println!("rate beside the disturbance over rate without it: {ratios:.2?}");
     assert!(ratios.iter().any(|ratio| *ratio >= 0.7), "the neighbour was slowed to {ratios:.2?} in all three rounds");

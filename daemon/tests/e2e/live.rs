@@ -3,6 +3,7 @@
 
 use crate::client::{Client, Handshake, is_closed};
 use crate::server::{Server, pattern, reload, with_policy};
+use mqfq_testing::SetAtEnd;
 use mqfq_testing::machine;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -61,12 +62,6 @@ fn lines(said: &Value) -> Vec<String> {
 fn under_load(server: &mut Server, change: impl FnOnce(&mut Server, &dyn Fn())) {
     let socket = server.socket("a");
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
-    struct StopAtEnd<'a>(&'a AtomicBool);
-    impl Drop for StopAtEnd<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut client = Client::connect(&socket, "a");
@@ -78,7 +73,7 @@ fn under_load(server: &mut Server, change: impl FnOnce(&mut Server, &dyn Fn())) 
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let _stop = StopAtEnd(&stop);
+        let _stop = SetAtEnd(&stop);
         // Returns when the client has got on.
         let gets_on = || {
             let until = rounds.load(Ordering::Relaxed) + 20;
@@ -303,13 +298,6 @@ nbd = \"unix:@/b.sock\"
 fn sighup_changes_policies_and_weights_under_clients_that_notice_nothing() {
     let _machine = machine::shared();
     let mut server = Server::start(POLICY_CONFIG);
-    /// Ends the clients even if the test fails, which otherwise would wait for them.
-    struct StopAtEnd<'a>(&'a AtomicBool);
-    impl Drop for StopAtEnd<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let stop = AtomicBool::new(false);
     let sockets = ["a", "b"].map(|name| (name, server.socket(name)));
     std::thread::scope(|scope| {
@@ -331,7 +319,7 @@ fn sighup_changes_policies_and_weights_under_clients_that_notice_nothing() {
                 })
             })
             .collect();
-        let stop = StopAtEnd(&stop);
+        let stop = SetAtEnd(&stop);
         let mut before = "none".to_owned();
         for policy in ["mqfq", "none"].repeat(6) {
             let said = reload(&mut server, |text| with_policy(text, policy));

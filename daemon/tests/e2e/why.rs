@@ -2,6 +2,7 @@
 
 use crate::client::{CMD_READ, CMD_WRITE_ZEROES, Client, FLAG_NO_HOLE, Request};
 use crate::server::{Server, mqfq};
+use mqfq_testing::SetAtEnd;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -37,16 +38,7 @@ nbd = \"unix:@/spare.sock\"
 ";
 
 /// A verdict is of ten seconds at most, on a machine that may do something else meanwhile.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Ends the load beside a test, however the test ends.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps so many of these requests in flight, and waits for `pause` before each.
 fn paced(server: &Server, export: &str, depth: u32, request: Request, pause: Duration, is_over: &AtomicBool) {
@@ -62,7 +54,7 @@ fn paced(server: &Server, export: &str, depth: u32, request: Request, pause: Dur
 }
 
 /// Keeps so many of these requests in flight.
-fn load(server: &Server, export: &str, depth: u32, request: Request, is_over: &AtomicBool) {
+pub(crate) fn load(server: &Server, export: &str, depth: u32, request: Request, is_over: &AtomicBool) {
     paced(server, export, depth, request, Duration::ZERO, is_over);
 }
 
@@ -84,7 +76,7 @@ fn why_takes_an_export_and_tells_a_cap_from_the_servers_cores_and_from_silence()
     Client::connect(&server.socket("pages"), "pages").write(0, &vec![1; 32 << 20]).unwrap();
     let read = Request { length_bytes: 4096, ..Request::of(CMD_READ) };
     std::thread::scope(|scope| {
-        let _over = Over(&is_over);
+        let _over = SetAtEnd(&is_over);
         scope.spawn(|| load(&server, "pages", 16, fill, &is_over));
         scope.spawn(|| load(&server, "root", 2, read, &is_over));
         let begun = Instant::now();
@@ -135,7 +127,7 @@ fn why_names_the_neighbour_behind_whose_requests_a_shallow_tenant_waits() {
     let small = Request { length_bytes: 4096, ..Request::of(CMD_READ) };
     let large = Request { length_bytes: 128 << 10, ..Request::of(CMD_READ) };
     std::thread::scope(|scope| {
-        let _over = Over(&is_over);
+        let _over = SetAtEnd(&is_over);
         scope.spawn(|| load(&server, "db", 1, small, &is_over));
         let reaches = |words: &str| {
             let begun = Instant::now();
@@ -199,7 +191,7 @@ fn why_tells_a_full_drive_a_short_depth_a_group_no_wait_one_request_in_flight_an
         "client asks for no more: nothing of it is under way",
     ];
     std::thread::scope(|scope| {
-        let _over = (Over(&is_over), Over(&is_shallow_over));
+        let _over = (SetAtEnd(&is_over), SetAtEnd(&is_shallow_over));
         for (export, depth) in [("deep", 256), ("calm", 2), ("first", 256), ("second", 256)] {
             let (server, is_over) = (&server, &is_over);
             scope.spawn(move || load(server, export, depth, read, is_over));

@@ -8,6 +8,7 @@ use crate::server::{SIZE_BYTES, Server, ServerOptions};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::model::{ModelDevice, presets::FLASH_60K};
 use mqfq_blk::{PolicyKind, PolicyOptions};
+use mqfq_testing::SetAtEnd;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -84,15 +85,6 @@ fn slow_flash(kind: PolicyKind, weights: &[u16]) -> Server {
     Server::start(ServerOptions { device, weights: weights.to_vec(), policy, workers: 2, ..ServerOptions::default() })
 }
 
-/// Says "stop" when it goes, also if a test fails meanwhile.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Runs the first two tenants of `server` under load, while `meanwhile` says, which may wait for a number of ends.
 fn under_load<T>(server: &Server, lengths: [u32; 2], meanwhile: impl FnOnce(&dyn Fn(u64), &Ends) -> T) -> T {
     let (all, stop) = (Ends::default(), AtomicBool::new(false));
@@ -107,7 +99,7 @@ fn under_load<T>(server: &Server, lengths: [u32; 2], meanwhile: impl FnOnce(&dyn
             let (own, stop) = (&all[tenant], &stop);
             scope.spawn(move || load(guest, length, own, stop));
         }
-        let _stop = Stop(&stop);
+        let _stop = SetAtEnd(&stop);
         meanwhile(&until, &all)
     })
 }
@@ -149,7 +141,7 @@ fn a_guest_that_breaks_all_it_has_is_stopped_each_time_and_its_neighbours_go_on(
         let broken = thread::scope(|scope| {
             let harmful = scope.spawn(|| harm(&server, 2, &stop));
             {
-                let _stop = Stop(&stop);
+                let _stop = SetAtEnd(&stop);
                 until(now(all) + REQUESTS);
             }
             harmful.join().unwrap()

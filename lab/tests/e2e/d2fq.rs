@@ -4,6 +4,7 @@
 use crate::checksums::{fio, verifies};
 use crate::client::Client;
 use crate::server::{Folder, Server, arg, mqfq, pattern, reload, with_policy};
+use mqfq_testing::SetAtEnd;
 use mqfq_testing::machine;
 use mqfq_testing::tools::{need, uri};
 use serde_json::Value;
@@ -156,15 +157,6 @@ fn a_device_without_weighted_round_robin_falls_back_says_so_and_serves() {
     assert!(stderr.lines().any(|line| line == format!("mqfq: device fast: {why}; it runs policy mqfq")), "{stderr}");
 }
 
-/// Ends the clients even if the test fails, which otherwise would wait for them.
-struct StopAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Writes and reads back until it is told to stop; how often.
 fn write_and_read(socket: &Path, name: &str, stop: &AtomicBool) -> u64 {
     let mut client = Client::connect(socket, name);
@@ -186,7 +178,7 @@ fn sighup_goes_from_d2fq_to_mqfq_and_back_under_clients_that_notice_nothing() {
     let stop = AtomicBool::new(false);
     let sockets = ["one", "three"].map(|name| (name, server.socket(name)));
     std::thread::scope(|scope| {
-        let stop_at_end = StopAtEnd(&stop);
+        let stop_at_end = SetAtEnd(&stop);
         let clients: Vec<_> = sockets
             .iter()
             .map(|(name, socket)| {
@@ -224,7 +216,7 @@ fn a_client_that_is_killed_with_class_queues_full_disturbs_nobody() {
     let stop = AtomicBool::new(false);
     let socket = server.socket("three");
     std::thread::scope(|scope| {
-        let stop_at_end = StopAtEnd(&stop);
+        let stop_at_end = SetAtEnd(&stop);
         let (socket, stop) = (&socket, &stop);
         let neighbour = scope.spawn(move || write_and_read(socket, "three", stop));
         for round in 0..3 {

@@ -1,7 +1,7 @@
 //! `cargo xtask mutants --planted`: mutants of `lab/mutants/planted.toml`, each with the test that must fail with it.
 
 use crate::planted::{Change, SWITCH, list, plant_all};
-use crate::run::{Counts, cargo, command, run, run_counted, target};
+use crate::run::{Counts, SILENCE_MAX, cargo, command, run, run_counted, target};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -43,7 +43,7 @@ impl Mutant {
         let mut test = command("timeout", [HANGS_S, "cargo", "test", "--quiet"]);
         test.args(self.binary()).arg("--target-dir").arg(build).current_dir(tree).env(SWITCH, lives);
         test.args(["--", "--exact", &self.test]).stderr(std::process::Stdio::null());
-        run_counted(&mut test, &mut std::io::sink())
+        run_counted(&mut test, &mut std::io::sink(), SILENCE_MAX)
     }
 }
 
