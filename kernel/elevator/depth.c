@@ -74,6 +74,7 @@ static void end(struct mqfq_controller *controller, const struct mqfq_span *span
  */
 u32 mqfq_controller_step(struct mqfq_controller *controller, const struct mqfq_sample *sample)
 {
+	u64 longer = mqfq_search_longer(&controller->search);
 	struct mqfq_span span;
 
 	switch (controller->stage) {
@@ -86,8 +87,9 @@ u32 mqfq_controller_step(struct mqfq_controller *controller, const struct mqfq_s
 		break;
 	case MQFQ_MEASURING:
 		mqfq_span_between(&span, &controller->from, sample);
-		if (span.requests < REQUESTS_MIN ||
-		    span.units < (u64)LARGE_MIN * controller->sizes.step || !has_gone_round(&span))
+		if (span.requests < longer * REQUESTS_MIN ||
+		    span.units < longer * LARGE_MIN * controller->sizes.step ||
+		    !has_gone_round(&span))
 			break;
 		mqfq_sizes_take(&controller->sizes, &controller->from, sample);
 		end(controller, &span, sample);

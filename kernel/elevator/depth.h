@@ -130,6 +130,7 @@ void mqfq_sizes_init(struct mqfq_sizes *sizes);
 void mqfq_sizes_take(struct mqfq_sizes *sizes, const struct mqfq_sample *from,
 		     const struct mqfq_sample *to);
 void mqfq_search_init(struct mqfq_search *search, u32 depth, u32 depth_max);
+u64 mqfq_search_longer(const struct mqfq_search *search);
 u32 mqfq_search_learn(struct mqfq_search *search, const struct mqfq_phase *phase, u32 depth,
 		      u64 now_ns);
 

@@ -35,6 +35,10 @@
 #define SCATTER_START 1314
 #define SCATTER_WEIGHT 4
 
+/* Scatter from which on phases are longer, 7%, and how many times at most. */
+#define SCATTER_LONG 6397
+#define LONGER_MAX 8
+
 /* What depths are compared by: units, units and requests, the time in the system of a unit. */
 enum of { UNITS, WEIGHED, STAY };
 
@@ -57,6 +61,13 @@ void mqfq_search_init(struct mqfq_search *search, u32 depth, u32 depth_max)
 	search->variance = SCATTER_START * SCATTER_START;
 	search->is_up = true;
 	search->hold = HOLD;
+}
+
+/* How many times longer than at first a phase is: as long as phases scatter by more. */
+u64 mqfq_search_longer(const struct mqfq_search *search)
+{
+	return clamp_t(s64, div64_s64(search->variance, SCATTER_LONG * SCATTER_LONG), 1,
+		       LONGER_MAX);
 }
 
 const char *mqfq_reason_name(enum mqfq_reason reason)
@@ -136,8 +147,12 @@ static s32 earned(const struct mqfq_phases *deep, const struct mqfq_phases *shal
 	return mean(deep, of) - mean(shallow, of);
 }
 
-/* What the deeper of two depths earns over the other, after its price; @variance of one's phases. */
-static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallow, s64 *variance)
+/*
+ * What the deeper of two depths earns over the other, after its price; @more: before it; @variance of
+ * one's phases.
+ */
+static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallow, s32 *more,
+		s64 *variance)
 {
 	s32 deeper = (s32)div64_s64(deep->device_log, deep->count) -
 		     (s32)div64_s64(shallow->device_log, shallow->count);
@@ -149,11 +164,12 @@ static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallo
 	else if (earned(deep, shallow, UNITS) > earned(deep, shallow, WEIGHED))
 		/* More work, whatever a command costs (R3). */
 		of = WEIGHED;
+	*more = earned(deep, shallow, of);
 	*variance = div64_s64(SCATTER_WEIGHT * *variance + squares(deep, of) + squares(shallow, of),
 			      SCATTER_WEIGHT + counted(deep) + counted(shallow) - 2);
 	if (deeper < DEEPER_MIN)
 		return -NOT_DEEPER;
-	return earned(deep, shallow, of) - (s32)(((s64)deeper * ALPHA) >> 16);
+	return *more - (s32)(((s64)deeper * ALPHA) >> 16);
 }
 
 /* The gain of so many rounds is sure beyond this, by so many standard errors. */
@@ -310,7 +326,8 @@ static u32 end_round(struct mqfq_search *search, const struct mqfq_phase *after,
 	struct mqfq_phases *base = &search->at_base, *trial = &search->at_trial;
 	enum mqfq_verdict verdict;
 	s64 variance = search->variance;
-	s32 of_deeper;
+	s32 of_deeper, more;
+	bool is_early;
 	u32 rounds;
 
 	if (is_other_size(&search->before, after) || is_full(&search->before) != is_full(after))
@@ -320,9 +337,10 @@ static u32 end_round(struct mqfq_search *search, const struct mqfq_phase *after,
 	add_phase(trial, &search->tried);
 	add_phase(base, after);
 	rounds = trial->count;
-	of_deeper = search->is_up ? gain(trial, base, &variance) : gain(base, trial, &variance);
-	if (!(search->is_up && of_deeper > 0 && rounds < ROUNDS_UP) &&
-	    (u64)magnitude(of_deeper) >
+	of_deeper = search->is_up ? gain(trial, base, &more, &variance) :
+				      gain(base, trial, &more, &variance);
+	is_early = rounds < ROUNDS_UP && (search->is_up ? of_deeper > 0 : more < -FIRST_ROUND);
+	if (!is_early && (u64)magnitude(of_deeper) >
 	    limit(rounds, variance, of_deeper > 0 ? SURE_DEEPER : SURE)) {
 		verdict = (of_deeper > 0) == search->is_up ? MQFQ_BETTER : MQFQ_WORSE;
 	} else if (rounds >= rounds_max[search->factor]) {

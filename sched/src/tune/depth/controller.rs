@@ -125,8 +125,9 @@ impl Controller {
     }
 
     fn is_over(&self, span: &Span) -> bool {
-        let large = LARGE_MIN * u64::from(self.sizes.step());
-        span.requests >= REQUESTS_MIN
+        let longer = self.search.longer();
+        let large = longer * LARGE_MIN * u64::from(self.sizes.step());
+        span.requests >= longer * REQUESTS_MIN
             && span.units >= large
             && u128::from(span.units) * u128::from(span.elapsed_ns) >= ROUNDS_MIN * u128::from(span.device_unit_ns)
     }
@@ -206,6 +207,19 @@ mod tests {
         assert!(ends(32, 128, 16_000) && !ends(31, 128, 15_000), "units of the largest");
         assert!(ends(128, 128, 64_000) && !ends(128, 128, 64_001), "128 units in 1000 ns are two rounds of 64");
         assert!(!ends(31, 1000, 0) && !ends(1000, 127, 0));
+    }
+
+    #[test]
+    fn a_load_in_bursts_makes_a_phase_longer() {
+        // Phases scatter by a third: eight times the requests and the units.
+        let ends = |units: u64, requests: u64| {
+            let mut controller = measuring();
+            controller.search.variance = 1 << 30;
+            controller.step(&sample(2000, 10 + units, 10 + requests));
+            controller.state().phases == 1
+        };
+        assert!(ends(1024, 1024) && !ends(1024, 1023), "requests");
+        assert!(ends(256, 1024) && !ends(255, 1024), "units of the largest");
     }
 
     #[test]

@@ -16,7 +16,10 @@
 //! A mean leaves out the slower half of the phases: in those a worker may have lost its core, and more depth would only
 //! cover that up. A gain is sure if it is larger than a number of standard errors, by the scatter of the phases that
 //! count and by what was learnt of it before. More depth needs twice as many of them as less depth, and `ROUNDS_UP`
-//! rounds: a depth that is too large by an accident hurts whoever waits, and one that is too small is soon seen.
+//! rounds: a depth that is too large by an accident hurts whoever waits, and one that is too small is soon seen. Less
+//! depth that does more work needs `ROUNDS_UP` rounds, too: it is more likely an accident than the device. Example:
+//! 256 threads write and flush together, so one phase has writes and the next one flushes, e times fewer units. One
+//! round said "82% better" at 31 than at 66, and again at 6 and at 1. Where phases scatter so, they are longer.
 
 use super::log::{ONE, log2_of_millionths};
 use super::sample::Phase;
@@ -57,6 +60,10 @@ const FIRST_ROUND: u64 = log2_of_millionths(1_020_201) as u64;
 /// those that are seen.
 const SCATTER_START: i64 = log2_of_millionths(1_014_000) as i64;
 const SCATTER_WEIGHT: i64 = 4;
+
+/// Scatter from which on phases are longer, 7%, and how many times at most.
+const SCATTER_LONG: i64 = log2_of_millionths(1_070_000) as i64;
+const LONGER_MAX: i64 = 8;
 
 /// Factors between D and a candidate, 65536ths: 2, its root, and 1.25.
 const FACTORS: [u64; 3] = [131_072, 92_682, 81_920];
@@ -266,7 +273,7 @@ pub struct Search {
     at_trial: Phases,
     gain: i32,
     /// Variance of the phases of one depth, in 65536ths squared: what was learnt of it in earlier comparisons.
-    variance: i64,
+    pub(super) variance: i64,
     is_up: bool,
     /// Candidates that were not better than D, the last shallower and the last deeper one; 0: none. A smaller factor
     /// may come to the same one on a coarse grid.
@@ -309,6 +316,13 @@ impl Search {
             probes: [None; State::PROBES],
             table: Table::default(),
         }
+    }
+
+    /// How many times longer than at first a phase is, 1 to [`LONGER_MAX`]: so many have the variance of
+    /// [`SCATTER_LONG`] together.
+    pub fn longer(&self) -> u64 {
+        let times = self.variance / (SCATTER_LONG * SCATTER_LONG);
+        times.clamp(1, LONGER_MAX).unsigned_abs()
     }
 
     pub fn table(&self) -> &Table {
@@ -416,11 +430,11 @@ impl Search {
         self.at_base.add(after);
         let (deep, shallow) =
             if self.is_up { (&self.at_trial, &self.at_base) } else { (&self.at_base, &self.at_trial) };
-        let Compared { gain, variance } = compare(deep, shallow, self.variance);
+        let Compared { gain, variance, earned } = compare(deep, shallow, self.variance);
         self.gain = if self.is_up { gain } else { -gain };
         let rounds = self.at_trial.count as u32;
         let errors = if gain > 0 { SURE_DEEPER } else { SURE };
-        let is_early = self.is_up && gain > 0 && rounds < ROUNDS_UP;
+        let is_early = rounds < ROUNDS_UP && if self.is_up { gain > 0 } else { earned < -(FIRST_ROUND as i32) };
         let is_sure = !is_early && u64::from(gain.unsigned_abs()) > limit(rounds, variance, errors);
         let verdict = if is_sure {
             if self.gain > 0 { Verdict::Better } else { Verdict::Worse }
@@ -440,7 +454,7 @@ impl Search {
     fn is_deeper_surely(&self) -> bool {
         let rounds = self.at_trial.count as u32;
         self.is_up && rounds > 0 && {
-            let Compared { gain, variance } = compare(&self.at_trial, &self.at_base, self.variance);
+            let Compared { gain, variance, .. } = compare(&self.at_trial, &self.at_base, self.variance);
             gain > 0 && u64::from(gain.unsigned_abs()) > limit(rounds, variance, SURE_DEEPER)
         }
     }
@@ -538,6 +552,8 @@ struct Compared {
     gain: i32,
     /// Variance of the phases of one depth.
     variance: i64,
+    /// Work that the deeper one does more, likewise, without the price.
+    earned: i32,
 }
 
 /// Compares the phases of two depths; `variance` is what is known of their scatter.
@@ -562,7 +578,7 @@ fn compare(deep: &Phases, shallow: &Phases, variance: i64) -> Compared {
     };
     let squares = SCATTER_WEIGHT * variance + deep.squares(of) + shallow.squares(of);
     let freedom = (deep.counted() + shallow.counted()) as i64 - 2;
-    Compared { gain, variance: squares / (SCATTER_WEIGHT + freedom) }
+    Compared { gain, variance: squares / (SCATTER_WEIGHT + freedom), earned: earned(of) }
 }
 
 /// The gain of so many rounds is sure beyond this, by so many standard errors.
@@ -668,11 +684,11 @@ impl Phases {
         (counted.iter().map(|&log| i64::from(log)).sum::<i64>() / counted.len() as i64) as i32
     }
 
-    /// Sum of the squares of their distances from it.
+    /// Sum of the squares of their distances from their mean.
     fn squares(&self, of: Of) -> i64 {
-        let mean = self.mean(of);
-        let square = |&log: &i32| i64::from(log - mean) * i64::from(log - mean);
-        self.logs[of as usize][..self.counted()].iter().map(square).sum()
+        let logs = &self.logs[of as usize][..self.counted()];
+        let mean = logs.iter().map(|&log| i64::from(log)).sum::<i64>() / logs.len() as i64;
+        logs.iter().map(|&log| (i64::from(log) - mean) * (i64::from(log) - mean)).sum()
     }
 }
 

@@ -168,6 +168,31 @@ fn after_a_step_down_by_two_that_was_right_the_next_is_by_four() {
 }
 
 #[test]
+fn less_depth_that_does_more_work_is_taken_after_four_rounds() {
+    let mut talk = Talk::new(64, 4096);
+    let load = saturated(16, 1);
+    // Twice the work from 32 down: four rounds. To 8 at once, of which nothing is seen but the smaller price: one.
+    let bursts = |depth: u32| {
+        let phase = load(depth);
+        let more = if depth <= 32 { ONE } else { 0 };
+        Phase { units_log: phase.units_log + more, weighed_log: phase.weighed_log + more, ..phase }
+    };
+    let measured = talk.settle(bursts);
+    let down = [&[128, 64][..], &[32, 64].repeat(4), &[32, 8]].concat();
+    assert_eq!(measured[..down.len()], down);
+}
+
+#[test]
+fn phases_are_longer_by_the_square_of_their_scatter_over_seven_percent() {
+    let mut search = Search::new(64, 4096);
+    assert_eq!(search.longer(), 1);
+    for (times, longer) in [(1, 1), (2, 4), (3, 8), (10, 8)] {
+        search.variance = (times * SCATTER_LONG) * (times * SCATTER_LONG);
+        assert_eq!(search.longer(), longer);
+    }
+}
+
+#[test]
 fn candidates_that_fall_together_on_a_coarse_grid_are_tried_once() {
     // 64 is not on the grid: 65 is measured anew, and then 129. 97 is worse at the second factor, and so not tried at
     // the third.
