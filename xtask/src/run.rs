@@ -241,10 +241,15 @@ mod tests {
         assert_eq!(said, format!("{}: it printed nothing for 1 s, so it was killed", shown(&hangs)));
         let pids = String::from_utf8(printed).expect("numbers");
         assert_eq!(pids.lines().count(), 2, "{pids}");
+        // A killed process ends when it is next to run, and is there until its parent has heard of that.
+        let begun = std::time::Instant::now();
+        let state = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let has_ended = |pid: &str| state(pid).is_empty() || state(pid).contains(") Z ");
         for pid in pids.lines() {
-            // A killed process may be there until its parent has heard of its end.
-            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            assert!(state.is_empty() || state.contains(") Z "), "{state}");
+            while !has_ended(pid) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{}", state(pid));
+                std::thread::yield_now();
+            }
         }
     }
 }
