@@ -62,9 +62,9 @@ static bool is_at_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 ta
  * Parts of a tag: of 4.4 and 11.6 of 16 the flows cannot have 5 and 12. Where tags, and not D, are
  * the limit, all that holds one is granted, and shares are those of the tags. Virtual time goes on
  * with the flows that have more than their share, and passes the others' finish tags: by so much a
- * flow lags.
- * Who lags less than the mean of those that tags limit leaves the last quarter of the tags to the
- * others where it would have more than its part. Two that do so at once come to about the same.
+ * flow lags. A flow that lags less than the mean of those that tags limit leaves the last quarter
+ * of the tags to the others where it would have more than its part. Two that do so at once come to
+ * about the same.
  */
 static void find_lag(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {

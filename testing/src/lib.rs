@@ -11,6 +11,7 @@
 //! | [`machine`] | who may use the machine? |
 //! | [`oracle`] | what may a scheduler do next, by the paper? |
 //! | [`random`] | which numbers look random, and are the same on every machine? |
+//! | [`SetAtEnd`] | how does a load beside a test end? |
 //! | [`rig`] | what do the workers of a policy do in virtual time? |
 //! | [`stranger`] | which descriptors does a stranger pass? |
 //! | [`tools`] | is a foreign tool there, and what does it print? |

@@ -154,7 +154,7 @@ pub fn run_counted(command: &mut Command, sink: &mut dyn Write, silence_max: Dur
     let reader = std::thread::spawn(move || {
         let mut line = Vec::new();
         while output.read_until(b'\n', &mut line)? > 0 {
-            // Nobody listens any more: the command was killed.
+            // The receiver is gone: the command was killed.
             let _ = sender.send(std::mem::take(&mut line));
         }
         std::io::Result::Ok(())

@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 
 const BLOCK_BYTES: u64 = 4096;
 const CONNECTIONS: u64 = 4;
@@ -134,11 +135,15 @@ fn a_removed_export_answers_no_request_with_an_error_and_other_exports_clients_s
         // Relaxed: a count of answers, which orders nothing.
         let answered = || _ = answers.fetch_add(1, Ordering::Relaxed);
         let until_removed = scope.spawn(move || write_until_closed(goes, 0, answered));
-        let (mut stays, mut removal, mut after) = (stays, None, 0);
+        let (mut stays, mut removal, mut is_asked, mut after) = (stays, None::<ScopedJoinHandle<()>>, false, 0);
         while after < 100 {
             stays.write(0, &[after; 4096]).unwrap();
-            if removal.is_none() && answers.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
-                removal = Some(scope.spawn(remove));
+            if !is_asked && answers.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
+                (removal, is_asked) = (Some(scope.spawn(remove)), true);
+            }
+            // A removal that failed would be waited for without end.
+            if let Some(removal) = removal.take_if(|removal| removal.is_finished()) {
+                removal.join().unwrap();
             }
             after += u8::from(until_removed.is_finished());
         }

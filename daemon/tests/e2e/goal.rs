@@ -2,8 +2,8 @@
 
 use crate::client::{CMD_READ, Client, Request};
 use crate::control::{client, ctl, get, said};
-use crate::server::Server;
-use crate::why::{PATIENCE, load};
+use crate::server::{PATIENCE, Server, load};
+use crate::why;
 use mqfq_control::client::Ask;
 use mqfq_testing::SetAtEnd;
 use std::sync::atomic::AtomicBool;
@@ -70,8 +70,7 @@ fn a_goal_is_set_held_told_and_taken_away_while_both_tenants_are_served() {
         let [goal, met] = ["mqfq_tenant_latency_goal_seconds", "mqfq_tenant_latency_goal_met"];
         assert_eq!((metric(&server, goal), metric(&server, met)), (Some(0.00001), Some(0.0)));
         // Nothing is known of a tenant until two readings have it.
-        let why = || String::from_utf8(ctl(&server, &["why", "db"]).stdout).unwrap();
-        read_until(&|| why().contains("; its goal of 10.0 us is "));
+        read_until(&|| why::said(&server, "db").contains("; its goal of 10.0 us is "));
         // Each takes less than this: it is met, and nothing is held down for it.
         said(&ctl(&server, &["tenant", "set", "db", "--latency", "10s"]));
         read_until(&|| cap().is_none() && metric(&server, met) == Some(1.0));

@@ -284,6 +284,7 @@ impl Steady {
         // Relaxed, here and below: counts and a flag that guard no other data.
         let target = self.reads.load(Ordering::Relaxed) + count;
         while self.reads.load(Ordering::Relaxed) < target {
+            assert!(!self.stop.load(Ordering::Relaxed), "a client of the neighbour has failed");
             std::thread::yield_now();
         }
         start.elapsed()
@@ -310,6 +311,7 @@ fn neighbour_is_unharmed<Held>(mut disturb: impl FnMut(&Path, u64) -> Held) {
         for index in 0..8 {
             let (steady, good) = (&steady, &good);
             scope.spawn(move || {
+                let _over = SetAtEnd(&steady.stop);
                 let mut client = Client::connect(good, "good");
                 while !steady.stop.load(Ordering::Relaxed) {
                     client.read(4096 * index, 4096).unwrap();

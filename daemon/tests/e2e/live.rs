@@ -64,6 +64,7 @@ fn under_load(server: &mut Server, change: impl FnOnce(&mut Server, &dyn Fn())) 
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _stop = SetAtEnd(&stop);
             let mut client = Client::connect(&socket, "a");
             while !stop.load(Ordering::Relaxed) {
                 let round = rounds.load(Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! A running `mqfq serve` and the folder that its config, sockets and files live in.
 
+use crate::client::{CMD_READ, Client, Request};
 pub use mqfq_testing::{Folder, arg, pattern};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -7,6 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The program under test: the one that ships, or the laboratory's.
 pub const BINARY: &str = match (option_env!("CARGO_BIN_EXE_mqfq"), option_env!("CARGO_BIN_EXE_mqfq-lab")) {
@@ -286,4 +289,25 @@ pub fn with_policy(text: String, policy: &str) -> String {
         .lines()
         .map(|line| if line.starts_with("policy") { format!("policy = \"{policy}\"") } else { line.into() });
     lines.collect::<Vec<String>>().join("\n")
+}
+
+/// A verdict is of ten seconds at most, on a machine that may do something else meanwhile.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Keeps so many of these requests in flight, and waits for `pause` before each.
+pub fn paced(server: &Server, export: &str, depth: u32, request: Request, pause: Duration, is_over: &AtomicBool) {
+    let mut client = Client::connect(&server.socket(export), export);
+    let mut data = vec![0; if request.command == CMD_READ { request.length_bytes as usize } else { 0 }];
+    (0..depth).for_each(|_| client.send(request, &[]).unwrap());
+    while !is_over.load(Relaxed) {
+        assert_eq!(client.reply().expect("an answer").error, 0);
+        client.stream.read_exact(&mut data).unwrap();
+        std::thread::park_timeout(pause);
+        client.send(request, &[]).unwrap();
+    }
+}
+
+/// Keeps so many of these requests in flight.
+pub fn load(server: &Server, export: &str, depth: u32, request: Request, is_over: &AtomicBool) {
+    paced(server, export, depth, request, Duration::ZERO, is_over);
 }

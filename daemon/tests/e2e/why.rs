@@ -1,9 +1,8 @@
 //! Answers of `mqfq ctl why` over real sockets, about loads of which the truth is known.
 
 use crate::client::{CMD_READ, CMD_WRITE_ZEROES, Client, FLAG_NO_HOLE, Request};
-use crate::server::{Server, mqfq};
+use crate::server::{PATIENCE, Server, load, mqfq, paced};
 use mqfq_testing::SetAtEnd;
-use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -37,29 +36,8 @@ offset = \"68MiB\"
 nbd = \"unix:@/spare.sock\"
 ";
 
-/// A verdict is of ten seconds at most, on a machine that may do something else meanwhile.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Keeps so many of these requests in flight, and waits for `pause` before each.
-fn paced(server: &Server, export: &str, depth: u32, request: Request, pause: Duration, is_over: &AtomicBool) {
-    let mut client = Client::connect(&server.socket(export), export);
-    let mut data = vec![0; if request.command == CMD_READ { request.length_bytes as usize } else { 0 }];
-    (0..depth).for_each(|_| client.send(request, &[]).unwrap());
-    while !is_over.load(Relaxed) {
-        assert_eq!(client.reply().expect("an answer").error, 0);
-        client.stream.read_exact(&mut data).unwrap();
-        std::thread::park_timeout(pause);
-        client.send(request, &[]).unwrap();
-    }
-}
-
-/// Keeps so many of these requests in flight.
-pub(crate) fn load(server: &Server, export: &str, depth: u32, request: Request, is_over: &AtomicBool) {
-    paced(server, export, depth, request, Duration::ZERO, is_over);
-}
-
 /// Answer about a tenant or an export.
-fn said(server: &Server, name: &str) -> String {
+pub fn said(server: &Server, name: &str) -> String {
     let socket = format!("unix:{}", server.join("control.sock").display());
     let done = mqfq(&["ctl", "--socket", &socket, "why", name]);
     String::from_utf8([done.stdout, done.stderr].concat()).unwrap()

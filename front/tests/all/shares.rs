@@ -28,6 +28,7 @@ fn now(all: &Ends) -> u64 {
 
 /// Keeps each queue of one tenant full until it is told to stop; counts ends.
 fn load(mut guest: Guest, length: u32, own: &AtomicU64, stop: &AtomicBool) {
+    let _stop = SetAtEnd(stop);
     for queue in 0..QUEUES {
         let base = queue as u16 * DEPTH;
         let heads: Vec<u16> =
@@ -90,6 +91,7 @@ fn under_load<T>(server: &Server, lengths: [u32; 2], meanwhile: impl FnOnce(&dyn
     let (all, stop) = (Ends::default(), AtomicBool::new(false));
     let until = |sum: u64| {
         while now(&all) < sum {
+            assert!(!stop.load(Ordering::Relaxed), "a guest has failed");
             thread::yield_now();
         }
     };

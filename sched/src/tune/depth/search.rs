@@ -16,7 +16,7 @@
 //! A mean leaves out the slower half of the phases: in those a worker may have lost its core, and more depth would only
 //! cover that up. A gain is sure if it is larger than a number of standard errors, by the scatter of the phases that
 //! count and by what was learnt of it before. More depth needs twice as many of them as less depth, and `ROUNDS_UP`
-//! rounds: a depth that is too large by an accident hurts whoever waits, and one that is too small is soon seen. Less
+//! rounds: a depth that is too large by an accident makes tenants wait, and one that is too small is soon seen. Less
 //! depth that does more work needs `ROUNDS_UP` rounds, too: it is more likely an accident than the device. Example:
 //! 256 threads write and flush together, so one phase has writes and the next one flushes, e times fewer units. One
 //! round said "82% better" at 31 than at 66, and again at 6 and at 1. Where phases scatter so, they are longer.
