@@ -147,10 +147,11 @@ impl Started {
         self.must_end();
     }
 
-    /// Interrupts as Ctrl-C does where it is not caught.
-    fn interrupt(mut self) {
+    /// Ends a command that catches no signal. Not by SIGINT: a shell starts background commands with SIGINT ignored,
+    /// and their children inherit that.
+    fn terminate(mut self) {
         // SAFETY: as above.
-        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGINT) }, 0);
+        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) }, 0);
         self.child.wait().unwrap();
     }
 
@@ -240,7 +241,7 @@ impl Session {
             let url = page.wait_for("http://127.0.0.1:").trim().to_owned();
             let html = self.shell(&format!("curl -sSfL -b none '{url}'")).output().unwrap();
             assert!(String::from_utf8_lossy(&html.stdout).starts_with("<!doctype html>"), "{url}: {html:?}");
-            page.interrupt();
+            page.terminate();
         } else {
             let output = self.output(command);
             match line.answer.first().filter(|_| command.starts_with("mqfq ")) {
