@@ -233,15 +233,14 @@ static bool holds_tags(struct mqfq_cgroup *cgroup)
 
 	/* Acquire: pairs with give_tag_back(), after which the flow is not looked at. */
 	for (hctx = 0; hctx < cgroup->hctxs; hctx++)
-		if (atomic64_read_acquire(&cgroup->flow.lanes[hctx].requests_out))
+		if (atomic64_read_acquire(&cgroup->flow.lanes[hctx]->requests_out))
 			return true;
 	return false;
 }
 
 static void free_now(struct mqfq_cgroup *cgroup)
 {
-	/* Under a lock vfree() may not sleep; who gave the last tag back looks for waiters. */
-	kvfree_rcu(cgroup->flow.lanes, rcu);
+	mqfq_lanes_free_later(&cgroup->flow, cgroup->hctxs);
 	kfree(cgroup);
 	if (atomic_dec_and_test(&flows))
 		wake_up_var(&flows);
@@ -377,7 +376,7 @@ static void show_stat(struct seq_file *sf, struct mqfq_cgroup *cgroup)
 	if (!q->disk)
 		return;
 	for (hctx = 0; hctx < cgroup->hctxs; hctx++) {
-		struct mqfq_lane *lane = &cgroup->flow.lanes[hctx];
+		struct mqfq_lane *lane = cgroup->flow.lanes[hctx];
 
 		bytes[0] += READ_ONCE(lane->bytes[0]);
 		bytes[1] += READ_ONCE(lane->bytes[1]);

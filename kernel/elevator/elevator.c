@@ -37,21 +37,6 @@ static void run_queue(struct mqfq *s, u32 hctx)
 		blk_mq_run_hw_queue(to, true);
 }
 
-int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp)
-{
-	u32 hctx;
-
-	flow->lanes = kvcalloc(hctxs, sizeof(struct mqfq_lane), gfp);
-	if (!flow->lanes)
-		return -ENOMEM;
-	for (hctx = 0; hctx < hctxs; hctx++) {
-		INIT_LIST_HEAD(&flow->lanes[hctx].requests);
-		init_waitqueue_head(&flow->lanes[hctx].wait);
-		flow->lanes[hctx].flow = flow;
-	}
-	return 0;
-}
-
 /* Dense numbers for the memory nodes that the queues are near to. */
 static u16 *sockets_of(struct request_queue *q, u32 hctxs)
 {
@@ -78,7 +63,7 @@ static void elevator_free(struct mqfq_elevator *e)
 {
 	mqfq_flows_exit(e);
 	mqfq_tuning_exit(e);
-	kvfree(e->plain.lanes);
+	mqfq_lanes_free(&e->plain, e->q->nr_hw_queues);
 	kvfree(e->hctxs);
 	mqfq_exit(&e->s);
 	kfree(e);
@@ -240,7 +225,7 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 static noinline bool merge(struct request_queue *q, struct mqfq_hctx *own, struct bio *bio,
 			   unsigned int segments)
 {
-	struct mqfq_lane *lane = &mqfq_flow_of_current(elevator_of(q), bio)->lanes[own->index];
+	struct mqfq_lane *lane = mqfq_flow_of_current(elevator_of(q), bio)->lanes[own->index];
 	bool merged;
 
 	spin_lock(&own->lock);
@@ -331,14 +316,14 @@ static inline void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct
 	if (unlikely(rq->elv.priv[1])) {
 		lane = mqfq_hold_tag_of_process(e, own, rq);
 	} else {
-		lane = &mqfq_flow_of(e, rq->bio)->lanes[index];
+		lane = mqfq_flow_of(e, rq->bio)->lanes[index];
 		if (unlikely(READ_ONCE(lane->flow->is_idle)))
 			mqfq_cgroups_wake(e, lane->flow);
 		mqfq_hold_tag(own, lane);
 	}
 	rq->elv.priv[0] = lane;
 	if (unlikely(reserved))
-		mqfq_unreserve(e, reserved, reserved != &lane->flow->lanes[own->account->index]);
+		mqfq_unreserve(e, reserved, reserved != lane->flow->lanes[own->account->index]);
 	mqfq_begin(rq);
 	if (rq->start_time_ns > own->meter.clock_ns)
 		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);

@@ -67,7 +67,7 @@ struct mqfq_flow {
 	u32 weight;
 	u32 part;		/* weight at which it competes now, in 65536ths */
 	bool is_idle;		/* in a group, and did not want anything lately */
-	struct mqfq_lane *lanes;	/* one per hardware queue */
+	struct mqfq_lane **lanes;	/* one per hardware queue: mqfq_lanes_alloc() */
 };
 
 void mqfq_flow_init(struct mqfq_flow *flow, u32 weight, u64 start);

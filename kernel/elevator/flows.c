@@ -15,7 +15,7 @@ static int processes_init(struct mqfq_elevator *e)
 		if (!mqfq_lanes_alloc(&flows[slot], e->s.hctxs, GFP_NOIO))
 			continue;
 		while (slot--)
-			kvfree(flows[slot].lanes);
+			mqfq_lanes_free(&flows[slot], e->s.hctxs);
 		kvfree(flows);
 		flows = NULL;
 	}
@@ -31,7 +31,7 @@ void mqfq_flows_exit(struct mqfq_elevator *e)
 	u32 slot;
 
 	for (slot = 0; e->processes.flows && slot < MQFQ_PROCESSES; slot++)
-		kvfree(e->processes.flows[slot].lanes);
+		mqfq_lanes_free(&e->processes.flows[slot], e->s.hctxs);
 	kvfree(e->processes.flows);
 }
 
@@ -107,7 +107,7 @@ struct mqfq_lane *mqfq_hold_tag_of_process(struct mqfq_elevator *e, struct mqfq_
 {
 	u64 key = (u64)rq->elv.priv[1];
 	struct mqfq_flow *flow = mqfq_process_flow(&e->processes, key);
-	struct mqfq_lane *lane = &e->plain.lanes[own->index];
+	struct mqfq_lane *lane = e->plain.lanes[own->index];
 
 	rq->elv.priv[1] = NULL;
 	if (!flow) {
@@ -115,14 +115,14 @@ struct mqfq_lane *mqfq_hold_tag_of_process(struct mqfq_elevator *e, struct mqfq_
 		return lane;
 	}
 	/* Fully ordered: pairs with take_slot(). */
-	mqfq_hold_tag(own, &flow->lanes[own->index]);
+	mqfq_hold_tag(own, flow->lanes[own->index]);
 	if (likely(mqfq_process_flow(&e->processes, key))) {
 		follow_priority(e, flow, rq->bio);
-		return &flow->lanes[own->index];
+		return flow->lanes[own->index];
 	}
 	/* It slept so long that the slot is another's. */
 	mqfq_hold_tag(own, lane);
 	preempt_disable();
-	mqfq_give_tag_back(own, &flow->lanes[own->index]);
+	mqfq_give_tag_back(own, flow->lanes[own->index]);
 	return lane;
 }

@@ -138,7 +138,6 @@ static inline void mqfq_cgroups_wake(struct mqfq_elevator *e, struct mqfq_flow *
 static inline void mqfq_cgroups_deactivate(struct mqfq_elevator *e) { }
 #endif
 
-int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp);
 int mqfq_flows_set(struct mqfq_elevator *e, bool by_process);
 void mqfq_flows_exit(struct mqfq_elevator *e);
 u64 mqfq_key_of_current(struct mqfq_elevator *e);

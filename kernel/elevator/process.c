@@ -67,7 +67,7 @@ static bool has_requests(struct mqfq_processes *processes, u32 slot)
 	u32 hctx;
 
 	for (hctx = 0; hctx < processes->hctxs; hctx++)
-		if (atomic64_read(&processes->flows[slot].lanes[hctx].requests_out))
+		if (atomic64_read(&processes->flows[slot].lanes[hctx]->requests_out))
 			return true;
 	return false;
 }

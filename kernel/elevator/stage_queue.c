@@ -2,6 +2,60 @@
 /* The order of lanes: see stage_queue.h. */
 #include "stage_queue.h"
 
+/* @flow gets a lane for each of @hctxs queues. Or -ENOMEM, and it has none. */
+int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp)
+{
+	struct mqfq_lane *piece = NULL;
+	u32 hctx, at;
+
+	flow->lanes = kcalloc(hctxs, sizeof(*flow->lanes), gfp);
+	if (!flow->lanes)
+		return -ENOMEM;
+	for (hctx = 0; hctx < hctxs; hctx++) {
+		at = hctx % MQFQ_LANES_PER_PIECE;
+		if (!at) {
+			piece = kcalloc(min_t(u32, hctxs - hctx, MQFQ_LANES_PER_PIECE),
+					sizeof(*piece), gfp);
+			if (!piece) {
+				mqfq_lanes_free(flow, hctxs);
+				return -ENOMEM;
+			}
+		}
+		INIT_LIST_HEAD(&piece[at].requests);
+#ifdef __KERNEL__
+		init_waitqueue_head(&piece[at].wait);
+#endif
+		piece[at].flow = flow;
+		piece[at].hctx = hctx;
+		flow->lanes[hctx] = &piece[at];
+	}
+	return 0;
+}
+
+/* Also of a flow whose lanes came in part, or never. */
+void mqfq_lanes_free(struct mqfq_flow *flow, u32 hctxs)
+{
+	u32 hctx;
+
+	for (hctx = 0; flow->lanes && hctx < hctxs; hctx += MQFQ_LANES_PER_PIECE)
+		kfree(flow->lanes[hctx]);
+	kfree(flow->lanes);
+	flow->lanes = NULL;
+}
+
+#ifdef __KERNEL__
+/* The lanes go after a grace period: whoever gave the last tag back looks for waiters. */
+void mqfq_lanes_free_later(struct mqfq_flow *flow, u32 hctxs)
+{
+	u32 hctx;
+
+	for (hctx = 0; hctx < hctxs; hctx += MQFQ_LANES_PER_PIECE)
+		kfree_rcu(flow->lanes[hctx], rcu);
+	kfree(flow->lanes);
+	flow->lanes = NULL;
+}
+#endif
+
 static bool lane_before(const struct mqfq_lane *a, const struct mqfq_lane *b)
 {
 	if (a->start != b->start)

@@ -23,6 +23,7 @@ struct mqfq_lane {
 	u64 span;
 	u64 cost;			/* of the head, as charged */
 	u32 arrival;
+	u32 hctx;
 	struct mqfq_lane *child;	/* pairing heap: the first below */
 	struct mqfq_lane *sibling;
 	struct mqfq_lease lease;
@@ -38,7 +39,7 @@ struct mqfq_lane {
 	unsigned long lag_jiffies;	/* when it was found */
 	u64 bytes[2], done[2];		/* dispatched, by direction; the queue's lock */
 	atomic64_t system_ns;		/* submission to completion, of all */
-	struct rcu_head rcu;		/* of a flow's first lane: they are freed under locks */
+	struct rcu_head rcu;		/* of the first lane of a piece */
 #endif
 };
 
@@ -48,6 +49,19 @@ struct mqfq_stage {
 	u32 lanes;
 	u32 arrivals;
 };
+
+/*
+ * Lanes of a piece of memory. A flow's lanes come in pieces of at most a page: its first request may
+ * be one that must not wait for memory, and then pages are free where 20 KiB in a row, the lanes of
+ * 64 queues, may not be.
+ */
+#define MQFQ_LANES_PER_PIECE (4096 / sizeof(struct mqfq_lane))
+
+int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp);
+void mqfq_lanes_free(struct mqfq_flow *flow, u32 hctxs);
+#ifdef __KERNEL__
+void mqfq_lanes_free_later(struct mqfq_flow *flow, u32 hctxs);
+#endif
 
 bool mqfq_stage_add(struct mqfq_stage *stage, struct mqfq_lane *lane);
 void mqfq_stage_rekey_first(struct mqfq_stage *stage);

@@ -167,7 +167,7 @@ void mqfq_unreserve(struct mqfq_elevator *e, struct mqfq_lane *lane, bool wakes)
 {
 	/* Fully ordered: a waiter queues itself, fences, and looks at this count. */
 	if (!atomic64_dec_return(&lane->reserved) && !atomic64_read(&lane->requests_out))
-		mqfq_set_share(&e->hctxs[lane - lane->flow->lanes], lane, 0);
+		mqfq_set_share(&e->hctxs[lane->hctx], lane, 0);
 	if (wakes && waitqueue_active(&lane->wait))
 		wake_up(&lane->wait);
 	if (!mqfq_flow_is_lasting(e, lane->flow))
@@ -194,7 +194,7 @@ void mqfq_tags_limit(blk_opf_t opf, struct blk_mq_alloc_data *data)
 		return;
 	}
 	rcu_read_lock();
-	lane = &mqfq_flow_of_current(e, NULL)->lanes[own->index];
+	lane = mqfq_flow_of_current(e, NULL)->lanes[own->index];
 	find_tag_share(own, lane);
 	find_lag(own, lane, tags);
 	/* A plug asks for many at once; one is reserved. */

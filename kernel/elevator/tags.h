@@ -49,7 +49,7 @@ static inline void mqfq_hold_tag(struct mqfq_hctx *own, struct mqfq_lane *lane)
 {
 	if (own != own->account) {
 		own = own->account;
-		lane = &lane->flow->lanes[own->index];
+		lane = lane->flow->lanes[own->index];
 	}
 	atomic_inc(&own->tags_out);
 	if (!atomic64_fetch_inc(&lane->requests_out))
@@ -66,7 +66,7 @@ static inline void mqfq_give_tag_back(struct mqfq_hctx *own, struct mqfq_lane *l
 
 	if (own != own->account) {
 		own = own->account;
-		lane = &lane->flow->lanes[own->index];
+		lane = lane->flow->lanes[own->index];
 	}
 	atomic_dec(&own->tags_out);
 	/*

@@ -15,7 +15,7 @@ struct crowd *crowd_new(u32 hctxs)
 	c->processes.flows = c->flows;
 	c->processes.hctxs = hctxs;
 	for (slot = 0; slot < MQFQ_PROCESSES; slot++)
-		c->flows[slot].lanes = kvcalloc(hctxs, sizeof(struct mqfq_lane), GFP_KERNEL);
+		mqfq_lanes_alloc(&c->flows[slot], hctxs, GFP_KERNEL);
 	return c;
 }
 
@@ -24,7 +24,7 @@ void crowd_free(struct crowd *c)
 	u32 slot;
 
 	for (slot = 0; slot < MQFQ_PROCESSES; slot++)
-		kvfree(c->flows[slot].lanes);
+		mqfq_lanes_free(&c->flows[slot], c->processes.hctxs);
 	kvfree(c);
 }
 
@@ -49,7 +49,7 @@ s32 crowd_slot(struct crowd *c, u64 key)
 /* @by requests more on the account of @slot. */
 void crowd_count(struct crowd *c, u32 slot, u32 hctx, s64 by)
 {
-	atomic64_add(by, &c->flows[slot].lanes[hctx].requests_out);
+	atomic64_add(by, &c->flows[slot].lanes[hctx]->requests_out);
 }
 
 /* Its finish tag, after it was charged @span from @gvt on. */

@@ -17,6 +17,7 @@ void *malloc(size_t size);
 void free(void *piece);
 
 static _Thread_local s64 until_refusal, pieces;
+static _Thread_local size_t largest;
 
 static bool is_refused(void)
 {
@@ -27,6 +28,7 @@ void *world_aligned_alloc(size_t alignment, size_t size)
 {
 	void *piece = is_refused() ? NULL : aligned_alloc(alignment, size);
 
+	largest = max_t(size_t, largest, size);
 	pieces += !!piece;
 	return piece;
 }
@@ -49,6 +51,7 @@ void world_release(void *piece)
 void world_refuse(u64 nth)
 {
 	until_refusal = nth;
+	largest = 0;
 }
 
 /* Whether the refusal is yet to come. */
@@ -61,6 +64,12 @@ u32 world_is_refusing(void)
 s64 world_pieces(void)
 {
 	return pieces;
+}
+
+/* The largest piece that this thread has asked for since world_refuse(), bytes. */
+u64 world_largest(void)
+{
+	return largest;
 }
 
 #define aligned_alloc world_aligned_alloc
@@ -82,7 +91,7 @@ static void on_kick(struct mqfq *s, u32 hctx)
 void world_free(struct world *w)
 {
 	while (w->flow && w->flows--)
-		kvfree(w->flow[w->flows].lanes);
+		mqfq_lanes_free(&w->flow[w->flows], w->s.hctxs);
 	kvfree(w->flow);
 	kvfree(w->kicked);
 	mqfq_exit(&w->s);
@@ -94,7 +103,7 @@ struct world *world_new(u32 hctxs, const u16 *socket_of, u32 depth, u64 window, 
 			const u32 *weights, s32 *error)
 {
 	struct world *w = kvcalloc(1, sizeof(*w), GFP_KERNEL);
-	u32 flow, hctx;
+	u32 flow;
 
 	*error = 0;
 	if (!w)
@@ -110,13 +119,9 @@ struct world *world_new(u32 hctxs, const u16 *socket_of, u32 depth, u64 window, 
 		goto fail;
 	for (flow = 0; flow < flows; flow++) {
 		mqfq_flow_init(&w->flow[flow], weights[flow], 0);
-		w->flow[flow].lanes = kvcalloc(hctxs, sizeof(struct mqfq_lane), GFP_KERNEL);
-		if (!w->flow[flow].lanes)
+		*error = mqfq_lanes_alloc(&w->flow[flow], hctxs, GFP_KERNEL);
+		if (*error)
 			goto fail;
-		for (hctx = 0; hctx < hctxs; hctx++) {
-			INIT_LIST_HEAD(&w->flow[flow].lanes[hctx].requests);
-			w->flow[flow].lanes[hctx].flow = &w->flow[flow];
-		}
 	}
 	return w;
 fail:
@@ -130,7 +135,7 @@ void world_submit(struct world *w, u32 hctx, u32 flow, u64 cost, u64 handle)
 
 	item->cost = cost;
 	item->handle = handle;
-	mqfq_submit(&w->s, &w->s.queues[hctx], &w->flow[flow].lanes[hctx], &item->node);
+	mqfq_submit(&w->s, &w->s.queues[hctx], w->flow[flow].lanes[hctx], &item->node);
 }
 
 /* Not 0: it went at once, with *@units. */
@@ -140,7 +145,7 @@ u32 world_enter(struct world *w, u32 hctx, u32 flow, u64 cost, u64 handle, u32 *
 
 	item->cost = cost;
 	item->handle = handle;
-	*units = mqfq_enter(&w->s, &w->s.queues[hctx], &w->flow[flow].lanes[hctx], &item->node);
+	*units = mqfq_enter(&w->s, &w->s.queues[hctx], w->flow[flow].lanes[hctx], &item->node);
 	if (!*units)
 		return 0;
 	free(item);
@@ -218,4 +223,14 @@ u64 world_gvt(struct world *w)
 s64 world_free_units(struct world *w)
 {
 	return mqfq_tokens_free(&w->s.tokens);
+}
+
+/* The lanes of a flow come and go. Returns the core's error, or 0. */
+s32 world_lanes(u32 hctxs)
+{
+	struct mqfq_flow flow = {};
+	s32 error = mqfq_lanes_alloc(&flow, hctxs, GFP_KERNEL);
+
+	mqfq_lanes_free(&flow, hctxs);
+	return error;
 }

@@ -53,7 +53,7 @@ static void put_out(u32 hctx, u32 units)
 static void submit(u32 hctx, u32 flow, u64 cost, bool at_once)
 {
 	struct mqfq_item *item = malloc(sizeof(*item));
-	struct mqfq_lane *lane = &flows[flow].lanes[hctx];
+	struct mqfq_lane *lane = flows[flow].lanes[hctx];
 	u32 units = 0;
 
 	item->cost = cost;
@@ -178,11 +178,8 @@ int main(int count, char **arguments)
 		pthread_mutex_init(&queue_locks[hctx], NULL);
 	for (at = 0; at < FLOWS; at++) {
 		mqfq_flow_init(&flows[at], 100 * (at + 1), 0);
-		flows[at].lanes = kvcalloc(HCTXS, sizeof(struct mqfq_lane), GFP_KERNEL);
-		for (hctx = 0; hctx < HCTXS; hctx++) {
-			INIT_LIST_HEAD(&flows[at].lanes[hctx].requests);
-			flows[at].lanes[hctx].flow = &flows[at];
-		}
+		if (mqfq_lanes_alloc(&flows[at], HCTXS, GFP_KERNEL))
+			return 2;
 	}
 	pthread_barrier_init(&barrier, NULL, THREADS);
 	for (at = 0; at < THREADS; at++)

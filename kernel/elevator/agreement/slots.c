@@ -59,7 +59,7 @@ static void *work(void *argument)
 
 			/* The second account first: the slot is another's at once after its own. */
 			atomic64_add(-1, &shadow[held[at].slot]);
-			atomic64_dec_return(&was->lanes[held[at].hctx].requests_out);
+			atomic64_dec_return(&was->lanes[held[at].hctx]->requests_out);
 			held[at] = held[--count];
 			continue;
 		}
@@ -75,9 +75,9 @@ static void *work(void *argument)
 			continue;
 		}
 		/* As hold_tag_of_process(). */
-		atomic64_fetch_inc(&flow->lanes[hctx].requests_out);
+		atomic64_fetch_inc(&flow->lanes[hctx]->requests_out);
 		if (mqfq_process_flow(&processes, key) != flow) {
-			atomic64_dec_return(&flow->lanes[hctx].requests_out);
+			atomic64_dec_return(&flow->lanes[hctx]->requests_out);
 			continue;
 		}
 		enter(flow - flows, number);
@@ -94,7 +94,7 @@ static void *work(void *argument)
 	}
 	while (count--) {
 		atomic64_add(-1, &shadow[held[count].slot]);
-		atomic64_dec_return(&flows[held[count].slot].lanes[held[count].hctx].requests_out);
+		atomic64_dec_return(&flows[held[count].slot].lanes[held[count].hctx]->requests_out);
 	}
 	return NULL;
 }
@@ -108,7 +108,8 @@ int main(int count, char **arguments)
 	processes.flows = flows;
 	processes.hctxs = HCTXS;
 	for (at = 0; at < MQFQ_PROCESSES; at++)
-		flows[at].lanes = kvcalloc(HCTXS, sizeof(struct mqfq_lane), GFP_KERNEL);
+		if (mqfq_lanes_alloc(&flows[at], HCTXS, GFP_KERNEL))
+			return 2;
 	for (at = 0; at < THREADS; at++)
 		pthread_create(&threads[at], NULL, work, (void *)(size_t)at);
 	for (at = 0; at < THREADS; at++)
@@ -120,7 +121,7 @@ int main(int count, char **arguments)
 			if ((u32)atomic64_read(&processes.key[other]) == number)
 				stop("it has two", other, number);
 		for (other = 0; other < HCTXS; other++)
-			if (atomic64_read(&flows[at].lanes[other].requests_out))
+			if (atomic64_read(&flows[at].lanes[other]->requests_out))
 				stop("a request is left", at, number);
 	}
 	printf("%lld requests charged, %lld found no slot, %u slots were given\n",

@@ -34,7 +34,7 @@ struct forest *forest_new(u32 depth, u64 window, u32 nodes_max)
 void forest_free(struct forest *f)
 {
 	while (f->nodes--)
-		kvfree(f->flow[f->nodes].lanes);
+		mqfq_lanes_free(&f->flow[f->nodes], 1);
 	kvfree(f->flow);
 	kvfree(f->node);
 	mqfq_exit(&f->s);
@@ -48,9 +48,7 @@ u32 forest_add(struct forest *f, s32 parent, u32 weight)
 	struct mqfq_flow *flow = &f->flow[at];
 
 	mqfq_flow_init(flow, weight, mqfq_gvt(&f->s.mind));
-	flow->lanes = kvcalloc(1, sizeof(struct mqfq_lane), GFP_KERNEL);
-	INIT_LIST_HEAD(&flow->lanes[0].requests);
-	flow->lanes[0].flow = flow;
+	mqfq_lanes_alloc(flow, 1, GFP_KERNEL);
 	mqfq_tree_add(&f->tree, &f->node[at], parent < 0 ? NULL : &f->node[parent], flow, weight);
 	return at;
 }
@@ -58,7 +56,7 @@ u32 forest_add(struct forest *f, s32 parent, u32 weight)
 /* The node's last request, which is staged, costs so much @more, as after a merge. */
 void forest_grow(struct forest *f, u32 node, u64 more)
 {
-	list_entry(f->flow[node].lanes[0].requests.prev, struct mqfq_item, node)->cost += more;
+	list_entry(f->flow[node].lanes[0]->requests.prev, struct mqfq_item, node)->cost += more;
 }
 
 void forest_remove(struct forest *f, u32 node)
@@ -80,7 +78,7 @@ void forest_submit(struct forest *f, u32 node, u64 cost, u64 handle)
 	item->handle = handle;
 	if (READ_ONCE(f->flow[node].is_idle))
 		mqfq_tree_wake(&f->tree, &f->node[node], mqfq_gvt(&f->s.mind));
-	mqfq_submit(&f->s, &f->s.queues[0], &f->flow[node].lanes[0], &item->node);
+	mqfq_submit(&f->s, &f->s.queues[0], f->flow[node].lanes[0], &item->node);
 }
 
 /* Not 0: a request goes. */

@@ -18,6 +18,7 @@ typedef int64_t s64;
 typedef uint32_t u32;
 typedef int32_t s32;
 typedef uint16_t u16;
+typedef int gfp_t;
 typedef struct { s64 counter; } atomic64_t;
 
 #define ____cacheline_aligned_in_smp __attribute__((aligned(64)))
@@ -48,6 +49,8 @@ typedef struct { s64 counter; } atomic64_t;
 #define GFP_KERNEL 0
 #define BIT_ULL(n) (1ULL << (n))
 #define kvfree(p) free(p)
+#define kfree(p) free(p)
+#define kcalloc(n, size, gfp) kvcalloc(n, size, gfp)
 #define min_t(type, a, b) ((type)(a) < (type)(b) ? (type)(a) : (type)(b))
 #define max_t(type, a, b) ((type)(a) > (type)(b) ? (type)(a) : (type)(b))
 #define clamp_t(type, v, lo, hi) min_t(type, max_t(type, v, lo), hi)

@@ -48,6 +48,8 @@ unsafe extern "C" {
     fn world_refuse(nth: u64);
     fn world_is_refusing() -> u32;
     fn world_pieces() -> i64;
+    fn world_largest() -> u64;
+    fn world_lanes(hctxs: u32) -> i32;
 }
 
 /// Refuses the n-th piece of memory, from 1 on, that this thread's worlds ask for from now on; 0: none.
@@ -66,6 +68,18 @@ pub fn is_refusing() -> bool {
 pub fn pieces_held() -> i64 {
     // SAFETY: it reads a number of this thread.
     unsafe { world_pieces() }
+}
+
+/// Size of the largest piece of memory that this thread has asked for since [`refuse_memory`], bytes.
+pub fn largest_piece_bytes() -> u64 {
+    // SAFETY: it reads a number of this thread.
+    unsafe { world_largest() }
+}
+
+/// Makes a flow's lanes for so many queues and frees them. Returns the core's error, or 0.
+pub fn make_lanes(hctxs: u32) -> i32 {
+    // SAFETY: it uses memory of its own alone.
+    unsafe { world_lanes(hctxs) }
 }
 
 /// Result of a pick, or of a look at the next one.

@@ -1,6 +1,6 @@
 //! No memory: whichever piece the core is refused, it says so by an error number and gives back what it had.
 
-use mqfq_elevator_agreement::{World, is_refusing, pieces_held, refuse_memory};
+use mqfq_elevator_agreement::{World, is_refusing, largest_piece_bytes, make_lanes, pieces_held, refuse_memory};
 use mqfq_sched::flow::Weight;
 use mqfq_sched::vtime::VSpan;
 
@@ -44,4 +44,25 @@ fn no_queue_and_too_many_are_an_error_before_any_memory_of_the_core() {
         assert_eq!(open(hctxs).err(), Some(E2BIG), "{hctxs} queues");
         assert_eq!(pieces_held(), 0, "{hctxs} queues");
     }
+}
+
+/// A cgroup's first request may not wait for memory, and only small pieces are free at any time.
+#[test]
+fn a_flows_lanes_come_in_pieces_of_a_page_or_not_at_all() {
+    for hctxs in [1, 8, 17, 64, 65, 512, 1024] {
+        for nth in 1.. {
+            refuse_memory(nth);
+            let error = make_lanes(hctxs);
+            assert_eq!(pieces_held(), 0, "{hctxs} queues, piece {nth}");
+            if is_refusing() {
+                assert_eq!(error, 0, "{hctxs} queues, and all memory that was asked for");
+                assert!(nth > u64::from(hctxs) / 64, "{hctxs} queues in {nth} pieces");
+                // The table of the lanes has a pointer for each queue.
+                assert!(largest_piece_bytes() <= 4096.max(8 * u64::from(hctxs)), "{hctxs} queues");
+                break;
+            }
+            assert_eq!(error, ENOMEM, "{hctxs} queues, piece {nth}");
+        }
+    }
+    refuse_memory(0);
 }
