@@ -52,6 +52,7 @@ struct mqfq_phase {
 	s32 units_log;		/* units per ns */
 	s32 weighed_log;	/* units and requests per ns */
 	s32 device_log;		/* mean units on the device */
+	s32 request_log;	/* mean units of a request */
 	s32 system_log;		/* mean units in the system */
 	u64 device_units;	/* the first of these, rounded down */
 	s32 waiting;		/* part of the time that somebody waited, 65536ths */
@@ -78,7 +79,7 @@ enum mqfq_task { MQFQ_LOOK, MQFQ_FIRST, MQFQ_TRIAL, MQFQ_AGAIN, MQFQ_HOLD };
 /* Phases of one depth in one comparison; each row is in order, the largest first. */
 struct mqfq_phases {
 	u32 count;
-	s64 device_log, waiting;	/* sums */
+	s64 device_log, request_log, waiting;	/* sums */
 	s32 logs[3][MQFQ_ROUNDS_MAX + 1];
 };
 

@@ -67,6 +67,7 @@ void mqfq_phase_of(struct mqfq_phase *phase, const struct mqfq_span *span, u32 s
 	phase->units_log = mqfq_log2(span->units) - time_log;
 	phase->weighed_log = mqfq_log2(span->units + span->requests) - time_log;
 	phase->device_log = mqfq_log2(span->device_unit_ns) - time_log;
+	phase->request_log = mqfq_log2(span->units) - mqfq_log2(span->requests);
 	phase->system_log = mqfq_log2(span->system_unit_ns) - time_log;
 	phase->device_units = div64_u64(span->device_unit_ns, span->elapsed_ns);
 	phase->waiting = mul_u64_u64_div_u64(min_t(u64, span->waiting_ns, span->elapsed_ns), ONE,

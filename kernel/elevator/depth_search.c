@@ -112,6 +112,7 @@ static void add_phase(struct mqfq_phases *phases, const struct mqfq_phase *phase
 	}
 	phases->count++;
 	phases->device_log += phase->device_log;
+	phases->request_log += phase->request_log;
 	phases->waiting += phase->waiting;
 }
 
@@ -154,8 +155,12 @@ static s32 earned(const struct mqfq_phases *deep, const struct mqfq_phases *shal
 static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallow, s32 *more,
 		s64 *variance)
 {
-	s32 deeper = (s32)div64_s64(deep->device_log, deep->count) -
-		     (s32)div64_s64(shallow->device_log, shallow->count);
+	s32 device[] = { (s32)div64_s64(deep->device_log, deep->count),
+			 (s32)div64_s64(shallow->device_log, shallow->count) };
+	/* Two requests of the mean size at a time have no price. */
+	s32 free = (s32)div64_s64(shallow->request_log, shallow->count) + ONE;
+	s32 deeper = device[0] - device[1];
+	s32 priced = max_t(s32, device[0], free) - max_t(s32, device[1], free);
 	enum of of = UNITS;
 
 	if (div64_s64(deep->waiting, deep->count) < SATURATED)
@@ -169,7 +174,7 @@ static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallo
 			      SCATTER_WEIGHT + counted(deep) + counted(shallow) - 2);
 	if (deeper < DEEPER_MIN)
 		return -NOT_DEEPER;
-	return *more - (s32)(((s64)deeper * ALPHA) >> 16);
+	return *more - (s32)(((s64)priced * ALPHA) >> 16);
 }
 
 /* The gain of so many rounds is sure beyond this, by so many standard errors. */

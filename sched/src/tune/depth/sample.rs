@@ -102,6 +102,8 @@ pub struct Phase {
     pub weighed_log: i32,
     /// Mean units on the device.
     pub device_log: i32,
+    /// Mean units of a request.
+    pub request_log: i32,
     /// Mean units in the system.
     pub system_log: i32,
     /// Mean units on the device, rounded down.
@@ -123,6 +125,7 @@ impl Phase {
             units_log: log2(span.units) - time_log,
             weighed_log: log2(span.units.wrapping_add(span.requests)) - time_log,
             device_log: log2(span.device_unit_ns) - time_log,
+            request_log: log2(span.units) - log2(span.requests),
             system_log: log2(span.system_unit_ns) - time_log,
             device_units: span.device_unit_ns / span.elapsed_ns,
             waiting: (u128::from(span.waiting_ns.min(span.elapsed_ns)) * ONE as u128 / u128::from(span.elapsed_ns))

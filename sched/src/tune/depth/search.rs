@@ -12,7 +12,11 @@
 //! ```
 //!
 //! # Sureness
-//! The gain of a candidate is the difference of two means in logarithms, less `ALPHA` times that of the depth in use.
+//! The gain of a candidate is the difference of two means in logarithms, less `ALPHA` times that of the depth in use. Two
+//! requests of the mean size at a time are free: with one alone the device is idle from its end to the next one's begin,
+//! and nothing smaller waits. Example: requests of 256 units alone; D = 64 lets one go at a time, which does 0.86 of the
+//! work, and D = 257 two, which costs nothing. Beside 256 times as many requests of a unit the mean is 2 units, and the
+//! price of D = 257 is that of a depth four times as large.
 //! A mean leaves out the slower half of the phases: in those a worker may have lost its core, and more depth would only
 //! cover that up. A gain is sure if it is larger than a number of standard errors, by the scatter of the phases that
 //! count and by what was learnt of it before. More depth needs twice as many of them as less depth, and `ROUNDS_UP`
@@ -571,9 +575,11 @@ fn compare(deep: &Phases, shallow: &Phases, variance: i64) -> Compared {
         Of::Weighed
     };
     let deeper = deep.device_log() - shallow.device_log();
+    let free = shallow.request_log() + ONE;
+    let priced = deep.device_log().max(free) - shallow.device_log().max(free);
     let alpha = if is_in_parts { ALPHA_IN_PARTS } else { ALPHA };
     let gain = match deeper >= DEEPER_MIN {
-        true => earned(of) - ((i64::from(deeper) * i64::from(alpha)) >> 16) as i32,
+        true => earned(of) - ((i64::from(priced) * i64::from(alpha)) >> 16) as i32,
         false => -NOT_DEEPER,
     };
     let squares = SCATTER_WEIGHT * variance + deep.squares(of) + shallow.squares(of);
@@ -631,8 +637,9 @@ enum Of {
 struct Phases {
     count: u16,
     is_in_parts: bool,
-    /// Sums of `device_log` and `waiting`.
+    /// Sums of `device_log`, `request_log` and `waiting`.
     device_log: i64,
+    request_log: i64,
     waiting: i64,
     /// By [`Of`], the largest first.
     logs: [[i32; Phases::MAX]; 3],
@@ -642,11 +649,18 @@ impl Phases {
     /// Those at D are one more than the rounds.
     const MAX: usize = ROUNDS_MAX[2] as usize + 1;
 
-    const NONE: Phases = Phases { count: 0, is_in_parts: true, device_log: 0, waiting: 0, logs: [[0; Phases::MAX]; 3] };
+    const NONE: Phases = Phases {
+        count: 0,
+        is_in_parts: true,
+        device_log: 0,
+        request_log: 0,
+        waiting: 0,
+        logs: [[0; Phases::MAX]; 3],
+    };
 
     fn add(&mut self, phase: &Phase) {
         if self.count == 0 {
-            (self.is_in_parts, self.device_log, self.waiting) = (true, 0, 0);
+            (self.is_in_parts, self.device_log, self.request_log, self.waiting) = (true, 0, 0, 0);
         }
         let of_phase = [phase.units_log, phase.weighed_log, phase.units_log - phase.system_log];
         for (logs, log) in self.logs.iter_mut().zip(of_phase) {
@@ -660,6 +674,7 @@ impl Phases {
         self.count += 1;
         self.is_in_parts &= phase.is_in_parts;
         self.device_log += i64::from(phase.device_log);
+        self.request_log += i64::from(phase.request_log);
         self.waiting += i64::from(phase.waiting);
     }
 
@@ -676,6 +691,10 @@ impl Phases {
 
     fn device_log(&self) -> i32 {
         (self.device_log / i64::from(self.count)) as i32
+    }
+
+    fn request_log(&self) -> i32 {
+        (self.request_log / i64::from(self.count)) as i32
     }
 
     /// Mean of the phases that count.

@@ -56,6 +56,21 @@ fn from_any_start_it_finds_the_depth_that_is_enough_and_no_more() {
     }
 }
 
+/// Requests of 256 units alone: one at a time leaves the link idle while its pages are read.
+#[test]
+fn large_requests_alone_go_at_least_two_at_a_time() {
+    let drive = Drive { dies: 64, unit_ns: 24_000, link_ns: (500, 3_500), pause: |ns| ns };
+    let tenants = [0; 2].map(|_| Tenant { depth: always::<16>, units: always::<256> });
+    let end_ns = 3_000 * MS;
+    let [one, many] = [64, 4_097].map(|depth| run(&drive, &tenants, None, depth, end_ns).units);
+    assert!((86..91).contains(&(one * 100 / many)), "one at a time does {one} of {many} units");
+    for start in [1, 64, 1_025] {
+        let found = auto(&drive, &tenants, start, end_ns);
+        let state = found.controller.as_ref().expect("it was given").state();
+        assert!(found.units * 100 >= many * 97, "from {start}: {} of {many} units, {state:?}", found.units);
+    }
+}
+
 #[test]
 fn in_silence_with_requests_waiting_the_depth_stays() {
     // 10 s without a completion, from 300 ms on.

@@ -14,6 +14,11 @@ fn candidates_lie_where_one_more_request_goes() {
     assert_eq!(candidate(65_535, FACTORS[0], true, 1, 65_535), None);
 }
 
+/// A phase of requests so small that each depth has its price.
+fn of_small() -> Phase {
+    Phase { request_log: -ONE, ..Phase::default() }
+}
+
 /// Phases of one depth.
 fn phases(each: &[Phase]) -> Phases {
     let mut phases = Phases::NONE;
@@ -43,7 +48,7 @@ fn the_first_round_must_show_more_than_the_later_ones() {
 fn while_requests_go_in_parts_work_counts_in_units_and_depth_costs_less() {
     // 6% more units, of which a small reader has fewer, at a depth 48% larger.
     let percent = |percent: i32| log2_of_millionths(1_000_000 + percent as u64 * 10_000);
-    let shallow = Phase { waiting: ONE, ..Phase::default() };
+    let shallow = Phase { waiting: ONE, ..of_small() };
     let deep = Phase { units_log: percent(6), weighed_log: 0, device_log: percent(48), ..shallow };
     let in_parts = |phase: Phase| Phase { is_in_parts: true, ..phase };
     assert!(gain(&deep, &shallow) < -percent(2), "small tenants pay, and depth its full price");
@@ -51,6 +56,20 @@ fn while_requests_go_in_parts_work_counts_in_units_and_depth_costs_less() {
     let earns_less = Phase { units_log: percent(3), ..deep };
     assert!(gain(&in_parts(earns_less), &in_parts(shallow)) < 0, "a small request waits for all that is on the device");
     assert_eq!(gain(&in_parts(deep), &shallow), gain(&deep, &shallow), "what began whole is compared as whole");
+}
+
+#[test]
+fn two_requests_at_a_time_have_no_price() {
+    let percent = |percent: i32| log2_of_millionths(1_000_000 + percent as u64 * 10_000);
+    // Requests of 256 units, one at a time and two.
+    let one = Phase { waiting: ONE, device_log: 8 * ONE, request_log: 8 * ONE, ..Phase::default() };
+    let two = Phase { units_log: percent(5), weighed_log: percent(5), device_log: 9 * ONE, ..one };
+    assert_eq!(gain(&two, &one), percent(5), "nothing smaller waits");
+    let four = Phase { device_log: 10 * ONE, ..two };
+    assert_eq!(gain(&four, &one), percent(5) - ALPHA, "two more have theirs");
+    // As many requests of a unit beside them, and more.
+    let beside = |phase: Phase| Phase { request_log: 7 * ONE, ..phase };
+    assert_eq!(gain(&beside(two), &beside(one)), percent(5) - ALPHA);
 }
 
 #[test]
@@ -83,6 +102,7 @@ fn saturated(knee: u64, step: u32) -> impl Fn(u32) -> Phase {
         let depth = u64::from(depth);
         let units_log = log2(depth.min(knee) << 20);
         Phase {
+            request_log: log2(step.into()),
             units_log,
             weighed_log: units_log + 1,
             device_log: log2(depth << 20),
@@ -473,7 +493,7 @@ fn without_demand_smaller_depths_alone_are_tried_and_judged_by_time() {
 
 #[test]
 fn a_gain_is_work_or_time_less_the_price_of_depth() {
-    let shallow = Phase { units_log: 100, weighed_log: 1000, system_log: 70_000, waiting: ONE, ..Phase::default() };
+    let shallow = Phase { units_log: 100, weighed_log: 1000, system_log: 70_000, waiting: ONE, ..of_small() };
     let deep = Phase { units_log: 20_100, weighed_log: 31_000, device_log: ONE, system_log: 75_000, ..shallow };
     assert_eq!(gain(&deep, &shallow), 20_000 - ALPHA);
     assert_eq!(gain(&Phase { weighed_log: 11_000, ..deep }, &shallow), 10_000 - ALPHA);
