@@ -12,7 +12,7 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 to=$tree/usr/src/mqfq-$version
 mkdir -p "$to" "$tree/DEBIAN" "$tree/usr/share/doc/mqfq-dkms/examples" "$out"
-cp ./*.c ./*.h Kbuild "$to"
+cp ./*.c ./*.h Kbuild layouts.sh "$to"
 sed "s/@VERSION@/$version/" dkms.conf >"$to/dkms.conf"
 for one in "$@"; do
     mkdir "$to/private-${one%%=*}"
@@ -25,7 +25,7 @@ Package: mqfq-dkms
 Version: $version
 Architecture: all
 Maintainer: the mqfq developers <mqfq@localhost>
-Depends: dkms
+Depends: dkms, pahole
 Section: kernel
 Priority: optional
 Description: multi-queue fair queueing for block devices, with cgroup weights

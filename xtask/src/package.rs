@@ -71,7 +71,9 @@ fn scheduler(folder: &Path) -> Result<Option<String>, String> {
     Ok(left_out)
 }
 
-/// Builds the elevator for each series of kernels that it is for, and packs its source for dkms.
+/// Builds the elevator for each series of kernels that it is for, and packs its source for dkms. Each module's
+/// structures must be those of its kernel, and another series' kernel must be refused: so a check that finds nothing is
+/// found.
 ///
 /// # Errors
 /// One sentence: for which kernel it does not build, or what could not be fetched.
@@ -80,10 +82,22 @@ pub fn dkms() -> Result<(), String> {
     let folder = target().join("package");
     let mut pack = command("bash", [&*source.join("package.sh").to_string_lossy(), env!("CARGO_PKG_VERSION")]);
     pack.arg(&folder);
-    for series in ELEVATOR_SERIES {
+    let layouts = |built: &Path, kernel: &str| -> Result<Command, String> {
+        let mut check = command("sh", [&*source.join("layouts.sh").to_string_lossy()]);
+        check.arg(built.join("mqfq.ko")).arg(cache()?.join(kernel).join("vmlinuz"));
+        Ok(check)
+    };
+    for (at, series) in ELEVATOR_SERIES.into_iter().enumerate() {
         let built = folder.join(format!("elevator-{series}"));
         build_module(series, &source, &built, &mut |line| println!("{line}"))?;
         println!("built: {}", built.join("mqfq.ko").display());
+        run(&mut layouts(&built, series)?)?;
+        // The kernel of the series before it has been fetched.
+        if let Some(other) = at.checked_sub(1).map(|before| ELEVATOR_SERIES[before])
+            && run(&mut layouts(&built, other)?).is_ok()
+        {
+            return Err(format!("the layouts of {series} pass for {other}: layouts.sh compares nothing"));
+        }
         pack.arg(format!("{series}={}", cache()?.join(series).join("headers/block").display()));
     }
     run(&mut pack)
