@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Do the structures of the packed private headers lie in memory as the kernel has them?
 #
 #   layouts.sh MODULE KERNEL
@@ -7,11 +7,11 @@
 # one), or a file: a vmlinuz, or raw type information. A distribution may change a structure within a series, and a
 # module that was compiled with another one writes where the kernel has something else. So a difference is an error,
 # and so is a kernel that says nothing of its structures.
-set -u
+set -euo pipefail
 module=$1 kernel=$2
 fail() { echo "mqfq: $*" >&2; exit 1; }
 command -v pahole >/dev/null || fail "pahole is missing, which compares the module's structures with the kernel's"
-work=$(mktemp -d) || exit 1
+work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # A vmlinuz is code of its own and a kernel that one of these programs unpacks.
@@ -21,7 +21,7 @@ unpack() {
         program=${try%% *}
         command -v "$program" >/dev/null || continue
         for at in $(LC_ALL=C grep -abo -P "${try#* }" "$1" | cut -d: -f1); do
-            tail -c +$((at + 1)) "$1" | "$program" >"$2" 2>/dev/null
+            tail -c +$((at + 1)) "$1" | "$program" >"$2" 2>/dev/null || true
             LC_ALL=C head -c 4 "$2" | grep -q ELF && return 0
         done
     done
@@ -43,7 +43,7 @@ esac
 
 # Name, offset and size of each member, whatever the spelling of its type.
 members() {
-    pahole -C "$1" "$2" 2>/dev/null | awk '
+    { pahole -C "$1" "$2" 2>/dev/null || true; } | awk '
         /\/\* size: / { sub(/,.*/, ""); sub(/.*size: /, ""); print "size " $0 }
         /; +\/\* +[0-9]/ {
             place = $0; sub(/.*\/\* */, "", place); sub(/ *\*\/.*/, "", place)
@@ -54,7 +54,7 @@ members() {
         }'
 }
 
-structures=$(pahole --show_decl_info "$module" 2>/dev/null |
+structures=$({ pahole --show_decl_info "$module" 2>/dev/null || true; } |
     awk '/^\/\* </ { private = /\/private-/ } /^(struct|union) / { if (private) print $2; private = 0 }' | sort -u)
 [ -n "$structures" ] || fail "$module: has no debug information, so its structures cannot be compared"
 compared=0

@@ -83,7 +83,7 @@ pub fn dkms() -> Result<(), String> {
     let mut pack = command("bash", [&*source.join("package.sh").to_string_lossy(), env!("CARGO_PKG_VERSION")]);
     pack.arg(&folder);
     let layouts = |built: &Path, kernel: &str| -> Result<Command, String> {
-        let mut check = command("sh", [&*source.join("layouts.sh").to_string_lossy()]);
+        let mut check = command("bash", [&*source.join("layouts.sh").to_string_lossy()]);
         check.arg(built.join("mqfq.ko")).arg(cache()?.join(kernel).join("vmlinuz"));
         Ok(check)
     };

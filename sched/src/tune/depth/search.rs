@@ -12,11 +12,10 @@
 //! ```
 //!
 //! # Sureness
-//! The gain of a candidate is the difference of two means in logarithms, less `ALPHA` times that of the depth in use. Two
-//! requests of the mean size at a time are free: with one alone the device is idle from its end to the next one's begin,
-//! and nothing smaller waits. Example: requests of 256 units alone; D = 64 lets one go at a time, which does 0.86 of the
-//! work, and D = 257 two, which costs nothing. Beside 256 times as many requests of a unit the mean is 2 units, and the
-//! price of D = 257 is that of a depth four times as large.
+//! The gain of a candidate is the difference of two means in logarithms, less `ALPHA` times that of the depth in use.
+//! Two requests of the mean size at a time are free: with one alone the device idles between two, and nothing smaller
+//! waits. Example: requests of 256 units alone; D = 64 lets one go at a time, which does 0.86 of the work, and D = 257
+//! two, which costs nothing. Beside 256 times as many requests of a unit the mean is 2 units, and D = 257 has its price.
 //! A mean leaves out the slower half of the phases: in those a worker may have lost its core, and more depth would only
 //! cover that up. A gain is sure if it is larger than a number of standard errors, by the scatter of the phases that
 //! count and by what was learnt of it before. More depth needs twice as many of them as less depth, and `ROUNDS_UP`
