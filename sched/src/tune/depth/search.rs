@@ -14,8 +14,8 @@
 //! # Sureness
 //! The gain of a candidate is the difference of two means in logarithms, less `ALPHA` times that of the depth in use.
 //! Two requests of the mean size at a time are free: with one alone the device idles between two, and nothing smaller
-//! waits. Example: requests of 256 units alone; D = 64 lets one go at a time, which does 0.86 of the work, and D = 257
-//! two, which costs nothing. Beside 256 times as many requests of a unit the mean is 2 units, and D = 257 has its price.
+//! waits. Example: requests of 256 units alone; D = 64 lets one go at a time, which does 0.86 of the work, and two at
+//! D = 257 have no price. Beside 256 times as many requests of a unit the mean is 2 units, and D = 257 has its price.
 //! A mean leaves out the slower half of the phases: in those a worker may have lost its core, and more depth would only
 //! cover that up. A gain is sure if it is larger than a number of standard errors, by the scatter of the phases that
 //! count and by what was learnt of it before. More depth needs twice as many of them as less depth, and `ROUNDS_UP`
@@ -648,14 +648,8 @@ impl Phases {
     /// Those at D are one more than the rounds.
     const MAX: usize = ROUNDS_MAX[2] as usize + 1;
 
-    const NONE: Phases = Phases {
-        count: 0,
-        is_in_parts: true,
-        device_log: 0,
-        request_log: 0,
-        waiting: 0,
-        logs: [[0; Phases::MAX]; 3],
-    };
+    const NONE: Phases =
+        Phases { count: 0, is_in_parts: true, device_log: 0, request_log: 0, waiting: 0, logs: [[0; Phases::MAX]; 3] };
 
     fn add(&mut self, phase: &Phase) {
         if self.count == 0 {
