@@ -154,6 +154,13 @@ pub trait Device: Any + Send + Sync {
     /// Its size, units and features. Constant.
     fn info(&self) -> DeviceInfo;
 
+    /// Properties as an export that begins at `offset_bytes` sees them: a device may have parts that differ. `size_bytes`
+    /// is where that part ends. May change while nothing of that part is under way.
+    fn info_at(&self, offset_bytes: u64) -> DeviceInfo {
+        let _ = offset_bytes;
+        self.info()
+    }
+
     /// The descriptor that its queues name in entries on the worker's ring, if it is one and the same for all of them.
     /// The worker registers it with the ring, which spares the kernel a look-up and a reference per entry; the ring
     /// then keeps the file open for as long as it lives.
@@ -257,6 +264,16 @@ pub trait DeviceQueue {
     fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
         let _ = (weights, now_ns);
         false
+    }
+
+    /// The part of this number of the device has come, or gone, or is another one since the queue was opened or followed
+    /// last: commands go by it from now on.
+    ///
+    /// # Errors
+    /// One sentence: commands of the part before are under way, and nothing has changed.
+    fn follow(&mut self, number: u16) -> Result<(), String> {
+        let _ = number;
+        Ok(())
     }
 
     /// An operation that this queue put on the worker's ring (`ring::DeviceRing`) ended: `user` as given there,

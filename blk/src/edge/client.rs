@@ -199,13 +199,13 @@ pub enum Remains {
 }
 
 impl Remains {
-    /// True for a request that is one of them. A flush touches no bytes.
+    /// True for a request that is one of them. A flush touches the first byte of what it is for.
     pub fn includes(self, submission: &Submission) -> bool {
         let &Submission { flow, offset_bytes, length_bytes, .. } = submission;
         match self {
             Remains::All => true,
             Remains::Flow(one) => flow == one,
-            Remains::Bytes(start, end) => offset_bytes < end && offset_bytes + u64::from(length_bytes) > start,
+            Remains::Bytes(start, end) => offset_bytes < end && offset_bytes + u64::from(length_bytes.max(1)) > start,
         }
     }
 }

@@ -100,7 +100,7 @@ pub struct Submission {
     pub flow: FlowId,
     /// Operation.
     pub op: Op,
-    /// First byte, on the device.
+    /// First byte, on the device; for [`Op::Flush`] the first byte of its client's export.
     pub offset_bytes: u64,
     /// Length; 0 for [`Op::Flush`].
     pub length_bytes: u32,

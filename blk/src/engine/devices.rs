@@ -69,4 +69,18 @@ impl Engine {
         self.current()[device] = None;
         Ok(())
     }
+
+    /// Has every worker use the part of this number of a device as it is now ([`crate::device::DeviceQueue::follow`]).
+    ///
+    /// # Errors
+    /// One sentence: commands of the part before are under way on some worker, which keeps it.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn follow(&self, device: usize, number: u16) -> Result<(), String> {
+        let _changing = self.changing();
+        let name = self.of(device, |at| at.name.clone());
+        let all = self.ask_all(Duration::MAX, |followed| Mail::Follow { device: index(device), number, followed })?;
+        all.into_iter().collect::<Result<(), String>>().map_err(|why| format!("device {name}: {why}"))
+    }
 }

@@ -66,6 +66,10 @@ impl DeviceQueue for Recall {
         self.device.set_class_weights(weights, now_ns)
     }
 
+    fn follow(&mut self, number: u16) -> Result<(), String> {
+        self.device.follow(number)
+    }
+
     fn ring_event(&mut self, user: u32, result: i32) {
         self.device.ring_event(user, result);
     }

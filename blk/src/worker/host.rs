@@ -123,6 +123,15 @@ pub enum Mail<P: Policy = AnyPolicy> {
         /// Told once.
         opened: mpsc::Sender<Result<(), String>>,
     },
+    /// A part of a device is another from now on; report when it is, or why not.
+    Follow {
+        /// Index of the device.
+        device: u16,
+        /// Number of the part.
+        number: u16,
+        /// Told once.
+        followed: mpsc::Sender<Result<(), String>>,
+    },
     /// Close a device of which no request is left; report when that is done.
     CloseDevice {
         /// Index of the device.

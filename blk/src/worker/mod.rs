@@ -351,6 +351,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 }
                 Mail::Grow { device, limits } => self.core.hctxs[device as usize].grow(&limits),
                 Mail::OpenDevice { device, opened } => drop(opened.send(self.open_device(device))),
+                Mail::Follow { device, number, followed } => {
+                    drop(followed.send(self.core.hctxs[device as usize].device_mut().follow(number)));
+                }
                 Mail::CloseDevice { device, closed } => {
                     self.close_device(device);
                     let _ = closed.send(());

@@ -121,6 +121,15 @@ impl Driver {
         self.queue.in_flight()
     }
 
+    pub fn try_follow(&mut self, number: u16) -> Result<(), String> {
+        self.queue.follow(number)
+    }
+
+    #[track_caller]
+    pub fn follow(&mut self, number: u16) {
+        self.try_follow(number).expect("nothing is under way");
+    }
+
     /// Reaps the ended commands, after the next possible step: an entry of the ring ended, or time went to the next
     /// event. None, if only another queue can help.
     pub fn turn(&mut self) -> Vec<Reaped> {

@@ -37,11 +37,19 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// A free loop device on `image`.
+    /// A free loop device on `image`, of blocks of 512 bytes.
     ///
     /// # Errors
     /// One sentence: there is none, or no right to it.
     pub fn attach(image: &Path) -> Result<LoopDevice, String> {
+        LoopDevice::attach_of(image, 0)
+    }
+
+    /// A free loop device on `image`, of such blocks; 0: of the smallest that there are.
+    ///
+    /// # Errors
+    /// One sentence: there is none, or no right to it.
+    pub fn attach_of(image: &Path, block_bytes: u32) -> Result<LoopDevice, String> {
         let open = |path: &Path| {
             let opened = File::options().read(true).write(true).open(path);
             opened.map_err(|error| format!("{}: {error}", path.display()))
@@ -49,7 +57,7 @@ impl LoopDevice {
         let (control, backing) = (open(Path::new("/dev/loop-control"))?, open(image)?);
         let config = LoopConfig {
             fd: backing.as_raw_fd() as u32,
-            block_bytes: 0,
+            block_bytes,
             places: [0; 5],
             numbers: [0; 3],
             flags: LO_FLAGS_AUTOCLEAR,

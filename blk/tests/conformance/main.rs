@@ -12,6 +12,7 @@ mod live;
 mod loop_device;
 mod path_engine;
 mod policy_change;
+mod pool;
 mod watchdog;
 
 use harness::{Classes, Rig};
@@ -148,6 +149,9 @@ conformance!(file_direct, file_rig(Direct::Always));
 conformance!(file_through_the_page_cache, file_rig(Direct::Never));
 conformance!(block_device_direct, loop_rig(Direct::Always));
 conformance!(block_device_through_the_page_cache, loop_rig(Direct::Never));
+conformance!(pool_of_three_a_regular_file, pool::rig(0));
+conformance!(pool_of_three_blocks_of_4096, pool::rig(1));
+conformance!(pool_of_three_blocks_of_512, pool::rig(2));
 conformance!(fault_without_a_plan, fault(memory(), FaultPlan::default()));
 conformance!(fault_that_delays_and_reorders, {
     let rules = vec![FaultRule::any(When::Chance(20_000), Fault::Delay { ns: 10_000 })];

@@ -98,6 +98,8 @@ pub struct Eraser {
     left: VecDeque<Range<u64>>,
     /// Pieces under way.
     under_way: Vec<Range<u64>>,
+    /// First byte, by which the flush is addressed.
+    first: u64,
     is_flushing: bool,
     failures: u32,
     is_paused: bool,
@@ -114,6 +116,7 @@ impl Eraser {
             export,
             left: ranges.iter().cloned().collect(),
             under_way: Vec::with_capacity(IN_FLIGHT),
+            first: ranges.first().map_or(0, |range| range.start),
             is_flushing: false,
             failures: 0,
             is_paused: false,
@@ -138,7 +141,7 @@ impl Eraser {
         while !self.is_stopped() && !self.is_paused && !self.is_flushing && self.under_way.len() < IN_FLIGHT {
             let Some(range) = self.left.front().cloned() else {
                 if self.under_way.is_empty() {
-                    self.is_flushing = self.ask(context, Op::Flush, 0..0, FLUSH);
+                    self.is_flushing = self.ask(context, Op::Flush, self.first..self.first, FLUSH);
                 }
                 return;
             };

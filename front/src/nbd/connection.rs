@@ -402,7 +402,8 @@ impl Connection {
         let submission = Submission {
             flow: export.flow,
             op,
-            offset_bytes: if op == Op::Flush { 0 } else { export.offset_bytes + offset_bytes },
+            // A flush has the export's first byte: a device may have parts that are flushed apart.
+            offset_bytes: export.offset_bytes + offset_bytes,
             length_bytes,
             fua,
             buffer,

@@ -98,7 +98,7 @@ pub fn validate(
     let op = match descriptor.op() {
         op::READ => Op::Read,
         op::WRITE => Op::Write,
-        op::FLUSH => return Ok(Operation { op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false }),
+        op::FLUSH => return Ok(Operation { op: Op::Flush, offset_bytes: export.offset_bytes, length_bytes: 0, fua: false }),
         op::DISCARD => Op::Discard,
         op::WRITE_ZEROES => Op::WriteZeroes { may_unmap: descriptor.op_flags & op::NO_UNMAP == 0 },
         _ => return Err(Refused { status: Status::Unsupported, rule: Rule::UnknownOperation }),
@@ -175,7 +175,7 @@ pub(in crate::ublk) mod tests {
         let asked = |op, offset_bytes, length_bytes, fua| Operation { op, offset_bytes, length_bytes, fua };
         assert_eq!(ask(of(op::READ, op::FUA, 8, 8)), asked(Op::Read, 12288, 4096, false));
         assert_eq!(ask(of(op::WRITE, op::FUA, 0, 128)), asked(Op::Write, 8192, 65536, true));
-        assert_eq!(ask(of(op::FLUSH, 0, u64::MAX, u32::MAX)), asked(Op::Flush, 0, 0, false));
+        assert_eq!(ask(of(op::FLUSH, 0, u64::MAX, u32::MAX)), asked(Op::Flush, 8192, 0, false));
         assert_eq!(ask(of(op::DISCARD, 0, 2040, 8)), asked(Op::Discard, 8192 + (1 << 20) - 4096, 4096, false));
         let zeroes = |may_unmap| asked(Op::WriteZeroes { may_unmap }, 8192, 1 << 20, false);
         assert_eq!(ask(of(op::WRITE_ZEROES, 0, 0, 2048)), zeroes(true));

@@ -84,7 +84,7 @@ pub struct Range {
 /// Operation that a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskRequest {
-    /// `length_bytes` from `offset_bytes` of the device on; both 0 for a flush. A read's bytes go to the chain's memory
+    /// `length_bytes` from `offset_bytes` of the device on; for a flush 0 from the disk's first byte on. A read's bytes go to the chain's memory
     /// to write, a write's come from its memory to read, behind the header. This is the first of several ranges; the
     /// others are the chain's.
     Io {
@@ -240,7 +240,7 @@ impl Disk {
                 }
                 self.range(op, sector, length).ok_or(ioerr(Rule::BadRange))
             }
-            request::FLUSH => Ok(DiskRequest::Io { op: Op::Flush, offset_bytes: 0, length_bytes: 0 }),
+            request::FLUSH => Ok(DiskRequest::Io { op: Op::Flush, offset_bytes: self.offset_bytes, length_bytes: 0 }),
             request::GET_ID if into >= ID_BYTES as u64 => Ok(DiskRequest::Id),
             request::GET_ID => Err(ioerr(Rule::BadRange)),
             request::DISCARD | request::WRITE_ZEROES => {
@@ -391,7 +391,7 @@ pub(in crate::vhost_user_blk) mod tests {
         let disk = Disk::new(&export());
         assert_eq!(ask(&disk, request::IN, 1, &[], 1024), io(Op::Read, 4096 + 512, 1024));
         assert_eq!(ask(&disk, request::OUT, 2047, &[0; 512], 0), io(Op::Write, (1 << 20) + 4096 - 512, 512));
-        assert_eq!(ask(&disk, request::FLUSH, 0, &[], 0), io(Op::Flush, 0, 0));
+        assert_eq!(ask(&disk, request::FLUSH, 0, &[], 0), io(Op::Flush, 4096, 0));
         assert_eq!(ask(&disk, request::GET_ID, 0, &[], 20), Ok(DiskRequest::Id));
         assert_eq!(ask(&disk, request::DISCARD, 0, &range(8, 2040, 0), 0), io(Op::Discard, 8192, 2040 * 512));
         let zero = |may_unmap| io(Op::WriteZeroes { may_unmap }, 4096, 512);

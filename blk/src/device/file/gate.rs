@@ -53,6 +53,9 @@ const REGION_BYTES_MIN: u64 = 1 << 20;
 /// Most regions: 256 KiB of words.
 const REGIONS_MAX: u64 = 1 << 16;
 
+/// Most regions of one backing among many: 4 KiB of words.
+pub(super) const REGIONS_OF_POOL_MAX: u64 = 1 << 10;
+
 /// The lock of a file by regions: writers of whole blocks share a region, a read-modify-write has its regions alone.
 pub(super) struct Gate {
     region_bytes_log2: u32,
@@ -103,9 +106,14 @@ impl Hold {
 }
 
 impl Gate {
-    /// A gate in front of `size_bytes`.
+    /// A gate in front of `size_bytes`, of at most [`REGIONS_MAX`] regions.
     pub(super) fn new(size_bytes: u64) -> Gate {
-        let region_bytes = size_bytes.div_ceil(REGIONS_MAX).next_power_of_two().max(REGION_BYTES_MIN);
+        Gate::of_regions(size_bytes, REGIONS_MAX)
+    }
+
+    /// A gate in front of `size_bytes`, of at most so many regions. Bytes beyond belong to the last region.
+    pub(super) fn of_regions(size_bytes: u64, regions_max: u64) -> Gate {
+        let region_bytes = size_bytes.div_ceil(regions_max).next_power_of_two().max(REGION_BYTES_MIN);
         let regions = size_bytes.div_ceil(region_bytes).max(1);
         Gate {
             region_bytes_log2: region_bytes.trailing_zeros(),
@@ -130,8 +138,9 @@ impl Gate {
 
     /// Regions that a write of `length_bytes`, at least 1, from `offset_bytes` on needs; none is entered yet.
     pub(super) fn hold(&self, offset_bytes: u64, length_bytes: u32, alone: bool) -> Hold {
-        let first = (offset_bytes >> self.region_bytes_log2) as u32;
-        let last = ((offset_bytes + u64::from(length_bytes) - 1) >> self.region_bytes_log2) as u32;
+        let last_region = self.words.len() as u64 - 1;
+        let region = |byte: u64| (byte >> self.region_bytes_log2).min(last_region) as u32;
+        let (first, last) = (region(offset_bytes), region(offset_bytes + u64::from(length_bytes) - 1));
         Hold { first, last, taken: 0, alone }
     }
 

@@ -1,4 +1,4 @@
-//! A regular file or a block device as a device, by io_uring.
+//! A regular file or a block device as a device, or many of them as one: a pool of backings; by io_uring.
 //!
 //! # What it promises
 //! F1. Any offset and length works. Aligned requests go straight between the caller's buffer and the drive (O_DIRECT,
@@ -32,11 +32,13 @@
 //! | `syncs.rs` | which of several syncs is told of a lost page |
 //! | `watch.rs` | what did another process do to the file while it is served |
 //! | `queue.rs` | one worker's queue: commands, the ring, the gate |
+//! | `pool.rs` | which backing has which addresses |
 
 mod elevator;
 mod gate;
 mod open;
 mod patience;
+mod pool;
 mod queue;
 mod syncs;
 mod watch;
@@ -50,12 +52,14 @@ use crate::client::Packed;
 use crate::request::Status;
 use crate::state::{StateReader, StateWriter};
 pub use elevator::drive_of;
-use gate::Gate;
+use gate::{Gate, REGIONS_OF_POOL_MAX};
+use pool::Pool;
+pub use pool::{BACKINGS_MAX, BackingState, REGION_BITS, REGION_BYTES, number_of, region_of};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use syncs::Syncs;
 use watch::Watch;
 
@@ -129,7 +133,7 @@ impl FileOptions {
     }
 }
 
-/// State that all queues of the device share.
+/// State of one backing that all queues share.
 struct Backing {
     file: File,
     /// Offsets and lengths of reads and writes must be multiples of this, a power of two; 1: through the page cache.
@@ -150,15 +154,38 @@ struct Backing {
     /// It lost writes otherwise than by a cut, or its drive is gone. Stays so until another one is opened.
     failed: AtomicBool,
     on_failure: OnFailure,
+    /// Commands that have not ended in time and could not be ended yet. While there are some, a pool's backing takes no
+    /// more, so that it holds no more of the pool's depth.
+    // Ordering: Relaxed. A command too many is as if it had come a moment earlier.
+    hanging: AtomicU32,
     watch: Watch,
     read_only: bool,
     /// No other process serves it: the lock goes when this one closes it.
     is_own: AtomicBool,
 }
 
-/// A regular file or a block device, opened and measured; its queues use io_uring.
+impl Backing {
+    fn health(&self) -> Health {
+        // Relaxed: the health shown may be a moment old.
+        match (self.failed.load(Ordering::Relaxed), self.on_failure) {
+            (true, OnFailure::Fail) => Health::Failed,
+            (true, OnFailure::ReadOnly) => Health::ReadOnly,
+            (false, _) if self.lost_writes.load(Ordering::Relaxed) => Health::Cut,
+            (false, _) => Health::Well,
+        }
+    }
+
+    /// It is one of many, and takes little memory.
+    fn is_of_pool(&mut self, size_bytes: u64) {
+        self.gate = self.gate.take().map(|_| Gate::of_regions(size_bytes, REGIONS_OF_POOL_MAX));
+    }
+}
+
+/// A regular file or a block device, opened and measured, or a pool of them; its queues use io_uring.
 pub struct FileDevice {
-    backing: Arc<Backing>,
+    pool: Arc<Pool>,
+    /// The backing of a file; `None`: of a pool.
+    one: Option<Arc<Backing>>,
     info: DeviceInfo,
     warnings: Vec<String>,
 }
@@ -186,16 +213,9 @@ impl FileDevice {
 
     fn of(opened: open::Opened) -> Result<FileDevice, String> {
         let open::Opened { backing, size_bytes, warnings } = opened;
-        let info = DeviceInfo {
-            size_bytes,
-            block_bytes: 1,
-            preferred_bytes: PREFERRED_BYTES_MIN.max(backing.align_bytes),
-            transfer_bytes_max: TRANSFER_BYTES_MAX,
-            // The page cache, or the drive's: nothing is promised before a flush.
-            volatile_cache: true,
-            pages_align_bytes: backing.align_bytes,
-        };
-        Ok(FileDevice { backing: Arc::new(backing), info, warnings })
+        let info = DeviceInfo { size_bytes, ..pool::info_of(backing.align_bytes, backing.align_bytes) };
+        let one = Arc::new(backing);
+        Ok(FileDevice { pool: Arc::new(Pool::of_one(one.clone())), one: Some(one), info, warnings })
     }
 
     /// Goes on with `file`, which another process has opened with the same options and serves: the lock is the open
@@ -215,7 +235,7 @@ impl FileDevice {
 
     /// Unit of direct I/O, bytes; `None` through the page cache.
     pub fn direct_block_bytes(&self) -> Option<u32> {
-        (self.backing.align_bytes > 1).then_some(self.backing.align_bytes)
+        self.one.as_ref().map(|one| one.align_bytes).filter(|align_bytes| *align_bytes > 1)
     }
 }
 
@@ -234,51 +254,56 @@ impl Device for FileDevice {
         self.info
     }
 
+    fn info_at(&self, offset_bytes: u64) -> DeviceInfo {
+        self.info_from(offset_bytes)
+    }
+
     fn ring_file(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.backing.file.as_fd())
+        self.one.as_ref().map(|one| one.file.as_fd())
     }
 
     fn check_up(&self) -> Vec<String> {
-        watch::check_up(&self.backing)
+        self.pool.all().iter().flat_map(|(_, backing)| watch::check_up(backing)).collect()
     }
 
     fn health(&self) -> Health {
-        // Relaxed: the health shown may be a moment old.
-        match (self.backing.failed.load(Ordering::Relaxed), self.backing.on_failure) {
-            (true, OnFailure::Fail) => Health::Failed,
-            (true, OnFailure::ReadOnly) => Health::ReadOnly,
-            (false, _) if self.backing.lost_writes.load(Ordering::Relaxed) => Health::Cut,
-            (false, _) => Health::Well,
-        }
+        // A pool is as well as it was: its backings have a health each.
+        self.one.as_ref().map_or(Health::Well, |one| one.health())
     }
 
     fn pack(&self, version: u16) -> Result<Packed, String> {
         let mut writer = StateWriter::new(version);
-        writer.u64(self.info.size_bytes);
-        // Relaxed: every worker has reported since, by a message, that it has nothing under way.
-        writer.flag(self.backing.lost_writes.load(Ordering::Relaxed));
+        match &self.one {
+            None => self.pack_pool(&mut writer),
+            Some(one) => {
+                writer.u64(self.info.size_bytes);
+                // Relaxed: every worker has reported since, by a message, that it has nothing under way.
+                writer.flag(one.lost_writes.load(Ordering::Relaxed));
+            }
+        }
         Ok(Packed { state: writer.into_bytes(), descriptors: Vec::new() })
     }
 
     fn unpack(&self, packed: Packed, version: u16) -> Result<(), String> {
         let mut reader = StateReader::new(version, &packed.state);
+        let Some(one) = &self.one else { return self.unpack_pool(&mut reader) };
         let size_bytes = reader.u64()?;
         if size_bytes != self.info.size_bytes {
             return Err(format!("had {size_bytes} bytes there and has {} here", self.info.size_bytes));
         }
         // Relaxed: a worker's first client comes by a message that is sent after this.
-        self.backing.lost_writes.store(reader.flag()?, Ordering::Relaxed);
+        one.lost_writes.store(reader.flag()?, Ordering::Relaxed);
         reader.end()?;
-        watch::learn(&self.backing);
+        watch::learn(one);
         Ok(())
     }
 
     fn own(&self) {
-        open::own(&self.backing);
+        self.pool.all().iter().for_each(|(_, backing)| open::own(backing));
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        Ok(Box::new(queue::FileQueue::open(self.backing.clone(), self.info, options)?))
+        Ok(Box::new(queue::FileQueue::open(self.pool.clone(), options)?))
     }
 }
 

@@ -40,13 +40,12 @@ use crate::request::Status;
 use mqfq_sched::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use mqfq_sched::sync::{AtomicBool, AtomicU64, fence};
 use mqfq_sched::topology::HctxId;
-use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 /// Oldest ticket of a queue without syncs on the ring.
 const NONE: u64 = u64::MAX;
 
-/// The syncs of a device, of all its queues.
+/// The syncs of a backing, of all queues on it.
 pub(super) struct Syncs {
     next_ticket: AtomicU64,
     first: OnceLock<Arc<QueueView>>,
@@ -62,13 +61,79 @@ struct QueueView {
     following: OnceLock<Arc<QueueView>>,
 }
 
-/// A queue's own side.
+/// A queue's own side. The syncs themselves are in the queue's [`SyncTable`].
 pub(super) struct Member {
     view: Arc<QueueView>,
-    /// Its syncs on the ring: ticket and tag, the oldest first.
-    on_ring: Vec<(u64, u16)>,
-    /// Syncs that ended well, the oldest first: which tickets must have ended.
-    held: VecDeque<(u64, Reaped)>,
+    /// Its syncs on the ring, the oldest first.
+    on_ring: List,
+    /// Syncs that ended well, the oldest first.
+    held: List,
+}
+
+impl Member {
+    /// Some sync waits for others.
+    pub(super) fn holds_some(&self) -> bool {
+        self.held.first != NO_TAG
+    }
+}
+
+/// No tag: a queue has at most 65535 commands.
+const NO_TAG: u16 = u16::MAX;
+
+/// Tags of a table in an order.
+#[derive(Clone, Copy)]
+struct List {
+    first: u16,
+    last: u16,
+}
+
+impl List {
+    const EMPTY: List = List { first: NO_TAG, last: NO_TAG };
+}
+
+/// The syncs of one worker's queue by tag, of all backings: their members have lists of them, and take no memory.
+pub(super) struct SyncTable(Vec<SyncState>);
+
+struct SyncState {
+    /// On the ring: its ticket. Held: the ticket before which all must have ended.
+    ticket: u64,
+    before: u16,
+    after: u16,
+    is_on_ring: bool,
+    held: Option<Reaped>,
+}
+
+impl SyncTable {
+    /// The table of a queue of at most `depth` commands.
+    pub(super) fn new(depth: u16) -> SyncTable {
+        let none = || SyncState { ticket: 0, before: NO_TAG, after: NO_TAG, is_on_ring: false, held: None };
+        SyncTable((0..depth).map(|_| none()).collect())
+    }
+
+    fn at(&mut self, tag: u16) -> &mut SyncState {
+        &mut self.0[tag as usize]
+    }
+
+    fn append(&mut self, list: &mut List, tag: u16) {
+        (self.at(tag).before, self.at(tag).after) = (list.last, NO_TAG);
+        match list.last {
+            NO_TAG => list.first = tag,
+            last => self.at(last).after = tag,
+        }
+        list.last = tag;
+    }
+
+    fn remove(&mut self, list: &mut List, tag: u16) {
+        let SyncState { before, after, .. } = *self.at(tag);
+        match before {
+            NO_TAG => list.first = after,
+            before => self.at(before).after = after,
+        }
+        match after {
+            NO_TAG => list.last = before,
+            after => self.at(after).before = before,
+        }
+    }
 }
 
 impl Syncs {
@@ -77,8 +142,8 @@ impl Syncs {
         Syncs { next_ticket: AtomicU64::new(0), first: OnceLock::new() }
     }
 
-    /// A queue of at most `depth` commands; `interrupt` is called with `hctx` when it may look again.
-    pub(super) fn join(&self, hctx: HctxId, depth: u16, interrupt: Arc<dyn Fn(HctxId) + Send + Sync>) -> Member {
+    /// A queue; `interrupt` is called with `hctx` when it may look again.
+    pub(super) fn join(&self, hctx: HctxId, interrupt: Arc<dyn Fn(HctxId) + Send + Sync>) -> Member {
         let (oldest, waits) = (AtomicU64::new(NONE), AtomicBool::new(false));
         let view = Arc::new(QueueView { oldest, waits, hctx, interrupt, following: OnceLock::new() });
         let mut place = &self.first;
@@ -90,8 +155,7 @@ impl Syncs {
             }
             place = &there.following;
         }
-        let depth = usize::from(depth);
-        Member { view, on_ring: Vec::with_capacity(depth), held: VecDeque::with_capacity(depth) }
+        Member { view, on_ring: List::EMPTY, held: List::EMPTY }
     }
 
     fn views(&self) -> impl Iterator<Item = &Arc<QueueView>> {
@@ -99,8 +163,8 @@ impl Syncs {
     }
 
     /// The sync of `tag` is about to go on the ring.
-    pub(super) fn begin(&self, member: &mut Member, tag: u16) {
-        if member.on_ring.is_empty() {
+    pub(super) fn begin(&self, member: &mut Member, table: &mut SyncTable, tag: u16) {
+        if member.on_ring.first == NO_TAG {
             // Relaxed: what is next now is not above what is next at the step below.
             let bound = self.next_ticket.load(Relaxed);
             // Relaxed: goes with the step below.
@@ -108,21 +172,25 @@ impl Syncs {
         }
         // AcqRel: pairs with itself in `must_wait` (S1).
         let ticket = self.next_ticket.fetch_add(1, AcqRel);
-        member.on_ring.push((ticket, tag));
+        (table.at(tag).ticket, table.at(tag).is_on_ring) = (ticket, true);
+        table.append(&mut member.on_ring, tag);
     }
 
     /// The command of `tag` has ended, and its result is noted. True: it was on the ring as a sync, so if it ended
     /// well, [`Syncs::must_wait`] says whether it is reported now.
-    pub(super) fn ended(&self, member: &mut Member, tag: u16) -> bool {
-        let Some(place) = member.on_ring.iter().position(|(_, other)| *other == tag) else { return false };
-        member.on_ring.remove(place);
-        self.show(member);
+    pub(super) fn ended(&self, member: &mut Member, table: &mut SyncTable, tag: u16) -> bool {
+        if !std::mem::take(&mut table.at(tag).is_on_ring) {
+            return false;
+        }
+        table.remove(&mut member.on_ring, tag);
+        let oldest = if member.on_ring.first == NO_TAG { NONE } else { table.at(member.on_ring.first).ticket };
+        self.show(member, oldest);
         true
     }
 
-    fn show(&self, member: &Member) {
+    fn show(&self, member: &Member, oldest: u64) {
         // Release: pairs with the Acquire in `have_ended`: what was noted before is seen.
-        member.view.oldest.store(member.on_ring.first().map_or(NONE, |(ticket, _)| *ticket), Release);
+        member.view.oldest.store(oldest, Release);
         // SeqCst: pairs with the one in `wait` (S2).
         fence(SeqCst);
         for view in self.views().filter(|view| !Arc::ptr_eq(view, &member.view)) {
@@ -147,26 +215,34 @@ impl Syncs {
     }
 
     /// A sync that ended well is to wait.
-    pub(super) fn hold(&self, member: &mut Member, until: u64, reaped: Reaped) {
-        member.held.push_back((until, reaped));
+    pub(super) fn hold(&self, member: &mut Member, table: &mut SyncTable, until: u64, reaped: Reaped) {
+        let tag = reaped.tag.0;
+        (table.at(tag).ticket, table.at(tag).held) = (until, Some(reaped));
+        table.append(&mut member.held, tag);
     }
 
     /// Moves syncs whose wait is over to `done`, as they ended, or as failed if `is_lost` says so then.
-    pub(super) fn release(&self, member: &mut Member, is_lost: impl Fn() -> bool, done: &mut Vec<Reaped>) {
-        if member.held.is_empty() {
+    pub(super) fn release(
+        &self,
+        member: &mut Member,
+        table: &mut SyncTable,
+        is_lost: impl Fn() -> bool,
+        done: &mut Vec<Reaped>,
+    ) {
+        if !member.holds_some() {
             return;
         }
         // Relaxed: before the fence.
         member.view.waits.store(true, Relaxed);
         // SeqCst: pairs with the one in `show` (S2).
         fence(SeqCst);
-        while let Some((until, _)) = member.held.front()
-            && self.have_ended(*until)
-            && let Some((_, reaped)) = member.held.pop_front()
-        {
+        while member.holds_some() && self.have_ended(table.at(member.held.first).ticket) {
+            let tag = member.held.first;
+            table.remove(&mut member.held, tag);
+            let reaped = table.at(tag).held.take().expect("a held sync has its end");
             done.push(if is_lost() { Reaped { status: Status::Io, ..reaped } } else { reaped });
         }
-        if member.held.is_empty() {
+        if !member.holds_some() {
             // Relaxed: an interrupt too many does no harm.
             member.view.waits.store(false, Relaxed);
         }
@@ -175,10 +251,10 @@ impl Syncs {
     /// Removes a queue. If it leaves syncs on the ring, their results are lost: `note` is called before other queues
     /// go on.
     pub(super) fn withdraw(&self, member: &mut Member, note: impl FnOnce()) {
-        if !member.on_ring.is_empty() {
+        if member.on_ring.first != NO_TAG {
             note();
-            member.on_ring.clear();
-            self.show(member);
+            member.on_ring = List::EMPTY;
+            self.show(member, NONE);
         }
     }
 }
@@ -204,27 +280,28 @@ mod loom_tests {
             // The bell orders nothing: no part of the model.
             let bell = Arc::new(Flag::new(false));
             let rung = bell.clone();
-            let mut told = syncs.join(HctxId(0), 1, Arc::new(|_| ()));
-            let mut well = syncs.join(HctxId(1), 1, Arc::new(move |_| rung.store(true, SeqCst)));
+            let mut told = syncs.join(HctxId(0), Arc::new(|_| ()));
+            let mut well = syncs.join(HctxId(1), Arc::new(move |_| rung.store(true, SeqCst)));
+            let (mut table, mut their_table) = (SyncTable::new(2), SyncTable::new(2));
             let is_lost = ModelArc::new(AtomicBool::new(false));
-            syncs.begin(&mut told, 0);
-            syncs.begin(&mut well, 1);
+            syncs.begin(&mut told, &mut their_table, 0);
+            syncs.begin(&mut well, &mut table, 1);
             let (their_syncs, noted) = (syncs.clone(), is_lost.clone());
             let other = thread::spawn(move || {
                 noted.store(true, Relaxed);
-                assert!(their_syncs.ended(&mut told, 0));
+                assert!(their_syncs.ended(&mut told, &mut their_table, 0));
             });
             let mut done = Vec::new();
-            assert!(syncs.ended(&mut well, 1));
+            assert!(syncs.ended(&mut well, &mut table, 1));
             match syncs.must_wait() {
                 None => assert!(is_lost.load(Relaxed), "heard of before the other, as good"),
                 Some(until) => {
-                    syncs.hold(&mut well, until, ended_well());
-                    syncs.release(&mut well, || is_lost.load(Relaxed), &mut done);
+                    syncs.hold(&mut well, &mut table, until, ended_well());
+                    syncs.release(&mut well, &mut table, || is_lost.load(Relaxed), &mut done);
                     if done.is_empty() {
                         other.join().unwrap();
                         assert!(bell.load(SeqCst), "it waits, and nobody wakes it");
-                        syncs.release(&mut well, || is_lost.load(Relaxed), &mut done);
+                        syncs.release(&mut well, &mut table, || is_lost.load(Relaxed), &mut done);
                     }
                     assert_eq!(done.len(), 1, "nobody is on the ring");
                     assert_eq!(done[0].status, Status::Io);

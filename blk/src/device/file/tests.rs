@@ -61,9 +61,9 @@ fn a_file_to_be_measured_is_opened_to_be_read_beside_the_server_that_has_it() {
         measured.read_only = read_only;
         let device = FileDevice::open(&measured).unwrap();
         // SAFETY: no memory is involved, and the descriptor is open.
-        let flags = unsafe { libc::fcntl(device.backing.file.as_raw_fd(), libc::F_GETFL) };
+        let flags = unsafe { libc::fcntl(device.one.as_ref().unwrap().file.as_raw_fd(), libc::F_GETFL) };
         assert_eq!(flags & libc::O_ACCMODE, libc::O_RDONLY);
-        assert!(device.backing.read_only);
+        assert!(device.one.as_ref().unwrap().read_only);
     }
     // The server's lock stays when the file that was measured is closed.
     assert!(FileDevice::open(&FileOptions::new(&path)).is_err());

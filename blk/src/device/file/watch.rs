@@ -27,7 +27,9 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct Watch {
     path: PathBuf,
     identity: Identity,
-    size_bytes: u64,
+    /// Bytes that are served. Only grows.
+    // Ordering: Relaxed. A client that may use more bytes has heard of them by a message that is sent after this.
+    size_bytes: AtomicU64,
     /// The file ends here or before, as far as seen; all ones while it has its full size.
     // Ordering: every access is Relaxed. It only shrinks, no memory is published through it, and a request that was
     // submitted after a failed one was reaped sees what that one saw, by way of the thread that reaped it.
@@ -66,7 +68,7 @@ impl Watch {
         Watch {
             path: path.to_owned(),
             identity: Identity::of(metadata),
-            size_bytes,
+            size_bytes: AtomicU64::new(size_bytes),
             ends_at_bytes: AtomicU64::new(u64::MAX),
             told: Mutex::default(),
         }
@@ -78,9 +80,19 @@ impl Watch {
         self.identity = Identity::BlockDevice { number: 0 };
     }
 
-    /// Size of the device.
+    /// Bytes that are served.
     pub(super) fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Relaxed)
+    }
+
+    /// At least so many bytes are served from now on.
+    pub(super) fn grow(&self, size_bytes: u64) {
+        self.size_bytes.fetch_max(size_bytes, Relaxed);
+    }
+
+    /// The path it was opened at.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Requests that end beyond this fail.
@@ -126,7 +138,7 @@ impl Backing {
 pub(super) fn learn(backing: &Backing) {
     if backing.lost_writes.load(Relaxed) {
         match end_bytes(&backing.file) {
-            Ok(end_bytes) if end_bytes < backing.watch.size_bytes => backing.note_cut(end_bytes),
+            Ok(end_bytes) if end_bytes < backing.watch.size_bytes() => backing.note_cut(end_bytes),
             _ => backing.note_failed(),
         }
     }
@@ -140,9 +152,10 @@ pub(super) fn end_bytes(mut file: &File) -> io::Result<u64> {
 
 /// Looks at the file and at its name; returns news for the user.
 pub(super) fn check_up(backing: &Backing) -> Vec<String> {
-    let Watch { path, identity, size_bytes, told, .. } = &backing.watch;
+    let Watch { path, identity, told, .. } = &backing.watch;
+    let size_bytes = backing.watch.size_bytes();
     // An error of the file system is no proof of anything; requests meet it, too.
-    let shorter = end_bytes(&backing.file).ok().filter(|end_bytes| end_bytes < size_bytes);
+    let shorter = end_bytes(&backing.file).ok().filter(|end_bytes| *end_bytes < size_bytes);
     if let Some(end_bytes) = shorter {
         backing.note_cut(end_bytes);
     }
@@ -159,7 +172,7 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
     let mut sentences = Vec::new();
     let ends_at_bytes = backing.watch.ends_at_bytes();
-    if ends_at_bytes < *size_bytes && !std::mem::replace(&mut told.is_cut, true) && !is_pulled {
+    if ends_at_bytes < size_bytes && !std::mem::replace(&mut told.is_cut, true) && !is_pulled {
         sentences.push(format!(
             "{}: was cut to {ends_at_bytes} bytes while {size_bytes} are served: whatever reaches beyond them fails, and every \
              flush, until the device is reopened (mqfq ctl device reopen) or the server started anew",

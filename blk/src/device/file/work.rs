@@ -32,9 +32,9 @@
 //! K3. A work with a patch that reads holds its regions alone, one that only writes shares them ([`super::gate`]).
 
 use super::gate::Hold;
-use super::{Backing, status_of_errno};
+use super::{Backing, TRANSFER_BYTES_MAX, status_of_errno};
 use crate::buffer::Buffer;
-use crate::device::{Command, DeviceInfo};
+use crate::device::Command;
 use crate::pages;
 use crate::request::{Op, Status};
 use io_uring::{opcode, squeue, types};
@@ -85,24 +85,24 @@ const NO_TRANSFER: Transfer =
 
 /// Why a command is refused before it begins. The layers above have validated it; a mistake of theirs must not reach
 /// the kernel as a pointer.
-pub(super) fn refusal(command: &Command, info: &DeviceInfo) -> Option<Status> {
+pub(super) fn refusal(command: &Command, backing: &Backing) -> Option<Status> {
     let Command { op, offset_bytes, length_bytes, .. } = *command;
-    let is_inside = offset_bytes.checked_add(u64::from(length_bytes)).is_some_and(|end| end <= info.size_bytes);
+    let size_bytes = backing.watch.size_bytes();
+    let is_inside = offset_bytes.checked_add(u64::from(length_bytes)).is_some_and(|end| end <= size_bytes);
     let is_kernel = |buffer: &Buffer| buffer.pages().is_some();
     let has_buffer = match op {
         // An operation names one place, and its bytes cannot be put beside others.
         Op::Read | Op::Write if command.buffer.as_ref().is_some_and(is_kernel) => {
-            let align_bytes = u64::from(info.pages_align_bytes);
+            let align_bytes = u64::from(backing.align_bytes);
             let at_bytes = command.buffer.as_ref().and_then(Buffer::pages).map_or(0, |pages| pages.at_bytes as u64);
             let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
-            align_bytes > 0
-                && (offset_bytes | u64::from(length_bytes) | at_bytes).is_multiple_of(align_bytes)
+            (offset_bytes | u64::from(length_bytes) | at_bytes).is_multiple_of(align_bytes)
                 && length_bytes as usize <= capacity_bytes
-                && length_bytes <= info.transfer_bytes_max
+                && length_bytes <= TRANSFER_BYTES_MAX
         }
         Op::Read | Op::Write => {
             let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
-            length_bytes <= info.transfer_bytes_max && length_bytes as usize <= capacity_bytes
+            length_bytes <= TRANSFER_BYTES_MAX && length_bytes as usize <= capacity_bytes
         }
         Op::Flush | Op::Discard | Op::WriteZeroes { .. } => true,
     };
@@ -138,6 +138,8 @@ pub(super) struct Work {
     pub(super) is_aborted: bool,
     target: Target,
     stage: Stage,
+    /// Number of the backing that `command` is for; its offset is within that one.
+    pub(super) backing: u16,
     transfer: Transfer,
     /// Place of the command's pages, if they stay in the kernel: then `transfer` has no address of ours.
     place: Option<u16>,
@@ -154,8 +156,8 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// `command` has passed [`refusal`].
-    pub(super) fn new(command: Command, backing: &Backing, target: Target) -> Work {
+    /// `command` has passed [`refusal`], for the backing of this number.
+    pub(super) fn new(command: Command, number: u16, backing: &Backing, target: Target) -> Work {
         let place = command.buffer.as_ref().and_then(Buffer::pages).map(|pages| pages.place);
         let mut work = Work {
             command,
@@ -164,6 +166,7 @@ impl Work {
             is_aborted: false,
             target,
             stage: Stage::Waiting,
+            backing: number,
             transfer: NO_TRANSFER,
             place,
             bounce: None,
@@ -201,6 +204,10 @@ impl Work {
     pub(super) fn start(&mut self, backing: &Backing) -> Next {
         if self.is_to_be_stable() && backing.has_lost_writes() {
             return Next::End(Status::Io);
+        }
+        // Relaxed: see `Backing::hanging`.
+        if backing.hanging.load(Relaxed) > 0 {
+            return Next::End(Status::TimedOut);
         }
         if backing.refuses(self.command.op) || self.span().end > backing.watch.ends_at_bytes() {
             return Next::End(Status::Io);

@@ -5,7 +5,7 @@ use crate::state::VERSION;
 use std::sync::atomic::Ordering;
 
 fn copy(device: &FileDevice) -> File {
-    device.backing.file.try_clone().unwrap()
+    device.one.as_ref().unwrap().file.try_clone().unwrap()
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn a_file_that_was_taken_over_stays_locked_whoever_of_the_two_gives_up() {
     assert!(is_locked());
     // It does, and the old process ends, which closes its files and drops nothing else.
     let new = FileDevice::adopt(&options, copy(&old)).unwrap();
-    old.backing.is_own.store(false, Ordering::Relaxed);
+    old.one.as_ref().unwrap().is_own.store(false, Ordering::Relaxed);
     drop(old);
     assert!(is_locked());
     new.own();
@@ -47,9 +47,9 @@ fn what_the_page_cache_has_lost_is_lost_in_the_next_process_too() {
     let old = FileDevice::open(&options).unwrap();
     let new = FileDevice::adopt(&options, copy(&old)).unwrap();
     for is_lost in [false, true] {
-        old.backing.lost_writes.store(is_lost, Ordering::Relaxed);
+        old.one.as_ref().unwrap().lost_writes.store(is_lost, Ordering::Relaxed);
         new.unpack(old.pack(VERSION).unwrap(), VERSION).unwrap();
-        assert_eq!(new.backing.lost_writes.load(Ordering::Relaxed), is_lost);
+        assert_eq!(new.one.as_ref().unwrap().lost_writes.load(Ordering::Relaxed), is_lost);
     }
     let mut packed = old.pack(VERSION).unwrap();
     packed.state[7] += 1;

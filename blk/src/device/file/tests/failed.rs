@@ -212,8 +212,9 @@ fn a_block_device_without_bytes_is_a_drive_that_was_pulled_out() {
     for (on_failure, health) in [(OnFailure::Fail, Health::Failed), (OnFailure::ReadOnly, Health::ReadOnly)] {
         let path = file_of(&folder, MIB);
         let options = FileOptions { on_failure, ..FileOptions::new(&path) };
-        let mut device = FileDevice::open(&options).unwrap();
-        Arc::get_mut(&mut device.backing).expect("it has no queue yet").watch.take_for_block_device();
+        let mut opened = open::open(&options).unwrap();
+        opened.backing.watch.take_for_block_device();
+        let device = FileDevice::of(opened).unwrap();
         let mut hand = Hand::new(&device, 1);
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -125,13 +125,15 @@ fn a_transfer_that_ended_early_goes_on_where_it_stopped_and_one_that_cannot_fail
 
 #[test]
 fn what_cannot_be_one_operation_on_the_pages_is_refused() {
-    let info = DeviceInfo { pages_align_bytes: 4096, ..info_of(1 << 20) };
+    let folder = tempfile::tempdir().unwrap();
+    let mut opened = open::open(&FileOptions::new(file_of(&folder, 1 << 20))).unwrap();
+    opened.backing.align_bytes = 4096;
     let pages = Pages::take(1).unwrap();
     let command = |op, offset_bytes, length_bytes, buffer| Command::new(Tag(0), op, offset_bytes, length_bytes, buffer);
     let of = |offset_bytes, length_bytes| {
         command(Op::Write, offset_bytes, length_bytes, Some(Buffer::of_pages(&pages, 0, 16384)))
     };
-    let refused = |command: &Command| work::refusal(command, &info);
+    let refused = |command: &Command| work::refusal(command, &opened.backing);
     assert_eq!(refused(&of(8192, 16384)), None);
     for (offset_bytes, length_bytes) in [(512, 4096), (0, 512), (0, 4097), (4096, 20480), ((1 << 20) - 4096, 8192)] {
         let context = format!("{length_bytes} at {offset_bytes}");
@@ -140,11 +142,4 @@ fn what_cannot_be_one_operation_on_the_pages_is_refused() {
     let mut cut = Cut::new(Buffer::of_pages(&pages, 0, 16384), Arc::default());
     let (_, odd) = (cut.part(512), cut.part(4096));
     assert_eq!(refused(&command(Op::Read, 0, 4096, Some(odd))), Some(Status::Invalid), "not at a block of the pages");
-    let elsewhere = DeviceInfo { pages_align_bytes: 0, ..info };
-    assert_eq!(work::refusal(&of(0, 4096), &elsewhere), Some(Status::Invalid), "a device that takes none");
-}
-
-fn info_of(size_bytes: u64) -> DeviceInfo {
-    let folder = tempfile::tempdir().unwrap();
-    DeviceInfo { size_bytes, ..buffered_device(&folder, 65536).0.info() }
 }

@@ -1,0 +1,259 @@
+//! The backings of a device, each with a region of its addresses.
+//!
+//! ```text
+//!   address:  63   62 ........ 48 47 ................. 0
+//!             0    number         offset in the backing       of a pool
+//!             0    offset in the one backing                  of a file
+//! ```
+//! An export of a pool begins where its backing's region does, so whatever compares ranges of a device (overlap, owner,
+//! what is under way) tells backings apart too. Only a queue takes an address to pieces, once for each command.
+//!
+//! # Invariants
+//! B1. A command reaches the backing of its number and no other: a length that leaves its backing is refused, and the
+//!     largest backing is a region.
+//! B2. A number gets another backing only after each queue has let go of the one before, of which it has no command
+//!     ([`FileQueue::follow`](super::queue)). A descriptor is closed with the last queue's hold on it.
+//! B3. Idle backings cost no queue a step: no turn goes over all of them.
+
+use super::open::{self, Opened};
+use super::{Backing, FileDevice, FileOptions, Health, PREFERRED_BYTES_MIN, TRANSFER_BYTES_MAX, watch};
+use crate::device::DeviceInfo;
+use crate::state::{StateFault, StateReader, StateWriter};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bits of an offset in a backing of a pool: 256 TiB.
+pub const REGION_BITS: u32 = 48;
+
+/// Addresses of a backing of a pool, bytes.
+pub const REGION_BYTES: u64 = 1 << REGION_BITS;
+
+/// Most backings of a pool.
+pub const BACKINGS_MAX: u16 = 1 << 15;
+
+/// The number of the backing that a pool has at this address.
+pub const fn number_of(address: u64) -> u16 {
+    (address >> REGION_BITS) as u16
+}
+
+/// The first address of a backing of a pool.
+pub const fn region_of(number: u16) -> u64 {
+    (number as u64) << REGION_BITS
+}
+
+/// Backings by number.
+type Backings = Vec<Option<Arc<Backing>>>;
+
+/// The backings that there are. Workers ask when they are told of a change, never for a request.
+pub(super) struct Pool {
+    /// Bits of an offset in a backing.
+    pub(super) offset_bits: u32,
+    backings: Mutex<Backings>,
+}
+
+impl Pool {
+    /// One backing with all addresses.
+    pub(super) fn of_one(backing: Arc<Backing>) -> Pool {
+        Pool { offset_bits: 63, backings: Mutex::new(vec![Some(backing)]) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Backings> {
+        // A list is whole after each statement.
+        self.backings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The backing of this number.
+    pub(super) fn get(&self, number: usize) -> Option<Arc<Backing>> {
+        self.lock().get(number).cloned().flatten()
+    }
+
+    /// The backings that there are.
+    pub(super) fn all(&self) -> Vec<(u16, Arc<Backing>)> {
+        let numbered = (0..).zip(self.lock().clone());
+        numbered.filter_map(|(number, backing)| Some((number, backing?))).collect()
+    }
+
+    /// It has many backings.
+    pub(super) fn is_pool(&self) -> bool {
+        self.offset_bits == REGION_BITS
+    }
+}
+
+/// A backing as reports show it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackingState {
+    /// Its number.
+    pub number: u16,
+    /// The path that it was opened at.
+    pub path: PathBuf,
+    /// Bytes that are served.
+    pub size_bytes: u64,
+    /// Its remaining operations.
+    pub health: Health,
+    /// It has not ended a command within the device's timeout, and fails others at once until it has.
+    pub is_hanging: bool,
+}
+
+impl FileDevice {
+    /// A pool without backings.
+    pub fn pool() -> FileDevice {
+        let info = DeviceInfo { size_bytes: i64::MAX as u64, ..info_of(PREFERRED_BYTES_MIN, 0) };
+        let pool = Pool { offset_bits: REGION_BITS, backings: Mutex::default() };
+        FileDevice { pool: Arc::new(pool), one: None, info, warnings: Vec::new() }
+    }
+
+    /// Opens a backing of a pool; `file`: as [`FileDevice::adopt`]. Queues that are open use it once they
+    /// [follow](crate::device::DeviceQueue::follow). Returns warnings for the user, one sentence each.
+    ///
+    /// # Errors
+    /// One sentence that starts with the path: as [`FileDevice::open`], it is larger than a region, or the number is
+    /// taken.
+    pub fn add(&self, number: u16, options: &FileOptions, file: Option<File>) -> Result<Vec<String>, String> {
+        let path = options.path.display();
+        let opened = match file {
+            Some(file) => open::adopt(options, file)?,
+            None => open::open(options)?,
+        };
+        let Opened { mut backing, size_bytes, warnings } = opened;
+        if size_bytes > REGION_BYTES || !self.pool.is_pool() || number >= BACKINGS_MAX {
+            return Err(format!("{path}: has {size_bytes} bytes, allowed in a pool are {REGION_BYTES}"));
+        }
+        backing.is_of_pool(size_bytes);
+        let mut backings = self.pool.lock();
+        let place = usize::from(number);
+        if backings.len() <= place {
+            backings.resize(place + 1, None);
+        }
+        if let Some(other) = &backings[place] {
+            return Err(format!("{path}: the place of {} is not free yet", other.watch.path().display()));
+        }
+        backings[place] = Some(Arc::new(backing));
+        Ok(warnings)
+    }
+
+    /// The backing of this number is gone for queues that follow; it is closed when all have. Its path; `None`: there
+    /// is none.
+    pub fn remove(&self, number: u16) -> Option<PathBuf> {
+        let mut backings = self.pool.lock();
+        let gone = backings.get_mut(usize::from(number))?.take()?;
+        while backings.last().is_some_and(Option::is_none) {
+            backings.pop();
+        }
+        Some(gone.watch.path().to_owned())
+    }
+
+    /// Serves `size_bytes` of a backing from now on, if that is more than before.
+    ///
+    /// # Errors
+    /// One sentence that starts with the path: it has fewer.
+    pub fn grow(&self, number: u16, size_bytes: u64) -> Result<(), String> {
+        let backing = self.pool.get(number.into()).ok_or("this backing is gone")?;
+        if size_bytes <= backing.watch.size_bytes() {
+            return Ok(());
+        }
+        let path = backing.watch.path().display();
+        let end_bytes =
+            watch::end_bytes(&backing.file).map_err(|error| format!("{path}: its size cannot be read: {error}"))?;
+        let whole_bytes = end_bytes.min(REGION_BYTES) / u64::from(backing.align_bytes) * u64::from(backing.align_bytes);
+        if size_bytes > whole_bytes {
+            return Err(format!("{path}: holds {whole_bytes} bytes, fewer than the {size_bytes} it is to serve"));
+        }
+        backing.watch.grow(size_bytes);
+        Ok(())
+    }
+
+    /// The backings of a pool, or the one of a file.
+    pub fn backings(&self) -> Vec<BackingState> {
+        let state = |(number, backing): (u16, Arc<Backing>)| BackingState {
+            number,
+            path: backing.watch.path().to_owned(),
+            size_bytes: backing.watch.size_bytes(),
+            health: backing.health(),
+            // Relaxed: what is shown may be a moment old.
+            is_hanging: backing.hanging.load(Ordering::Relaxed) > 0,
+        };
+        self.pool.all().into_iter().map(state).collect()
+    }
+
+    /// Descriptors of the backings, each with number and path, for a process that takes this one's place.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn lend(&self) -> std::io::Result<Vec<(u16, PathBuf, File)>> {
+        let lent = |(number, backing): (u16, Arc<Backing>)| {
+            Ok((number, backing.watch.path().to_owned(), backing.file.try_clone()?))
+        };
+        self.pool.all().into_iter().map(lent).collect()
+    }
+
+    /// It has many backings.
+    pub fn is_pool(&self) -> bool {
+        self.pool.is_pool()
+    }
+
+    /// Properties as an export that begins at this address sees them; `size_bytes` is the first address after the last
+    /// byte that it may have.
+    pub(super) fn info_from(&self, address: u64) -> DeviceInfo {
+        if !self.pool.is_pool() {
+            return self.info;
+        }
+        let number = number_of(address);
+        match self.pool.get(number.into()) {
+            Some(backing) => DeviceInfo {
+                size_bytes: region_of(number) + backing.watch.size_bytes(),
+                ..info_of(backing.align_bytes, backing.align_bytes)
+            },
+            None => DeviceInfo { size_bytes: region_of(number), ..self.info },
+        }
+    }
+
+    /// The state of each backing of a pool.
+    pub(super) fn pack_pool(&self, writer: &mut StateWriter) {
+        let all = self.pool.all();
+        writer.u32(all.len() as u32);
+        for (number, backing) in all {
+            writer.u16(number);
+            writer.bytes(backing.watch.path().as_os_str().as_bytes());
+            writer.u64(backing.watch.size_bytes());
+            // Relaxed: as in `pack`.
+            writer.flag(backing.lost_writes.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Goes on with the state of each backing that is here too.
+    pub(super) fn unpack_pool(&self, reader: &mut StateReader<'_>) -> Result<(), String> {
+        for _ in 0..reader.u32()? {
+            let (number, path) = (reader.u16()?, reader.bytes()?.to_vec());
+            let (size_bytes, is_lost) = (reader.u64()?, reader.flag()?);
+            let Some(backing) = self.pool.get(number.into()) else { continue };
+            let here = backing.watch.path();
+            if here.as_os_str().as_bytes() != path {
+                return Err(format!("has {} where the server before has another backing", here.display()));
+            }
+            let size_here = backing.watch.size_bytes();
+            if size_here < size_bytes {
+                return Err(format!("had {size_bytes} bytes of {} there and has {size_here} here", here.display()));
+            }
+            // Relaxed: as in `unpack`.
+            backing.lost_writes.store(is_lost, Ordering::Relaxed);
+            watch::learn(&backing);
+        }
+        reader.end().map_err(|fault: StateFault| fault.into())
+    }
+}
+
+/// Properties of what has this unit of direct I/O, but for its size.
+pub(super) fn info_of(align_bytes: u32, pages_align_bytes: u32) -> DeviceInfo {
+    DeviceInfo {
+        size_bytes: 0,
+        block_bytes: 1,
+        preferred_bytes: PREFERRED_BYTES_MIN.max(align_bytes),
+        transfer_bytes_max: TRANSFER_BYTES_MAX,
+        // The page cache, or the drive's: nothing is promised before a flush.
+        volatile_cache: true,
+        pages_align_bytes,
+    }
+}
