@@ -6,7 +6,16 @@ use std::process::{Command, Output};
 /// True if `tool` is installed. If it is not: says so, and fails where nothing may be skipped.
 pub fn require(tool: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    if std::env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {
+    is_there(tool, std::env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
+}
+
+/// As [`require`], of a file that a package brings.
+pub fn require_file(path: &str) -> bool {
+    is_there(path, Path::new(path).is_file())
+}
+
+fn is_there(tool: &str, is_there: bool) -> bool {
+    if is_there {
         return true;
     }
     let demanded = |name: &str, value: &str| std::env::var(name).is_ok_and(|set| set == value);

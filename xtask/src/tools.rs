@@ -49,6 +49,12 @@ const TOOLS: &[Tool] = &[
         probe: &["nbdkit", "--version"],
     },
     Tool {
+        name: "nbdkit-filter.h",
+        package: "nbdkit-plugin-dev",
+        skipped: "shares by the filter of libmqfq in nbdkit",
+        probe: &["test", "-e", "/usr/include/nbdkit-filter.h"],
+    },
+    Tool {
         name: "qemu-img",
         package: "qemu-utils",
         skipped: "convert, compare, reconnect",

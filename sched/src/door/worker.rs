@@ -29,6 +29,23 @@ pub struct JobId {
     generation: u32,
 }
 
+impl JobId {
+    /// As numbers, for another language.
+    pub const fn words(self) -> [u64; 3] {
+        [self.scheduler as u64, (self.place as u64) << 32 | self.slot as u64, self.generation as u64]
+    }
+
+    /// From [`JobId::words`]. Other numbers name no job, or another one of the same worker.
+    pub const fn from_words([scheduler, at, generation]: [u64; 3]) -> JobId {
+        JobId {
+            scheduler: scheduler as usize,
+            place: (at >> 32) as u16,
+            slot: at as u32,
+            generation: generation as u32,
+        }
+    }
+}
+
 /// Next step of a worker.
 pub enum Next<J> {
     /// Run this job, then end its permit.

@@ -20,6 +20,7 @@ struct Edges {
 const EDGES: &[Edges] = &[
     Edges { folder: "config", package: "mqfq-config", on: &[], or_fewer: false },
     Edges { folder: "sched", package: "mqfq-sched", on: &["testing", "lab/policies"], or_fewer: true },
+    Edges { folder: "capi", package: "mqfq-c", on: &["sched", "testing"], or_fewer: true },
     Edges {
         folder: "blk",
         package: "mqfq-blk",
