@@ -54,14 +54,14 @@ typedef struct mqfq_tenant { uint64_t scheduler, number; } mqfq_tenant;
 typedef struct mqfq_permit { uint64_t scheduler, number; } mqfq_permit;
 typedef struct mqfq_job { uint64_t word[3]; } mqfq_job;
 
-/* A field that is 0 has its default; `zero` and `reserved` are 0. */
+/* A field that is 0 has its default; `reserved` is 0. */
 typedef struct mqfq_options {
     uint32_t places;        /* each for a worker or for calls that wait, 1 to 1024; 1. As many as there are cores */
     uint32_t permits;       /* jobs under way at once, 1 to 65535; 4 per place */
     uint32_t tenants;       /* at once, 1 to 2^20; 256 */
     uint32_t jobs;          /* waiting at a place, 1 to 2^24; 4096 */
     uint32_t tenant_jobs;   /* of one tenant waiting at a place, 1 or more; 1024 */
-    uint32_t zero;
+    uint32_t find_permits;  /* permits are found while jobs run, up to this, 1 to 65535, from `permits` on; they stay */
     uint64_t typical_cost;  /* of a job, 1 to 2^40; found */
     uint64_t away_after_ns; /* silence after which a worker is passed; 1 ms */
     uint64_t reserved[4];
@@ -86,8 +86,11 @@ int mqfq_scheduler_new(const mqfq_options *options, mqfq_scheduler **scheduler);
 /* Frees it. MQFQ_BUSY: there is a worker, a permit is out, or a call waits, and it is not freed. MQFQ_NULL. */
 int mqfq_scheduler_free(mqfq_scheduler *scheduler);
 
-/* Changes the permits, 1 to 65535, from the next job on. MQFQ_NULL, MQFQ_RANGE. */
+/* Changes the permits, 1 to 65535, from the next job on. MQFQ_NULL; MQFQ_RANGE, also where they are found. */
 int mqfq_set_permits(mqfq_scheduler *scheduler, uint32_t permits);
+
+/* Permits in force. MQFQ_NULL. */
+int mqfq_permits(mqfq_scheduler *scheduler, uint32_t *permits);
 
 /* Permits that are not out; exact only while no other call is under way. MQFQ_NULL. */
 int mqfq_free_permits(mqfq_scheduler *scheduler, int64_t *permits);

@@ -2,11 +2,11 @@
  * A filter for nbdkit: requests share the plugin below by weight of their export.
  *
  *     cc -shared -fPIC filter.c $(pkg-config --cflags --libs mqfq) -o nbdkit-mqfq-filter.so
- *     nbdkit --filter=./nbdkit-mqfq-filter.so memory 1G mqfq-weights=alice=300,bob=100 mqfq-permits=16
+ *     nbdkit --filter=./nbdkit-mqfq-filter.so memory 1G mqfq-weights=alice=300,bob=100
  *
- * An export that is not named has the weight 100, together with all such ones. At most mqfq-permits requests (16) are
- * in the plugin at once: as many as it needs to be busy. Connections wait with all their threads, so `--threads`
- * should be at least that number. Costs are bytes, at least 4096.
+ * An export that is not named has the weight 100, together with all such ones. At most mqfq-permits requests are in the
+ * plugin at once; without that key the number is found, up to 1024. A connection asks for as many as it has threads:
+ * `--threads`, 16 unless set. Costs are bytes, at least 4096.
  */
 #define NBDKIT_API_VERSION 2
 #include <errno.h>
@@ -25,7 +25,7 @@ static struct tenant {
     mqfq_tenant tenant;
 } tenants[TENANTS] = {{NULL, 100, {0, 0}}}; /* the first: exports that are not named */
 static size_t count = 1;
-static mqfq_options options = {.permits = 16};
+static mqfq_options options;
 static mqfq_scheduler *scheduler;
 
 static int refuse(const char *call, int code) {
@@ -65,6 +65,8 @@ static int config(nbdkit_next_config *next, nbdkit_backend *below, const char *k
 
 static int get_ready(int thread_model) {
     (void)thread_model;
+    if (options.permits == 0)
+        options = (mqfq_options){.permits = 16, .find_permits = 1024};
     int code = mqfq_scheduler_new(&options, &scheduler);
     if (code < 0)
         return refuse("mqfq-permits", code);
@@ -141,7 +143,7 @@ static struct nbdkit_filter filter = {
     .description = "shares the plugin between exports by weight",
     .config = config,
     .config_help = "mqfq-weights=EXPORT=WEIGHT,...  weights, 1 to 10000.\n"
-                   "mqfq-permits=N                  requests in the plugin at once, 1 to 65535.",
+                   "mqfq-permits=N                  requests in the plugin at once, 1 to 65535; found.",
     .get_ready = get_ready,
     .unload = unload,
     .open = open_export,

@@ -20,7 +20,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -116,7 +116,7 @@ pub struct Options {
     pub tenants: u32,
     pub jobs: u32,
     pub tenant_jobs: u32,
-    pub zero: u32,
+    pub find_permits: u32,
     pub typical_cost: u64,
     pub away_after_ns: u64,
     pub reserved: [u64; 4],
@@ -189,6 +189,12 @@ thread_local! {
 /// The guard, also after a panic elsewhere: a row is complete or free.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Time since the first call, ns.
+fn clock() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 /// Bits of a number of a permit that choose its table.
@@ -384,7 +390,7 @@ pub unsafe extern "C" fn mqfq_scheduler_new(options: *const Options, scheduler: 
         need(scheduler)?;
         // SAFETY: NULL or a struct of the caller's.
         let options = unsafe { options.as_ref() }.copied().unwrap_or_default();
-        if options.zero != 0 || options.reserved != [0; 4] {
+        if options.reserved != [0; 4] {
             return Err(Code::Range);
         }
         let mut builder = Scheduler::builder();
@@ -392,6 +398,9 @@ pub unsafe extern "C" fn mqfq_scheduler_new(options: *const Options, scheduler: 
         builder = builder.places(places);
         if options.permits != 0 {
             builder = builder.permits(options.permits);
+        }
+        if options.find_permits != 0 {
+            builder = builder.find_permits(options.find_permits, clock);
         }
         if options.tenants != 0 {
             builder = builder.tenants(options.tenants as usize);
@@ -446,6 +455,14 @@ pub unsafe extern "C" fn mqfq_scheduler_free(scheduler: *const Root) -> c_int {
 pub unsafe extern "C" fn mqfq_set_permits(scheduler: *const Root, permits: u32) -> c_int {
     // SAFETY: mqfq.h.
     border(|| Ok(unsafe { object(scheduler) }?.scheduler.set_permits(permits).map(|()| 0)?))
+}
+
+/// # Safety
+/// As mqfq.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mqfq_permits(scheduler: *const Root, permits: *mut u32) -> c_int {
+    // SAFETY: mqfq.h.
+    border(|| unsafe { put(permits, object(scheduler)?.scheduler.permits()) })
 }
 
 /// # Safety

@@ -45,6 +45,8 @@ static void nulls(void) {
     EXPECT(mqfq_set_permits(NULL, 1), MQFQ_NULL);
     EXPECT(mqfq_free_permits(NULL, NULL), MQFQ_NULL);
     EXPECT(mqfq_free_permits(s, NULL), MQFQ_NULL);
+    EXPECT(mqfq_permits(NULL, NULL), MQFQ_NULL);
+    EXPECT(mqfq_permits(s, NULL), MQFQ_NULL);
     EXPECT(mqfq_tenant_add(NULL, 1, &t), MQFQ_NULL);
     EXPECT(mqfq_tenant_add(s, 1, NULL), MQFQ_NULL);
     EXPECT(mqfq_tenant_set_weight(NULL, t, 1), MQFQ_NULL);
@@ -79,11 +81,17 @@ static void nulls(void) {
 
 static void ranges(void) {
     mqfq_options wrong[] = {{.places = 1025}, {.permits = 65536}, {.tenants = (1 << 20) + 1}, {.jobs = (1 << 24) + 1},
-                            {.zero = 1}, {.typical_cost = (1ull << 40) + 1}, {.reserved = {0, 0, 0, 1}}};
+                            {.find_permits = 65536}, {.permits = 2, .find_permits = 1}, {.typical_cost = (1ull << 40) + 1}, {.reserved = {0, 0, 0, 1}}};
     mqfq_scheduler *none = NULL;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         EXPECT(mqfq_scheduler_new(&wrong[i], &none), MQFQ_RANGE);
     EXPECT(none == NULL, 1);
+    uint32_t found = 0;
+    mqfq_scheduler *finds = scheduler((mqfq_options){.find_permits = 2});
+    EXPECT(mqfq_set_permits(finds, 2), MQFQ_RANGE);
+    EXPECT(mqfq_permits(finds, &found), MQFQ_OK);
+    EXPECT(found, 2);
+    EXPECT(mqfq_scheduler_free(finds), MQFQ_OK);
     mqfq_scheduler *s = scheduler((mqfq_options){.tenants = 1});
     mqfq_tenant t;
     mqfq_permit permit;
@@ -249,8 +257,8 @@ static void *client(void *of) {
 }
 
 /* Never more than the permits inside; all that was served is counted; a call that timed out leaves nothing behind. */
-static void threads(void) {
-    struct shared with = {.of = scheduler((mqfq_options){.places = 2, .permits = 3})};
+static void threads(mqfq_options options) {
+    struct shared with = {.of = scheduler(options)};
     pthread_t thread[THREADS];
     struct client clients[THREADS];
     for (int i = 0; i < 2; i++)
@@ -271,7 +279,9 @@ static void threads(void) {
     EXPECT(found[0].waiting + found[1].waiting + found[0].under_way + found[1].under_way, 0);
     int64_t permits;
     EXPECT(mqfq_free_permits(with.of, &permits), MQFQ_OK);
-    EXPECT(permits, 3);
+    uint32_t in_force;
+    EXPECT(mqfq_permits(with.of, &in_force), MQFQ_OK);
+    EXPECT(permits, in_force);
     EXPECT(mqfq_scheduler_free(with.of), MQFQ_OK);
 }
 
@@ -380,7 +390,8 @@ int main(void) {
     twice_and_elsewhere();
     loop();
     second_call();
-    threads();
+    threads((mqfq_options){.places = 2, .permits = 3});
+    threads((mqfq_options){.places = 2, .permits = 1, .find_permits = 3});
     sleeps();
     puts("all as mqfq.h says");
     return 0;

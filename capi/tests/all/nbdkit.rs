@@ -74,8 +74,8 @@ fn load(stream: &mut UnixStream, over: &AtomicBool, each: impl Fn()) {
     }
 }
 
-/// Replies to two clients that always ask, from when both have some until there are `count` more. The server ends before
-/// its connections do: nbdkit 1.32 may fail an assertion where one ends with replies under way.
+/// Replies to two clients that always ask, from when both have some until there are `count` more. The server ends
+/// before its connections do: nbdkit 1.32 may fail an assertion where one ends with replies under way.
 fn counts(server: Nbdkit, count: u64) -> [u64; 2] {
     const SOME: u64 = 100;
     let (over, seen) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);

@@ -1,6 +1,7 @@
 //! Calls that wait for a permit: as a future, or on a thread.
 
-use super::shared::{FREE, Kicks, Permit, Refused, Tenant, WAITING, lock};
+use super::refused::Refused;
+use super::shared::{FREE, Kicks, Permit, Tenant, WAITING, lock};
 use crate::sync::{Arc, Ordering};
 use std::future::Future;
 use std::pin::{Pin, pin};

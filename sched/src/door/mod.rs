@@ -60,9 +60,13 @@
 //! | reads whether the place is away: picks for it | empties the queue and picks for it |
 
 mod acquire;
+mod found;
+mod refused;
 mod shared;
 mod worker;
 
+pub use crate::depth::State;
 pub use acquire::PermitFuture;
-pub use shared::{BuildError, Builder, Counters, Permit, Refused, Scheduler, Tenant};
+pub use refused::{BuildError, Refused};
+pub use shared::{Builder, Counters, Permit, Scheduler, Tenant};
 pub use worker::{JobId, Next, Turn, Wait, Worker};

@@ -1,20 +1,25 @@
 //! What workers and waiting calls share: tenants, places, permits.
 
+use super::found::{Found, Meter};
+use super::refused::{BuildError, Refused};
 use crate::cache_padded::CachePadded;
 use crate::cost::{COST_MAX, Cost};
+use crate::depth::State;
 use crate::flow::{FlowId, Weight};
-use crate::policy::{
-    DispatchToken, Done, Entry, Handle, Mqfq, MqfqQueue, Pick, Policy, PolicyError, PolicyKind, PolicyOptions,
-};
+use crate::policy::{DispatchToken, Done, Entry, Handle, Mqfq, MqfqQueue, Pick, Policy, PolicyKind, PolicyOptions};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crate::topology::{HCTXS_MAX, HctxId, Topology};
 use crate::vtime::VSpan;
 use crate::wake::WakeWord;
-use std::fmt;
 use std::task::Waker;
 
 /// Length of a usual job of a tenant of mean weight, units of virtual time.
 const JOB_SPAN: u64 = 1 << 18;
+
+/// T for D permits: 4 usual jobs each.
+pub(super) const fn window_of(depth: u32) -> VSpan {
+    VSpan(4 * depth as u64 * JOB_SPAN)
+}
 
 /// Jobs after which a place looks whether the usual cost is another.
 const LOOK_JOBS: u64 = 64;
@@ -28,91 +33,13 @@ pub(super) const WAITING: u32 = 2;
 /// Place of a worker that was passed.
 pub(super) const AWAY: u32 = 3;
 
-/// A scheduler cannot be built so.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// Places out of 1..=1024.
-    Places(usize),
-    /// Tenants out of 1..=2^20.
-    Tenants(usize),
-    /// Jobs of a place out of 1..=2^24, or of a tenant 0.
-    Jobs(usize),
-    /// Permits out of 1..=65535.
-    Permits(u32),
-    /// A typical cost out of 1..=2^40.
-    TypicalCost(u64),
-    /// The policy refuses its options.
-    Policy(PolicyError),
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BuildError::Places(count) => write!(f, "{count} places are out of range, allowed is 1 to {HCTXS_MAX}"),
-            BuildError::Tenants(count) => write!(f, "{count} tenants are out of range, allowed is 1 to 2^20"),
-            BuildError::Jobs(count) => write!(f, "{count} waiting jobs are out of range, allowed is 1 to 2^24"),
-            BuildError::Permits(count) => write!(f, "{count} permits are out of range, allowed is 1 to 65535"),
-            BuildError::TypicalCost(cost) => {
-                write!(f, "a typical cost of {cost} is out of range, allowed is 1 to {}", COST_MAX.0)
-            }
-            BuildError::Policy(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
-
-/// A call was refused; nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Refused {
-    /// The tenant has as many jobs waiting at this place as it may.
-    TenantFull,
-    /// As many jobs wait at this place as it holds.
-    PlaceFull,
-    /// The cost is 0 or more than 2^40.
-    CostOutOfRange(u64),
-    /// The weight is 0 or more than 10,000.
-    WeightOutOfRange(u32),
-    /// The tenant was removed.
-    TenantGone,
-    /// The tenant belongs to another scheduler.
-    OtherScheduler,
-    /// There are as many tenants as there may be, those included that still have jobs.
-    TenantsFull,
-    /// There is no such place.
-    NoPlace(usize),
-    /// The place has an owner already; or all places have workers, and none is left for calls that wait.
-    PlaceTaken,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refused::TenantFull => f.write_str("the tenant has as many jobs waiting as it may"),
-            Refused::PlaceFull => f.write_str("as many jobs wait at this place as it holds"),
-            Refused::CostOutOfRange(cost) => {
-                write!(f, "cost {cost} is out of range, allowed is 1 to {}", COST_MAX.0)
-            }
-            Refused::WeightOutOfRange(weight) => write!(f, "weight {weight} is out of range, allowed is 1 to 10000"),
-            Refused::TenantGone => f.write_str("the tenant was removed"),
-            Refused::OtherScheduler => f.write_str("the tenant belongs to another scheduler"),
-            Refused::TenantsFull => f.write_str("there are as many tenants as there may be"),
-            Refused::NoPlace(place) => write!(f, "place {place} does not exist"),
-            Refused::PlaceTaken => f.write_str("the place has an owner"),
-        }
-    }
-}
-
-impl std::error::Error for Refused {}
-
 /// Numbers of a scheduler; the order of the calls has no meaning.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Builder {
     places: usize,
     permits: Option<u32>,
+    found: Option<(u32, fn() -> u64)>,
     tenants: usize,
     jobs: usize,
     tenant_jobs: usize,
@@ -129,6 +56,12 @@ impl Builder {
     /// D: jobs under way at once, 1..=65535; 4 per place unless set.
     pub const fn permits(self, permits: u32) -> Builder {
         Builder { permits: Some(permits), ..self }
+    }
+
+    /// Finds D while jobs run, up to `most`, 1..=65535: as many permits as earn their place by more jobs done in a
+    /// time, from [`Builder::permits`] on. `clock`: a monotonic one, ns; it is read three times per job.
+    pub const fn find_permits(self, most: u32, clock: fn() -> u64) -> Builder {
+        Builder { found: Some((most, clock)), ..self }
     }
 
     /// Most tenants at once, 1..=2^20; 256 unless set. Each takes 128 bytes, and 40 per place.
@@ -161,7 +94,7 @@ impl Builder {
     /// # Errors
     /// The first number that is out of range.
     pub fn build(self) -> Result<Scheduler, BuildError> {
-        let Builder { places, permits, tenants, jobs, tenant_jobs, typical_cost, away_after_ns } = self;
+        let Builder { places, permits, found, tenants, jobs, tenant_jobs, typical_cost, away_after_ns } = self;
         if !(1..=HCTXS_MAX).contains(&places) {
             return Err(BuildError::Places(places));
         }
@@ -174,34 +107,43 @@ impl Builder {
         if jobs > 1 << 24 {
             return Err(BuildError::Jobs(jobs));
         }
+        let most = found.map(|(most, _)| most);
         let depth = permits.unwrap_or(4 * places as u32);
-        if !(1..=PolicyOptions::DEPTH_MAX).contains(&depth) {
+        let depth = if permits.is_none() { depth.min(most.unwrap_or(depth)) } else { depth };
+        let most = most.unwrap_or(depth);
+        if let Some(&wrong) = [depth, most].iter().find(|depth| !(1..=PolicyOptions::DEPTH_MAX).contains(*depth)) {
+            return Err(BuildError::Permits(wrong));
+        }
+        if depth > most {
             return Err(BuildError::Permits(depth));
         }
         if let Some(cost) = typical_cost.filter(|cost| !(1..=COST_MAX.0).contains(cost)) {
             return Err(BuildError::TypicalCost(cost));
         }
-        let window = VSpan(4 * u64::from(depth) * JOB_SPAN);
-        let options = PolicyOptions { depth, window, ..PolicyOptions::new(PolicyKind::Mqfq) }.relaxed(places);
+        let window_least = found.map(|_| window_of(1));
+        let options = PolicyOptions { depth, window: window_of(depth), ..PolicyOptions::new(PolicyKind::Mqfq) };
+        let options = PolicyOptions { window_least, tokens_follow_depth: found.is_some(), ..options.relaxed(places) };
         let weights = vec![Weight::DEFAULT; tenants];
         options.validate_for(&weights).map_err(BuildError::Policy)?;
         let mut mqfq = Mqfq::new(&options, &Topology::flat(places), &weights);
         mqfq.charge_late();
         let place = |at: usize| {
             CachePadded::new(Place {
-                inner: Mutex::new(Inner::new(mqfq.open_queue(HctxId(at as u16), jobs), jobs + depth as usize, tenants)),
+                inner: Mutex::new(Inner::new(mqfq.open_queue(HctxId(at as u16), jobs), jobs + most as usize, tenants)),
                 word: WakeWord::default(),
                 mode: AtomicU32::new(FREE),
                 active_ns: AtomicU64::new(0),
                 bell: Mutex::new(None),
             })
         };
+        let found = found.map(|(most, clock)| Found::new(depth, most, places, clock));
         let places = (0..places).map(place).collect();
         let roster =
             Roster { weights: vec![0; tenants], typical: typical_cost.unwrap_or(1), is_set: typical_cost.is_some() };
         Ok(Scheduler(Arc::new(Shared {
             places,
             mqfq,
+            found,
             roster: Mutex::new(roster),
             generations: (0..tenants).map(|_| AtomicU32::new(0)).collect(),
             is_scaled: AtomicBool::new(typical_cost.is_some()),
@@ -222,6 +164,7 @@ impl Scheduler {
         Builder {
             places: 1,
             permits: None,
+            found: None,
             tenants: 256,
             jobs: 4096,
             tenant_jobs: 1024,
@@ -254,9 +197,9 @@ impl Scheduler {
     /// Changes D, 1..=65535, from the next job on. The window stays.
     ///
     /// # Errors
-    /// [`BuildError::Permits`]: out of range.
+    /// [`BuildError::Permits`]: out of range, or found ([`Builder::find_permits`]).
     pub fn set_permits(&self, permits: u32) -> Result<(), BuildError> {
-        if !(1..=PolicyOptions::DEPTH_MAX).contains(&permits) {
+        if !(1..=PolicyOptions::DEPTH_MAX).contains(&permits) || self.0.found.is_some() {
             return Err(BuildError::Permits(permits));
         }
         let mut kicks = Kicks::default();
@@ -264,6 +207,16 @@ impl Scheduler {
         kicks.push(HctxId(0));
         self.0.deliver(kicks, None);
         Ok(())
+    }
+
+    /// D now.
+    pub fn permits(&self) -> u32 {
+        self.0.mqfq.depth().unwrap_or(0)
+    }
+
+    /// How D was found; `None`: it is a number.
+    pub fn found(&self) -> Option<State> {
+        self.0.found.as_ref().map(Found::state)
     }
 
     /// Permits that are not out. Exact only while no other call is under way.
@@ -400,6 +353,8 @@ impl Drop for Permit {
 pub(super) struct Shared {
     pub(super) places: Box<[CachePadded<Place>]>,
     pub(super) mqfq: Mqfq,
+    /// `None`: D is a number.
+    pub(super) found: Option<Found>,
     /// Taken before the lock of a place, never after.
     roster: Mutex<Roster>,
     /// Per tenant's number: how often it was removed.
@@ -445,6 +400,7 @@ pub(super) struct Inner {
     pub(super) aside: Option<Vec<u32>>,
     costs: u64,
     looked: u64,
+    pub(super) meter: Meter,
 }
 
 /// A job, under its handle.
@@ -455,6 +411,8 @@ pub(super) struct Job {
     pub(super) generation: u32,
     pub(super) cost: u64,
     pub(super) is_waiting: bool,
+    /// Time of the push, where D is found.
+    pushed_ns: u64,
     /// Permit of a call that waits and has not looked.
     pub(super) granted: Option<DispatchToken>,
     pub(super) waker: Option<Waker>,
@@ -481,6 +439,7 @@ impl Inner {
             aside: None,
             costs: 0,
             looked: 0,
+            meter: Meter::default(),
         }
     }
 
@@ -498,6 +457,8 @@ impl Inner {
 pub(super) struct Kicks {
     places: Vec<u16>,
     pub(super) wakers: Vec<Waker>,
+    /// A step of the search for D is due.
+    is_step_due: bool,
 }
 
 impl Kicks {
@@ -540,6 +501,9 @@ impl Shared {
         of.waiting += 1;
         let job = &mut inner.jobs[slot as usize];
         (job.flow, job.cost, job.is_waiting) = (flow.0, cost, true);
+        if let Some(found) = &self.found {
+            job.pushed_ns = found.now_ns();
+        }
         self.mqfq
             .submit(&mut inner.queue, Entry::read(flow, Cost(cost), Handle(slot)), 0, &mut |hctx| kicks.push(hctx));
         Ok(slot)
@@ -564,6 +528,9 @@ impl Shared {
             of.under_way += 1;
             inner.jobs[grant.handle.0 as usize].is_waiting = false;
         }
+        if let Some(found) = &self.found {
+            found.picked(&mut inner.meter, &pick, &self.mqfq);
+        }
         pick
     }
 
@@ -576,7 +543,7 @@ impl Shared {
         actual: Option<u64>,
         kicks: &mut Kicks,
     ) {
-        let Job { flow, cost, .. } = inner.jobs[slot as usize];
+        let Job { flow, cost, pushed_ns, .. } = inner.jobs[slot as usize];
         let actual = actual.unwrap_or(cost).min(COST_MAX.0);
         let id = FlowId(flow);
         if actual != cost {
@@ -589,6 +556,9 @@ impl Shared {
         inner.costs += actual;
         inner.looked += 1;
         inner.vacate(slot);
+        if let Some(found) = &self.found {
+            kicks.is_step_due |= found.ended(&mut inner.meter, pushed_ns);
+        }
         let done = Done::read(id, Handle(slot));
         self.mqfq.complete(&mut inner.queue, done, token, 0, &mut |hctx| kicks.push(hctx));
     }
@@ -673,13 +643,16 @@ impl Shared {
     /// Kicks the places, without any lock held. `now_ns`: the caller's, if it has one.
     #[inline]
     pub(super) fn deliver(&self, kicks: Kicks, now_ns: Option<u64>) {
-        if !kicks.places.is_empty() || !kicks.wakers.is_empty() {
+        if !kicks.places.is_empty() || !kicks.wakers.is_empty() || kicks.is_step_due {
             self.deliver_all(kicks, now_ns);
         }
     }
 
     #[inline(never)]
     fn deliver_all(&self, mut kicks: Kicks, now_ns: Option<u64>) {
+        if kicks.is_step_due {
+            self.step(&mut kicks);
+        }
         // Pairs with the fence of a passer: D3.
         fence(Ordering::SeqCst);
         while let Some(at) = kicks.places.pop() {
@@ -714,6 +687,7 @@ impl Shared {
         self.places[at].mode.store(mode, Ordering::Relaxed);
         // Pairs with the fence of a kicker: D3.
         fence(Ordering::SeqCst);
+        inner.meter.emptied();
         let Inner { queue, jobs, aside, .. } = inner;
         let mut slots = aside.take().unwrap_or_default();
         let each = |_: FlowId, handle: Handle| {

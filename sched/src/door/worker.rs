@@ -1,6 +1,7 @@
 //! A loop per core.
 
-use super::shared::{AWAY, Bell, FREE, Inner, Kicks, Permit, Refused, Scheduler, Shared, Tenant, WORKER, lock};
+use super::refused::Refused;
+use super::shared::{AWAY, Bell, FREE, Inner, Kicks, Permit, Scheduler, Shared, Tenant, WORKER, lock};
 use crate::policy::Pick;
 use crate::sync::{Arc, MutexGuard, Ordering};
 
