@@ -44,11 +44,49 @@ pub fn package(as_built: bool) -> Result<(), String> {
     run(command("dpkg-deb", ["--contents"]).arg(&deb))?;
     let unchecked = (!has_checked).then(|| "cargo-deny is missing: cargo xtask tools".to_owned());
     let other = as_built.then(|| "the release build: the package has the program as it was built before".to_owned());
-    let checks = [lintian(&deb)?, unit(&folder, &deb)?, install(&folder, &deb)?, scheduler(&folder)?];
+    let checks =
+        [lintian(&deb)?, unit(&folder, &deb)?, install(&folder, &deb)?, library(&folder)?, scheduler(&folder)?];
     let left_out = [other, unchecked].into_iter().chain(checks);
     println!("package: {}", deb.display());
     left_out.flatten().for_each(|what| println!("left out: {what}"));
     Ok(())
+}
+
+/// `package --library`: the package of libmqfq alone.
+///
+/// # Errors
+/// One sentence about the first step that fails.
+pub fn library_alone() -> Result<(), String> {
+    let folder = target().join("package");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    library(&folder)?.into_iter().for_each(|what| println!("left out: {what}"));
+    Ok(())
+}
+
+/// The package of libmqfq, and a program that is built with its files. `Some`: what was left out.
+fn library(folder: &Path) -> Result<Option<String>, String> {
+    run(&mut cargo("build --release --locked -p mqfq-c"))?;
+    let mut strip = command("strip", ["--strip-debug", "-o"]);
+    run(strip.arg(folder.join("libmqfq.a")).arg(target().join("release/libmqfq.a")))?;
+    let deb = folder.join("libmqfq-dev.deb");
+    let mut build = command("cargo-deb", ["-p", "mqfq-c", "--no-build", "--strip", "--locked", "--output"]);
+    run(build.arg(&deb))?;
+    run(command("dpkg-deb", ["--contents"]).arg(&deb))?;
+    let unpacked = folder.join("unpacked-library");
+    let _ = std::fs::remove_dir_all(&unpacked);
+    run(command("dpkg-deb", ["--extract"]).arg(&deb).arg(&unpacked))?;
+    let (usr, program) = (unpacked.join("usr"), folder.join("threads"));
+    // As a program finds it where the package is installed.
+    let mut ask = command("pkg-config", [format!("--define-variable=prefix={}", usr.display())]);
+    ask.args(["--cflags", "--libs"]).arg(usr.join("lib/pkgconfig/mqfq.pc"));
+    let found = output(&mut ask)?;
+    let mut compile = command("cc", ["-o"]);
+    compile.arg(&program).arg(usr.join("share/doc/libmqfq-dev/examples/threads.c"));
+    run(compile.args(found.split_whitespace()))?;
+    run(&mut command(&program.to_string_lossy(), [""; 0]))?;
+    let left_out = lintian(&deb)?;
+    println!("package: {}", deb.display());
+    Ok(left_out)
 }
 
 /// The package of the CPU scheduler, of its own for its licence. `Some`: what was left out.
@@ -250,7 +288,7 @@ mod tests {
 
     #[test]
     fn every_file_that_a_package_names_is_there() {
-        for folder in ["daemon", "cpu/scx"] {
+        for folder in ["daemon", "capi", "cpu/scx"] {
             let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
             let manifest: toml::Table = manifest.parse().unwrap();
             let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();

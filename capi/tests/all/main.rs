@@ -98,7 +98,7 @@ fn a_program_links_with_the_archive_alone() {
     let archive = libraries().join("libmqfq.a");
     // What the package's file says.
     let description = include_str!("../../mqfq.pc");
-    let private = description.lines().find_map(|line| line.strip_prefix("Libs.private: ")).expect("a line");
+    let private = description.lines().find_map(|line| line.strip_prefix("Libs: -L${libdir} -lmqfq ")).expect("a line");
     let words: Vec<&str> = ["tests/all/misuse.c", arg(&archive)].into_iter().chain(private.split(' ')).collect();
     compile("cc", &words, &program);
     expect_success("linked with the archive", &run(&folder, &program));
