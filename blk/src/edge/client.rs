@@ -21,6 +21,7 @@ use crate::ask::Ask;
 use crate::buffer::Buffer;
 use crate::cap::Caps;
 use crate::device_info::DeviceInfo;
+use crate::patience::Wake;
 use crate::request::{Completion, Submission};
 use crate::slots::Slot;
 use mqfq_sched::flow::FlowId;
@@ -305,6 +306,17 @@ pub trait Context {
     /// here: a context whose time stands still for a turn.
     fn turn(&self) -> u64 {
         self.now_ns()
+    }
+
+    /// Price of a wake-up of the worker, and whether it slept before this turn. As it stands here: a context that never
+    /// sleeps.
+    fn wake(&self) -> Wake {
+        Wake::UNKNOWN
+    }
+
+    /// The client has kept the worker awake for so long, ns, for nothing.
+    fn in_vain(&mut self, ns: u64) {
+        let _ = ns;
     }
 
     /// A device of the engine.

@@ -10,6 +10,7 @@ pub mod foreign;
 pub mod host_event;
 pub mod list;
 pub mod pages;
+pub mod patience;
 pub mod random;
 pub mod request;
 pub mod slots;

@@ -278,7 +278,7 @@ impl Engine {
         start_closers().map_err(|error| format!("cannot start the thread that closes descriptors: {error}"))?;
         let cpus = cores::allowed_cpus();
         let topology = cores::topology(&cpus, options.workers);
-        let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
+        let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new(clock).map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
         let EngineOptions { workers, pin, .. } = options;
         let mut engine = Engine::over(&options, topology, clock, None, bells)?;
@@ -293,6 +293,7 @@ impl Engine {
         for _ in 0..workers {
             started.recv().map_err(|_| "a worker ended before it had started".to_owned())??;
         }
+        engine.price_wake_ups();
         Ok(engine)
     }
 
@@ -305,8 +306,8 @@ impl Engine {
     pub fn start_stepped(options: EngineOptions, steps: Steps) -> Result<(Engine, Vec<WorkerContext>), String> {
         check(&options)?;
         let topology = Topology::flat(options.workers);
-        let bells = (0..options.workers).map(|_| Arc::new(Bell::silent())).collect();
         let clock = Clock::made_up(steps.now_ns);
+        let bells = (0..options.workers).map(|_| Arc::new(Bell::silent(clock))).collect();
         let engine = Engine::over(&options, topology, clock, Some(steps), bells)?;
         let context = |index| WorkerContext { shared: engine.shared.clone(), index };
         let contexts = (0..options.workers).map(context).collect();

@@ -6,6 +6,7 @@ use super::options::WorkerOptions;
 use crate::client::DeviceIndex;
 use crate::device::DeviceInfo;
 use crate::hctx::HwCtx;
+use crate::patience::WakePrice;
 use crate::request::Completion;
 use crate::table::Owner;
 use mqfq_sched::flow::FlowId;
@@ -41,6 +42,9 @@ pub(super) struct Core<H: Host<P>, P: Policy> {
     pub(super) options: WorkerOptions,
     /// A request was staged since the last run.
     pub(super) staged: bool,
+    pub(super) wake_price: WakePrice,
+    /// This turn came after a sleep.
+    pub(super) has_slept: bool,
     /// By device.
     pub(super) plugs: Vec<Plug>,
     pub(super) cap_queues: CapQueues,
@@ -131,10 +135,10 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         self.hctxs.iter().any(HwCtx::is_held_back)
     }
 
-    /// Waits for a kick, or anything else to do, without sleeping. False if nothing came within the worker's patience.
-    pub(super) fn spin(&mut self, next_ns: Option<u64>) -> bool {
+    /// Waits for a kick, or anything else to do, without sleeping: for how long, ns. `None`: nothing came in `window_ns`.
+    pub(super) fn spin(&mut self, next_ns: Option<u64>, window_ns: u64) -> Option<u64> {
         let began_ns = self.now_ns;
-        let until_ns = began_ns + self.options.patience_ns;
+        let until_ns = began_ns + window_ns;
         let mut now_ns = began_ns;
         let something_came = loop {
             if self.host.is_kicked() {
@@ -153,8 +157,12 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
             }
             self.host.spin_hint();
         };
-        self.host.spun(now_ns - began_ns);
-        something_came
+        let spun_ns = now_ns - began_ns;
+        self.host.spun(spun_ns);
+        if !something_came {
+            self.host.spun_in_vain(spun_ns);
+        }
+        something_came.then_some(spun_ns)
     }
 
     /// Time at which the worker must look at a device again, if nothing else happens before.

@@ -1,0 +1,217 @@
+//! Whether to stay awake for the next event, and for how long.
+//!
+//! A wait that is slept through costs a wake-up; one that is spun through costs a core for its length. A wake-up takes
+//! from 2 to 200 us, by the machine, so its price is measured ([`WakePrice`]), and waits are learnt ([`Patience`]).
+//! Workers that wait for another one's kick, queues that wait for a guest, and sockets all wait by this file.
+//!
+//! # The window
+//! With P the price of a wake-up, a window w costs a wait of length a, in time lost,
+//! ```text
+//!   awake(min(a, w)) + (a > w ? P : 0)      where awake(t) = 1/4 of t
+//! ```
+//! The window is the one with the least sum over the last waits, of those up to 4 P, the *ceiling*. So
+//!
+//! * a wait up to the ceiling that repeats itself is caught, and a longer one loses at most a quarter of its length: a
+//!   closed loop gets at least 1/1.25 of what the best fixed window gives it, for any distribution of waits;
+//! * sleepers learn as well as spinners: both see how long each wait was.
+//!
+//! It is the rule of ski rental: at worst a ceiling was spun where a sleep at once would have been right.
+//!
+//! # Time spun in vain
+//! The waits may depend on the window, as those for a peer do that wants the very processor which spins. So a wait that
+//! was caught earns a ceiling, one that was not costs its window, and where nothing is left 1, 2, 4, ... waits are slept
+//! through. Time spun in vain is at most a ceiling for each wait caught, [`CREDIT_CEILINGS`] besides, and a ceiling for
+//! each [`SKIPS_MAX`] waits.
+
+/// Price of a wake-up that was not measured yet, ns: that of a virtual machine.
+pub const PRICE_NS: u64 = 50_000;
+
+/// Bounds of a price, ns.
+const PRICES_NS: std::ops::RangeInclusive<u64> = 2_000..=500_000;
+
+/// Wake-ups of which the price is the median.
+const SAMPLES: usize = 15;
+
+/// What one worker's wake-up takes, from the ring of its bell to its turn: the median of the last ones.
+#[derive(Clone, Debug)]
+pub struct WakePrice {
+    samples: [u32; SAMPLES],
+    seen: usize,
+    price_ns: u64,
+}
+
+impl Default for WakePrice {
+    fn default() -> WakePrice {
+        WakePrice { samples: [0; SAMPLES], seen: 0, price_ns: PRICE_NS }
+    }
+}
+
+impl WakePrice {
+    /// A wake-up took so long.
+    pub fn saw(&mut self, ns: u64) {
+        self.samples[self.seen % SAMPLES] = ns.clamp(*PRICES_NS.start(), *PRICES_NS.end()) as u32;
+        self.seen += 1;
+        let mut sorted = self.samples;
+        let sorted = &mut sorted[..self.seen.min(SAMPLES)];
+        sorted.sort_unstable();
+        self.price_ns = sorted[sorted.len() / 2].into();
+    }
+
+    /// The price, 2,000 to 500,000 ns.
+    pub fn ns(&self) -> u64 {
+        self.price_ns
+    }
+}
+
+/// A wake-up of the worker, as its clients see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wake {
+    /// See [`WakePrice::ns`].
+    pub price_ns: u64,
+    /// This turn came after a sleep.
+    pub has_slept: bool,
+}
+
+impl Wake {
+    /// A wake-up that was not measured, of a worker that was awake.
+    pub const UNKNOWN: Wake = Wake { price_ns: PRICE_NS, has_slept: false };
+}
+
+/// How long a waiter stays awake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Poll {
+    /// As long as that pays.
+    #[default]
+    Auto,
+    /// For so long, ns, as long as some waits end in that time; 0: never.
+    For(u64),
+}
+
+/// Ends of the classes of waits are this times a power of two, ns.
+const CLASS_NS: u64 = 1_000;
+
+/// Classes of waits, up to 1 ms; longer ones are in none.
+const CLASSES: usize = 11;
+
+/// At so many waits the older ones count half.
+const WAITS_MAX: u16 = 64;
+
+/// Ceilings that may be spun in vain before the first wait is caught.
+pub const CREDIT_CEILINGS: u64 = 4;
+
+/// Most waits in a row that are slept through before spinning is tried again.
+pub const SKIPS_MAX: u32 = 256;
+
+/// Such waits of a window that is not learnt.
+const FIXED_SKIPS_MAX: u32 = 16;
+
+/// Longest window for a price, ns: a longer wait is 1.25 times as long with a wake-up, or less.
+pub fn ceiling_ns(price_ns: u64) -> u64 {
+    (4 * price_ns).min(CLASS_NS << (CLASSES - 1))
+}
+
+/// The waits of one waiter, and the window that follows from them.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// Waits by class; the last are longer than all classes, or than the ceiling.
+    waits: [u16; CLASSES + 1],
+    seen: u16,
+    /// Learnt; at most the ceiling of the price at which it is used.
+    window_ns: u64,
+    /// May be spun in vain, ns.
+    credit_ns: u64,
+    /// Waits to sleep through before the next spin.
+    skips: u32,
+    /// Value of `skips` after the next spin without credit.
+    next_skips: u32,
+}
+
+impl Patience {
+    /// Of a waiter that first sees a wait before it spins.
+    pub fn cautious() -> Patience {
+        let credit_ns = CREDIT_CEILINGS * ceiling_ns(PRICE_NS);
+        Patience { waits: [0; CLASSES + 1], seen: 0, window_ns: 0, credit_ns, skips: 0, next_skips: 0 }
+    }
+
+    /// Of a waiter that spins through its first wait.
+    pub fn hopeful() -> Patience {
+        Patience { window_ns: u64::MAX, ..Patience::cautious() }
+    }
+
+    /// A wait begins: the time to stay awake, ns; 0: sleep at once.
+    #[inline]
+    pub fn window_ns(&mut self, poll: Poll, price_ns: u64) -> u64 {
+        let window_ns = match poll {
+            Poll::Auto => self.window_ns.min(ceiling_ns(price_ns)),
+            Poll::For(ns) => ns,
+        };
+        if self.skips > 0 && window_ns > 0 {
+            self.skips -= 1;
+            return 0;
+        }
+        window_ns
+    }
+
+    /// The window of a wait has passed in vain.
+    pub fn in_vain(&mut self, poll: Poll, window_ns: u64) {
+        let most = if poll == Poll::Auto { SKIPS_MAX } else { FIXED_SKIPS_MAX };
+        if poll == Poll::Auto && self.credit_ns >= window_ns {
+            self.credit_ns -= window_ns;
+            return;
+        }
+        self.skips = self.next_skips.clamp(1, most);
+        self.next_skips = (2 * self.skips).min(most);
+    }
+
+    /// A wait has ended after so long, the wake-up apart. `caught`: within its window.
+    #[inline]
+    pub fn ended(&mut self, poll: Poll, after_ns: u64, caught: bool, price_ns: u64) {
+        let ceiling_ns = ceiling_ns(price_ns);
+        if caught {
+            (self.skips, self.next_skips) = (0, 0);
+            self.credit_ns = (self.credit_ns + ceiling_ns).min(CREDIT_CEILINGS * ceiling_ns);
+        }
+        if poll != Poll::Auto {
+            return;
+        }
+        let class = if after_ns > ceiling_ns { CLASSES } else { class(after_ns) };
+        self.waits[class] += 1;
+        self.seen += 1;
+        // Mostly a wait that was caught changes nothing.
+        if !caught || self.seen % 16 == 0 {
+            self.learn(price_ns);
+        }
+    }
+
+    /// The window that would have cost least.
+    fn learn(&mut self, price_ns: u64) {
+        if self.seen >= WAITS_MAX {
+            self.waits.iter_mut().for_each(|waits| *waits /= 2);
+            self.seen = self.waits.iter().sum();
+        }
+        let ceiling_ns = ceiling_ns(price_ns);
+        let (mut left, mut awake_ns) = (u64::from(self.seen), 0);
+        let (mut best_ns, mut least) = (0, 4 * price_ns * left);
+        for (waits, class) in self.waits[..CLASSES].iter().zip(0..) {
+            let window_ns = (CLASS_NS << class).min(ceiling_ns);
+            let waits = u64::from(*waits);
+            left -= waits;
+            // Waits of a class are three quarters of its end on average.
+            awake_ns += waits * window_ns * 3 / 4;
+            let cost = awake_ns + left * window_ns + 4 * price_ns * left;
+            if cost < least {
+                (best_ns, least) = (window_ns, cost);
+            }
+        }
+        self.window_ns = best_ns;
+    }
+}
+
+/// The class of a wait, [`CLASSES`] for one that is in none.
+fn class(ns: u64) -> usize {
+    let class = u64::BITS - (ns.saturating_sub(1) / CLASS_NS).leading_zeros();
+    (class as usize).min(CLASSES)
+}
+
+#[cfg(test)]
+mod tests;
