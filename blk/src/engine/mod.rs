@@ -218,12 +218,17 @@ pub struct DeviceStats {
     pub hctxs: Vec<HctxStats>,
 }
 
-/// Time of a core that a worker asked for.
+/// Time of a core that a worker asked for, and how it waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// Time that it wanted a core, since its start, ns: its thread ran, or waited for a core. Time in which it spun for
     /// another worker or a device does not count. `None`: the kernel does not say.
     pub wanted_ns: Option<u64>,
+    /// Time that it stayed awake for a kick or a client's next request that did not come, since its start, ns. Clients
+    /// that waited at the same time count each.
+    pub in_vain_ns: u64,
+    /// Price of a wake-up, as last measured, ns.
+    pub wake_up_ns: u64,
 }
 
 /// Counters of an engine, one moment per worker.
@@ -535,7 +540,10 @@ impl Engine {
                 }
             }
         }
-        let workers = (0..self.workers()).map(|worker| WorkerStats { wanted_ns: self.shared.wanted_ns(worker) });
+        let workers = (0..self.workers()).map(|worker| {
+            let (in_vain_ns, wake_up_ns) = self.shared.waits_ns(worker);
+            WorkerStats { wanted_ns: self.shared.wanted_ns(worker), in_vain_ns, wake_up_ns }
+        });
         let devices = devices.into_iter().flatten().map(|(device, ..)| device).collect();
         EngineStats { at_ns, devices, workers: workers.collect() }
     }
