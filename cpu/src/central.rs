@@ -57,6 +57,8 @@ pub(crate) struct CentralQueue<const CHAINS: usize> {
     programs: Vec<Program<CHAINS>>,
     /// Program of each thread.
     program_of: Vec<ProgramId>,
+    /// The core to which a thread is pinned. Empty: no thread is.
+    pins: Vec<Option<CoreId>>,
     /// Request of each core.
     in_service: Vec<Option<InService<CHAINS>>>,
     /// The core on which each thread ran last.
@@ -129,6 +131,15 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
                 thread.0, pin.0
             ));
         }
+        Ok(CentralQueue::with_pins(machine, tasks))
+    }
+
+    /// An empty queue, with nothing in service. Where a thread is pinned, a core looks at all programs for the first
+    /// thread that it may run.
+    pub fn with_pins(machine: &Machine, tasks: &Tasks) -> CentralQueue<CHAINS> {
+        let threads = || (0..tasks.threads() as u32).map(ThreadId);
+        let pins: Vec<Option<CoreId>> = threads().map(|thread| tasks.pin(thread)).collect();
+        let has_pins = pins.iter().any(Option::is_some);
         let programs = (0..tasks.programs() as u16).map(ProgramId).map(|program| Program {
             rate: Rate::of(tasks.weight(program)),
             finish: [VTime::ZERO; CHAINS],
@@ -138,9 +149,10 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             last: None,
             running: 0,
         });
-        Ok(CentralQueue {
+        CentralQueue {
             programs: programs.collect(),
             program_of: threads().map(|thread| tasks.program_of(thread)).collect(),
+            pins: if has_pins { pins } else { Vec::new() },
             in_service: vec![None; machine.cores()],
             last_core: vec![None; tasks.threads()],
             asked: vec![false; machine.cores()],
@@ -150,7 +162,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             arrivals: 0,
             dispatches: 0,
             waiting: 0,
-        })
+        }
     }
 
     pub fn program_of(&self, thread: ThreadId) -> ProgramId {
@@ -181,6 +193,28 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     pub fn first(&self) -> Option<(ThreadId, VTime)> {
         let ((start, _), program) = self.order.first()?;
         Some((self.programs[program].waiting.front()?.thread, start[0]))
+    }
+
+    /// The core to which the thread is pinned.
+    pub fn pin(&self, thread: ThreadId) -> Option<CoreId> {
+        self.pins.get(thread.index()).copied().flatten()
+    }
+
+    fn may_run(&self, thread: ThreadId, core: CoreId) -> bool {
+        self.pin(thread).is_none_or(|pin| pin == core)
+    }
+
+    /// As [`CentralQueue::first`], of the threads that may run on that core.
+    pub fn first_on(&self, core: CoreId) -> Option<(ThreadId, VTime)> {
+        if self.pins.is_empty() {
+            return self.first();
+        }
+        let of = |program: &Program<CHAINS>| {
+            let head = program.waiting.iter().find(|head| self.may_run(head.thread, core))?;
+            Some((larger(program.finish, head.floor), head.arrival, head.thread))
+        };
+        let first = self.programs.iter().filter_map(of).min_by_key(|(start, arrival, _)| (*start, *arrival));
+        first.map(|(start, _, thread)| (thread, start[0]))
     }
 
     /// The request on that core.
@@ -225,7 +259,9 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     /// Takes an idle core without a pending reschedule for `thread`: the one where it ran last if that is idle, else
     /// the first.
     pub fn take_idle_core(&mut self, thread: ThreadId) -> Option<CoreId> {
-        let is_idle = |core: &CoreId| self.in_service[core.index()].is_none() && !self.asked[core.index()];
+        let is_idle = |core: &CoreId| {
+            self.in_service[core.index()].is_none() && !self.asked[core.index()] && self.may_run(thread, *core)
+        };
         let last = self.last_core[thread.index()].filter(is_idle);
         let core = last.or_else(|| (0..self.asked.len() as u16).map(CoreId).find(is_idle))?;
         self.asked[core.index()] = true;
@@ -271,11 +307,24 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         self.arrivals
     }
 
-    /// Takes the first request of all and puts it on `core`, for `slice_ns` at most.
+    /// Takes the first request of all that `core` may run and puts it there, for `slice_ns` at most.
     pub fn dispatch(&mut self, core: CoreId, now_ns: u64, slice_ns: u64) -> Option<&InService<CHAINS>> {
-        let (_, at) = self.order.first()?;
+        let (thread, _) = self.first_on(core)?;
+        self.dispatch_thread(thread, core, now_ns, slice_ns)
+    }
+
+    /// Puts the request of that thread, if it waits, on `core`, for `slice_ns` at most.
+    pub fn dispatch_thread(
+        &mut self,
+        thread: ThreadId,
+        core: CoreId,
+        now_ns: u64,
+        slice_ns: u64,
+    ) -> Option<&InService<CHAINS>> {
+        let at = self.program_of(thread).index();
         let program = &mut self.programs[at];
-        let Waiting { thread, floor, left_ns, .. } = program.waiting.pop_front()?;
+        let place = program.waiting.iter().position(|waiting| waiting.thread == thread)?;
+        let Waiting { thread, floor, left_ns, .. } = program.waiting.remove(place)?;
         program.waiting_ns -= left_ns;
         self.waiting -= 1;
         let granted_ns = left_ns.min(slice_ns);

@@ -13,6 +13,7 @@
 //!    go back to v by blocking for an instant (`a_program_that_is_ahead_gains_nothing_by_blocking_for_an_instant`).
 //! 3. A request that arrives with a start tag below v preempts the request with the largest start tag in service.
 //! 4. The preempted request is charged for its run; v is then the second largest.
+//! 5. Ours, if asked for: no thread waits without bound. [`crate::patience`] has the rule, the bound and its price.
 //!
 //! # Choices
 //! * An idle core is used first: no request is preempted while one is free.
@@ -64,6 +65,7 @@
 //! Logarithmic in the programs that wait, and linear in the cores. No memory after construction.
 
 use crate::central::CentralQueue;
+use crate::patience::{Books, Patience};
 use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
 use crate::vtime::VTime;
 use std::cmp::Reverse;
@@ -136,6 +138,10 @@ pub struct Ideal {
     /// Cores for which a request waits until the minimum slice is over, and the time of that.
     due_ns: Vec<Option<u64>>,
     preempted: u64,
+    /// Rule 5, if it is in force.
+    books: Option<Books>,
+    /// CPU time that each program had by rule 5, ns.
+    by_patience_ns: Vec<u64>,
 }
 
 impl Ideal {
@@ -146,7 +152,57 @@ impl Ideal {
     pub fn new(machine: &Machine, tasks: &Tasks, options: IdealOptions) -> Result<Ideal, String> {
         options.check()?;
         let queue = CentralQueue::new(machine, tasks)?;
-        Ok(Ideal { options, queue, due_ns: vec![None; machine.cores()], preempted: 0 })
+        let by_patience_ns = vec![0; tasks.programs()];
+        Ok(Ideal { options, queue, due_ns: vec![None; machine.cores()], preempted: 0, books: None, by_patience_ns })
+    }
+
+    /// One with rule 5. Threads may be pinned; the bound on shares is then that of programs without pinned threads.
+    ///
+    /// # Errors
+    /// One sentence: options that contradict each other.
+    pub fn patient(
+        machine: &Machine,
+        tasks: &Tasks,
+        options: IdealOptions,
+        patience: Patience,
+    ) -> Result<Ideal, String> {
+        options.check()?;
+        if patience.slice_ns == 0 {
+            return Err("a slice of 0 ns for overdue threads, allowed is 1 or more".into());
+        }
+        Ok(Ideal {
+            options,
+            queue: CentralQueue::with_pins(machine, tasks),
+            due_ns: vec![None; machine.cores()],
+            preempted: 0,
+            books: Some(Books::new(patience, machine.cores(), tasks.threads())),
+            by_patience_ns: vec![0; tasks.programs()],
+        })
+    }
+
+    /// The thread's place on the books of the core that answers for it, from 1; `None`: it does not wait.
+    pub fn place(&self, thread: ThreadId) -> Option<usize> {
+        self.books.as_ref()?.place(thread)
+    }
+
+    /// CPU time that the program had by rule 5, ns.
+    pub fn by_patience_ns(&self, program: ProgramId) -> u64 {
+        self.by_patience_ns[program.index()]
+    }
+
+    /// Time at which the request on `core` ends for an overdue thread.
+    fn overdue_ns(&self, core: CoreId) -> Option<u64> {
+        let (books, on) = (self.books.as_ref()?, self.queue.on(core)?);
+        let overdue_ns = books.overdue_ns(core)?.max(on.since_ns + self.options.min_slice_ns);
+        let is_short = on.granted_ns <= books.patience.slice_ns;
+        (!is_short && !self.queue.asked[core.index()]).then_some(overdue_ns)
+    }
+
+    fn joins(&mut self, thread: ThreadId, now_ns: u64) {
+        let pin = self.queue.pin(thread);
+        if let Some(books) = &mut self.books {
+            books.join(thread, pin, now_ns);
+        }
     }
 
     /// The options.
@@ -194,11 +250,15 @@ impl Ideal {
     }
 
     /// Rule 3, for a request that arrived with this start tag and found no idle core.
-    fn preempt(&mut self, start: VTime, now_ns: u64, out: &mut dyn Effects) {
+    fn preempt(&mut self, thread: ThreadId, start: VTime, now_ns: u64, out: &mut dyn Effects) {
+        let pin = self.queue.pin(thread);
         let mut largest: Option<(Place, CoreId)> = None;
         let mut soonest: Option<(u64, Reverse<Place>, CoreId)> = None;
         for (core, on) in self.queue.all_in_service() {
             if on.start[0] <= start || self.queue.asked[core.index()] || self.due_ns[core.index()].is_some() {
+                continue;
+            }
+            if pin.is_some_and(|pin| pin != core) || self.books.as_ref().is_some_and(|books| books.was_overdue(core)) {
                 continue;
             }
             // Between equal start tags the later dispatch counts as larger.
@@ -232,16 +292,20 @@ impl Scheduler for Ideal {
             self.queue.align(program, [now]);
         }
         let [start] = self.queue.push_back(thread, [VTime::ZERO], self.options.quantum_ns);
+        self.joins(thread, now_ns);
         if let Some(core) = self.queue.take_idle_core(thread) {
             out.reschedule(core);
         } else if self.options.preemption == Preemption::OnArrival {
-            self.preempt(start, now_ns, out);
+            self.preempt(thread, start, now_ns, out);
         }
     }
 
     fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, ran_ns: u64, now_ns: u64, out: &mut dyn Effects) {
         self.due_ns[core.index()] = None;
         let ended = self.queue.end(core, ran_ns);
+        if self.books.as_ref().is_some_and(|books| books.was_overdue(core)) {
+            self.by_patience_ns[ended.program.index()] += ran_ns;
+        }
         if !why.is_runnable() {
             return;
         }
@@ -255,25 +319,47 @@ impl Scheduler for Ideal {
         } else {
             self.queue.push_back(thread, [VTime::ZERO], self.options.quantum_ns)
         };
-        let stays = self.queue.first().is_some_and(|(first, _)| first == thread);
-        if self.options.preemption == Preemption::OnArrival && !stays {
-            self.preempt(start, now_ns, out);
+        self.joins(thread, now_ns);
+        let stays = self.queue.first_on(core).is_some_and(|(first, _)| first == thread);
+        // With rule 5 a core may be idle while pinned threads wait for another one. This one is about to pick.
+        self.queue.asked[core.index()] = true;
+        if self.books.is_some()
+            && let Some(idle) = self.queue.take_idle_core(thread)
+        {
+            out.reschedule(idle);
+        } else if self.options.preemption == Preemption::OnArrival && !stays {
+            self.preempt(thread, start, now_ns, out);
         }
     }
 
     fn pick(&mut self, core: CoreId, now_ns: u64, _: &mut dyn Effects) -> Option<Run> {
         self.queue.asked[core.index()] = false;
-        let on = self.queue.dispatch(core, now_ns, self.options.slice_ns())?;
-        Some(Run { thread: on.thread, until_ns: Some(now_ns + on.granted_ns) })
+        let (overdue, most_ns) = self.books.as_mut().map_or((None, u64::MAX), |books| books.pick(core, now_ns));
+        let slice_ns = self.options.slice_ns().min(most_ns);
+        let on = match overdue {
+            Some(thread) => self.queue.dispatch_thread(thread, core, now_ns, slice_ns)?,
+            None => self.queue.dispatch(core, now_ns, slice_ns)?,
+        };
+        let run = Run { thread: on.thread, until_ns: Some(now_ns + on.granted_ns) };
+        if let Some(books) = &mut self.books {
+            books.leave(run.thread);
+        }
+        Some(run)
     }
 
     fn next_timer_ns(&self) -> Option<u64> {
-        self.due_ns.iter().flatten().min().copied()
+        let overdue = (0..self.due_ns.len()).filter_map(|core| self.overdue_ns(CoreId(core as u16)));
+        self.due_ns.iter().flatten().copied().chain(overdue).min()
     }
 
     fn timer(&mut self, now_ns: u64, out: &mut dyn Effects) {
         for at in 0..self.due_ns.len() {
             let core = CoreId(at as u16);
+            if self.overdue_ns(core).is_some_and(|overdue_ns| overdue_ns <= now_ns) {
+                self.due_ns[at] = None;
+                self.take(core, out);
+                continue;
+            }
             if self.due_ns[at].is_none_or(|due_ns| due_ns > now_ns) {
                 continue;
             }
@@ -281,7 +367,7 @@ impl Scheduler for Ideal {
             // Each core with a pending reschedule takes a waiting request; one that came for this core may have found
             // another one meanwhile.
             let somebody_is_left = self.queue.waiting() > self.queue.asked.iter().filter(|asked| **asked).count();
-            let is_behind = match (self.queue.first(), self.queue.on(core)) {
+            let is_behind = match (self.queue.first_on(core), self.queue.on(core)) {
                 (Some((_, first)), Some(on)) => first < on.start[0],
                 _ => false,
             };

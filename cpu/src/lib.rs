@@ -16,6 +16,7 @@ pub mod ideal;
 pub mod kinds;
 pub mod lag;
 mod order;
+pub mod patience;
 pub mod pin;
 pub mod pmqfq;
 pub mod relaxed_co;

@@ -2,7 +2,7 @@
 
 use crate::history;
 
-use history::{Habit, History, fair_queue, ideal, tasks};
+use history::{Habit, History, Pins, fair_queue, ideal, tasks};
 use mqfq_cpu::bound::{BoundChecker, PairUnfairness, bound, rounding};
 use mqfq_cpu::fair_queue::FairQueueKind;
 use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};
@@ -62,6 +62,7 @@ fn habit(random: &mut Random, cores: usize, quantum_ns: u64) -> Habit {
         computes_ns: (random.scaled(3) != 0).then_some((1, most.max(1))),
         sleeps_ns: (1, sleep),
         begins_ns: (0, random.scaled(3) * 10 * quantum_ns),
+        pins: Pins::Free,
     }
 }
 

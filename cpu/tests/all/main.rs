@@ -7,4 +7,5 @@ mod history;
 mod ideal;
 mod lag;
 mod no_allocation;
+mod patience;
 mod printed;

@@ -20,12 +20,38 @@ pub struct Habit {
     pub sleeps_ns: (u64, u64),
     /// Range of when its threads first wake.
     pub begins_ns: (u64, u64),
+    /// Cores on which its threads may run.
+    pub pins: Pins,
+}
+
+/// Cores on which a program's threads may run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Pins {
+    /// All threads on all cores.
+    Free,
+    /// All threads on this core alone.
+    On(u16),
+    /// Thread i on core i, of so many.
+    Each(u16),
+    /// Every second thread on this core alone, the others on all.
+    Odd(u16),
+}
+
+impl Pins {
+    fn of(self, thread: usize) -> Option<CoreId> {
+        match self {
+            Pins::Free => None,
+            Pins::On(core) => Some(CoreId(core)),
+            Pins::Each(cores) => Some(CoreId(thread as u16 % cores)),
+            Pins::Odd(core) => (thread % 2 == 1).then_some(CoreId(core)),
+        }
+    }
 }
 
 impl Habit {
     /// Threads that always want to run.
     pub fn hog(weight: u32, threads: usize) -> Habit {
-        Habit { weight, threads, computes_ns: None, sleeps_ns: (0, 0), begins_ns: (0, 0) }
+        Habit { weight, threads, computes_ns: None, sleeps_ns: (0, 0), begins_ns: (0, 0), pins: Pins::Free }
     }
 }
 
@@ -76,6 +102,7 @@ pub struct History<S> {
     pub stops: u64,
     habits: Vec<Habit>,
     program_of: Vec<ProgramId>,
+    pins: Vec<Option<CoreId>>,
     states: Vec<State>,
     /// CPU time until each thread blocks.
     left_ns: Vec<u64>,
@@ -90,8 +117,8 @@ pub fn tasks(habits: &[Habit]) -> Tasks {
     let mut tasks = Tasks::default();
     for habit in habits {
         let program = tasks.add_program(habit.weight);
-        for _ in 0..habit.threads {
-            tasks.add_thread(program, None);
+        for thread in 0..habit.threads {
+            tasks.add_thread(program, habit.pins.of(thread));
         }
     }
     tasks
@@ -122,6 +149,7 @@ impl<S: Levels> History<S> {
         let mut random = Random::new(seed);
         let program_of: Vec<ProgramId> =
             (0..tasks.threads() as u32).map(|thread| tasks.program_of(ThreadId(thread))).collect();
+        let pins = (0..tasks.threads() as u32).map(|thread| tasks.pin(ThreadId(thread))).collect();
         let of = |program: &ProgramId| habits[program.index()];
         let states = program_of.iter().map(|program| {
             let (low, high) = of(program).begins_ns;
@@ -137,6 +165,7 @@ impl<S: Levels> History<S> {
             habits: habits.to_vec(),
             left_ns: vec![0; program_of.len()],
             program_of,
+            pins,
             states,
             cores: vec![None; cores],
             asked: Asked::default(),
@@ -273,9 +302,12 @@ impl<S: Levels> History<S> {
 
     fn tell(&mut self) {
         let counts = self.count();
-        let waiting: usize = counts.iter().map(|count| count.1).sum();
-        let idle = self.cores.iter().filter(|core| core.is_none()).count();
-        assert!(waiting == 0 || idle == 0, "{waiting} threads wait and {idle} cores are idle at {} ns", self.now_ns);
+        let is_idle = |core: usize| self.cores[core].is_none();
+        let has_idle = (0..self.cores.len()).any(is_idle);
+        for (thread, pin) in self.pins.iter().enumerate().filter(|(thread, _)| self.states[*thread] == State::Waiting) {
+            let may_run = pin.map_or(has_idle, |pin| is_idle(pin.index()));
+            assert!(!may_run, "thread {thread} waits and a core of it is idle at {} ns", self.now_ns);
+        }
         let running: Vec<u16> = counts.iter().map(|count| count.0 as u16).collect();
         let wants: Vec<bool> = counts.iter().map(|count| count.1 > 0 || count.0 == self.cores.len()).collect();
         let (scheduler, now_ns) = (&self.scheduler, self.now_ns);

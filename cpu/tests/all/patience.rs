@@ -1,0 +1,209 @@
+//! Rule 5: no thread waits longer than its bound, in generated histories with pinned threads, and at its stated price.
+
+use crate::history;
+
+use history::{Habit, History, Levels, Pins, tasks};
+use mqfq_cpu::bound::{bound, rounding};
+use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};
+use mqfq_cpu::patience::Patience;
+use mqfq_cpu::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
+use mqfq_testing::Random;
+
+const US: u64 = 1000;
+const MS: u64 = 1000 * US;
+
+/// The scheduler, with each thread's wait measured from outside.
+struct Watched {
+    ideal: Ideal,
+    options: IdealOptions,
+    patience: Patience,
+    /// Of a thread that waits: since when, and its place on the books at that time.
+    waits: Vec<Option<(u64, u64)>>,
+    longest_ns: u64,
+    /// Longest wait over its bound, in thousandths.
+    worst_permille: u64,
+}
+
+impl Watched {
+    fn new(cores: usize, tasks: &Tasks, options: IdealOptions, patience: Patience) -> Watched {
+        let machine = Machine::new(cores, 1).unwrap();
+        let ideal = Ideal::patient(&machine, tasks, options, patience).unwrap();
+        Watched { ideal, options, patience, waits: vec![None; tasks.threads()], longest_ns: 0, worst_permille: 0 }
+    }
+
+    fn begins(&mut self, thread: ThreadId, now_ns: u64) {
+        let place = self.ideal.place(thread).expect("a thread that waits is on the books") as u64;
+        self.waits[thread.index()] = Some((now_ns, place));
+    }
+
+    fn ends(&mut self, thread: usize, now_ns: u64) {
+        let Some((since_ns, place)) = self.waits[thread].take() else { return };
+        let (waited_ns, Patience { wait_ns, slice_ns }) = (now_ns - since_ns, self.patience);
+        let bound_ns = wait_ns + slice_ns.max(self.options.min_slice_ns) + (2 * place - 1) * slice_ns;
+        assert!(waited_ns <= bound_ns, "thread {thread} waited {waited_ns} ns in place {place}, allowed is {bound_ns}");
+        self.longest_ns = self.longest_ns.max(waited_ns);
+        self.worst_permille = self.worst_permille.max(waited_ns * 1000 / bound_ns);
+    }
+
+    /// Those that still wait count as well.
+    fn end_all(&mut self, now_ns: u64) {
+        (0..self.waits.len()).for_each(|thread| self.ends(thread, now_ns));
+    }
+}
+
+impl Scheduler for Watched {
+    fn wake(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
+        self.ideal.wake(thread, waker, now_ns, out);
+        self.begins(thread, now_ns);
+    }
+
+    fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, ran_ns: u64, now_ns: u64, out: &mut dyn Effects) {
+        self.ideal.stop(core, thread, why, ran_ns, now_ns, out);
+        if why.is_runnable() {
+            self.begins(thread, now_ns);
+        }
+    }
+
+    fn pick(&mut self, core: CoreId, now_ns: u64, out: &mut dyn Effects) -> Option<Run> {
+        let run = self.ideal.pick(core, now_ns, out)?;
+        self.ends(run.thread.index(), now_ns);
+        Some(run)
+    }
+
+    fn next_timer_ns(&self) -> Option<u64> {
+        self.ideal.next_timer_ns()
+    }
+
+    fn timer(&mut self, now_ns: u64, out: &mut dyn Effects) {
+        self.ideal.timer(now_ns, out);
+    }
+}
+
+impl Levels for Watched {
+    fn are_level(&self, f: ProgramId, g: ProgramId, now_ns: u64) -> bool {
+        self.ideal.are_level(f, g, now_ns)
+    }
+}
+
+const OPTIONS: IdealOptions = IdealOptions { quantum_ns: 3 * MS, min_slice_ns: 0, preemption: Preemption::OnArrival };
+/// As the kernel's scheduler has it.
+const PATIENCE: Patience = Patience { wait_ns: 32 * MS, slice_ns: MS / 4 };
+
+fn run(cores: usize, habits: &[Habit], patience: Patience, to_ns: u64) -> History<Watched> {
+    let scheduler = Watched::new(cores, &tasks(habits), OPTIONS, patience);
+    let mut history = History::new(scheduler, cores, habits, 1);
+    history.run_to(to_ns);
+    history.scheduler.end_all(to_ns);
+    history
+}
+
+fn habit(random: &mut Random, cores: u16, quantum_ns: u64, may_pin: bool) -> Habit {
+    let pins = match random.scaled(if may_pin { 4 } else { 1 }) {
+        0 => Pins::Free,
+        1 => Pins::On(random.scaled(u64::from(cores)) as u16),
+        2 => Pins::Each(cores),
+        _ => Pins::Odd(random.scaled(u64::from(cores)) as u16),
+    };
+    let most_ns = *[quantum_ns / 10, quantum_ns, 5 * quantum_ns].get(random.scaled(3) as usize).unwrap();
+    Habit {
+        weight: [1, 1024, 100_000][random.scaled(3) as usize],
+        threads: random.between(1, 4 * u64::from(cores)) as usize,
+        computes_ns: (random.scaled(3) != 0).then_some((1, most_ns.max(1))),
+        sleeps_ns: (1, quantum_ns),
+        begins_ns: (0, random.scaled(3) * 10 * quantum_ns),
+        pins,
+    }
+}
+
+#[test]
+fn no_thread_of_generated_histories_waits_longer_than_its_bound() {
+    let (mut worst, mut longest_ns) = (0, 0);
+    for seed in 0..150 {
+        let mut random = Random::new(seed);
+        let cores = random.between(1, 6) as u16;
+        let quantum_ns = random.between(100 * US, 6 * MS);
+        let min_slice_ns = random.scaled(3) * quantum_ns / 8;
+        let preemption = if random.scaled(2) == 0 { Preemption::Never } else { Preemption::OnArrival };
+        let options = IdealOptions { quantum_ns, min_slice_ns, preemption };
+        let slice_ns = quantum_ns / random.between(1, 12);
+        let patience = Patience { wait_ns: random.between(0, 20) * quantum_ns, slice_ns };
+        let habits: Vec<Habit> =
+            (0..random.between(2, 6)).map(|_| habit(&mut random, cores, quantum_ns, true)).collect();
+        let scheduler = Watched::new(cores.into(), &tasks(&habits), options, patience);
+        let mut history = History::new(scheduler, cores.into(), &habits, seed);
+        let to_ns = 200 * quantum_ns;
+        history.run_to(to_ns);
+        history.scheduler.end_all(to_ns);
+        worst = worst.max(history.scheduler.worst_permille);
+        longest_ns = longest_ns.max(history.scheduler.longest_ns);
+    }
+    println!("the longest wait is {longest_ns} ns; at most {worst} thousandths of a bound");
+    assert!(worst >= 900, "a bound of which at most {worst} thousandths are reached says little");
+}
+
+#[test]
+fn shares_come_apart_by_no_more_than_the_bound_and_what_overdue_threads_had() {
+    let (mut intervals, mut paid_ns) = (0, 0);
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let cores = random.between(1, 6) as u16;
+        let patience = Patience { wait_ns: random.between(1, 20) * MS, slice_ns: MS / 4 };
+        let habits: Vec<Habit> = (0..3).map(|_| habit(&mut random, cores, 3 * MS, false)).collect();
+        let scheduler = Watched::new(cores.into(), &tasks(&habits), OPTIONS, patience);
+        let mut history = History::new(scheduler, cores.into(), &habits, seed);
+        history.run_to(600 * MS);
+        let extra: Vec<u64> = (0..3).map(|f| history.scheduler.ideal.by_patience_ns(ProgramId(f))).collect();
+        paid_ns += extra.iter().sum::<u64>();
+        let (pairs, covered) = history.finish();
+        intervals += covered;
+        for pair in pairs {
+            let (f, g) = (habits[pair.first].weight, habits[pair.second].weight);
+            // A request that ends late by this rule had at most one quantum more.
+            let price = u128::from(extra[pair.first]) * u128::from(g) + u128::from(extra[pair.second]) * u128::from(f);
+            let allowed = bound(cores.into(), 3 * MS, f, g) + rounding(pair.served_ns, f, g) + price;
+            assert!(pair.worst <= allowed, "seed {seed}: {pair:?}, allowed is {allowed}");
+        }
+    }
+    assert!(intervals >= 100_000 && paid_ns > 100 * MS, "{intervals} intervals, {paid_ns} ns");
+}
+
+#[test]
+fn a_program_that_cannot_have_its_share_does_not_keep_its_core_for_ever() {
+    let endless = Patience { wait_ns: 100_000 * MS, slice_ns: MS / 4 };
+    // One hog on each core. The other program would have two cores, and can have one.
+    let habits =
+        |hogs, pins| [Habit { pins: Pins::Each(4), ..Habit::hog(1024, 4) }, Habit { pins, ..Habit::hog(1024, hogs) }];
+    for habits in [habits(2, Pins::On(0)), habits(1, Pins::Free)] {
+        let without = run(4, &habits, endless, 2_000 * MS);
+        assert!(without.scheduler.longest_ns > 1_900 * MS, "{} ns", without.scheduler.longest_ns);
+        let with = run(4, &habits, PATIENCE, 2_000 * MS);
+        assert!(with.scheduler.longest_ns <= 34 * MS, "{} ns", with.scheduler.longest_ns);
+        // The price: one thread has s in each W + s of that core.
+        let part = with.served_ns(1) as f64 / 2e9;
+        assert!((0.985..0.995).contains(&part), "{part} of a core");
+    }
+}
+
+#[test]
+fn many_threads_of_no_weight_are_served_and_cost_what_is_stated() {
+    let habits = [Habit::hog(1, 64), Habit::hog(100, 4)];
+    let with = run(4, &habits, PATIENCE, 2_000 * MS);
+    // 16 or 17 on the books of each core: W + 2 j s.
+    assert!(with.scheduler.longest_ns <= 41 * MS, "{} ns", with.scheduler.longest_ns);
+    // Each of 64 has s in each W + 16 s or so; their due is 1%.
+    let part = with.served_ns(0) as f64 / (with.served_ns(0) + with.served_ns(1)) as f64;
+    assert!((0.08..0.13).contains(&part), "{part}");
+    // By weight alone each of the 64 waits for its turn of 3 ms in 1% of four cores.
+    let without = run(4, &habits, Patience { wait_ns: 100_000 * MS, slice_ns: MS / 4 }, 2_000 * MS);
+    assert!(without.scheduler.longest_ns > 1_000 * MS);
+}
+
+#[test]
+fn threads_that_have_their_turn_anyway_cost_nothing() {
+    // Each of 32 has an eighth of half of the machine, 3 ms in 48.
+    let habits = [Habit::hog(1024, 32), Habit::hog(1024, 4)];
+    let with = run(4, &habits, PATIENCE, 3_000 * MS);
+    let part = with.served_ns(0) as f64 / (with.served_ns(0) + with.served_ns(1)) as f64;
+    assert!((0.49..0.51).contains(&part), "{part}: what the overdue had is charged");
+    assert!(with.scheduler.longest_ns <= 38 * MS);
+}
