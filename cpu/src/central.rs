@@ -184,6 +184,11 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         program.running == 0 && program.waiting.is_empty()
     }
 
+    /// The thread has a request that waits.
+    pub fn is_waiting(&self, thread: ThreadId) -> bool {
+        self.programs[self.program_of(thread).index()].waiting.iter().any(|waiting| waiting.thread == thread)
+    }
+
     /// Requests that wait, of all programs.
     pub fn waiting(&self) -> usize {
         self.waiting

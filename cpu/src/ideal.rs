@@ -14,6 +14,10 @@
 //! 3. A request that arrives with a start tag below v preempts the request with the largest start tag in service.
 //! 4. The preempted request is charged for its run; v is then the second largest.
 //! 5. Ours, if asked for: no thread waits without bound. [`crate::patience`] has the rule, the bound and its price.
+//! 6. Ours, if asked for ([`Ideal::prompt`]): a request of a program that was not backlogged, behind which no other
+//!    waits with a smaller tag, also preempts a request whose program's last finish tag is beyond its own. Of several it
+//!    is the one whose program's finish tag is the largest once it has paid for its run. By rule 2 the new request begins
+//!    at v, the largest start tag, so rule 3 alone lets it wait for the end of a quantum.
 //!
 //! # Choices
 //! * An idle core is used first: no request is preempted while one is free.
@@ -57,6 +61,10 @@
 //!
 //! With q = l_min this is the printed bound, with D for D + 1. The programs become level: until then the one that is
 //! ahead is given no core. Checked over every interval of generated histories by [`crate::bound`].
+//!
+//! Rule 6 makes it (D + 1)(q/phi_f + q/phi_g). The core is given to f while F_f <= F_g, but g then gets back at most
+//! q/phi_g that its request had not used, so f is ahead by q/phi_f + D q/phi_g at most. It is no credit: the program
+//! begins at v as without the rule, and is charged. It costs one switch for each time that a program wakes.
 //!
 //! Preemption on arrival (rule 3) gives no better bound but a short wait: a woken thread of a program that lags is on a
 //! core within l_min, however long quanta are. That ends deceptive idleness.
@@ -138,6 +146,10 @@ pub struct Ideal {
     /// Cores for which a request waits until the minimum slice is over, and the time of that.
     due_ns: Vec<Option<u64>>,
     preempted: u64,
+    /// Rule 6 is in force.
+    is_prompt: bool,
+    /// The thread for which a core was taken by rule 6.
+    promised: Vec<Option<ThreadId>>,
     /// Rule 5, if it is in force.
     books: Option<Books>,
     /// CPU time that each program had by rule 5, ns.
@@ -153,7 +165,16 @@ impl Ideal {
         options.check()?;
         let queue = CentralQueue::new(machine, tasks)?;
         let by_patience_ns = vec![0; tasks.programs()];
-        Ok(Ideal { options, queue, due_ns: vec![None; machine.cores()], preempted: 0, books: None, by_patience_ns })
+        let due_ns = vec![None; machine.cores()];
+        let promised = vec![None; machine.cores()];
+        Ok(Ideal { options, queue, due_ns, preempted: 0, is_prompt: false, promised, books: None, by_patience_ns })
+    }
+
+    /// This scheduler with rule 6.
+    #[must_use]
+    pub fn prompt(mut self) -> Ideal {
+        self.is_prompt = true;
+        self
     }
 
     /// One with rule 5. Threads may be pinned; the bound on shares is then that of programs without pinned threads.
@@ -175,6 +196,8 @@ impl Ideal {
             queue: CentralQueue::with_pins(machine, tasks),
             due_ns: vec![None; machine.cores()],
             preempted: 0,
+            is_prompt: false,
+            promised: vec![None; machine.cores()],
             books: Some(Books::new(patience, machine.cores(), tasks.threads())),
             by_patience_ns: vec![0; tasks.programs()],
         })
@@ -277,6 +300,32 @@ impl Ideal {
         }
     }
 
+    /// Rule 6, for a request of a program that was idle. Returns whether a core was told to take it.
+    fn preempt_late(&mut self, thread: ThreadId, start: VTime, now_ns: u64, out: &mut dyn Effects) -> bool {
+        let pin = self.queue.pin(thread);
+        if !self.is_prompt || self.queue.first().is_some_and(|(first, tag)| first != thread && tag <= start) {
+            return false;
+        }
+        let mut furthest: Option<(Place, CoreId)> = None;
+        for (core, on) in self.queue.all_in_service() {
+            let ran_ns = now_ns - on.since_ns;
+            let is_overdue = self.books.as_ref().is_some_and(|books| books.was_overdue(core));
+            let is_kept = self.queue.asked[core.index()] || is_overdue || pin.is_some_and(|pin| pin != core);
+            let finish = self.queue.finish(on.program)[0];
+            if ran_ns >= self.options.min_slice_ns && !is_kept && finish > start {
+                let unused_ns = on.granted_ns.saturating_sub(ran_ns);
+                let paid = finish.minus(self.queue.rate(on.program).span(unused_ns));
+                furthest = furthest.max(Some(((paid, on.dispatch), core)));
+            }
+        }
+        if let Some((_, core)) = furthest {
+            self.due_ns[core.index()] = None;
+            self.promised[core.index()] = Some(thread);
+            self.take(core, out);
+        }
+        furthest.is_some()
+    }
+
     fn take(&mut self, core: CoreId, out: &mut dyn Effects) {
         self.queue.asked[core.index()] = true;
         self.preempted += 1;
@@ -287,7 +336,8 @@ impl Ideal {
 impl Scheduler for Ideal {
     fn wake(&mut self, thread: ThreadId, _: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
         let program = self.queue.program_of(thread);
-        if self.queue.is_idle(program) {
+        let was_idle = self.queue.is_idle(program);
+        if was_idle {
             let now = self.virtual_time();
             self.queue.align(program, [now]);
         }
@@ -295,7 +345,9 @@ impl Scheduler for Ideal {
         self.joins(thread, now_ns);
         if let Some(core) = self.queue.take_idle_core(thread) {
             out.reschedule(core);
-        } else if self.options.preemption == Preemption::OnArrival {
+        } else if self.options.preemption == Preemption::OnArrival
+            && !(was_idle && self.preempt_late(thread, start, now_ns, out))
+        {
             self.preempt(thread, start, now_ns, out);
         }
     }
@@ -336,7 +388,8 @@ impl Scheduler for Ideal {
         self.queue.asked[core.index()] = false;
         let (overdue, most_ns) = self.books.as_mut().map_or((None, u64::MAX), |books| books.pick(core, now_ns));
         let slice_ns = self.options.slice_ns().min(most_ns);
-        let on = match overdue {
+        let promised = self.promised[core.index()].take().filter(|thread| self.queue.is_waiting(*thread));
+        let on = match overdue.or(promised) {
             Some(thread) => self.queue.dispatch_thread(thread, core, now_ns, slice_ns)?,
             None => self.queue.dispatch(core, now_ns, slice_ns)?,
         };

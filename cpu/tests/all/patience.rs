@@ -1,4 +1,5 @@
-//! Rule 5: no thread waits longer than its bound, in generated histories with pinned threads, and at its stated price.
+//! Rule 6: a program that slept runs soon, and has no more than its share. Rule 5: no thread waits longer than its bound,
+//! in generated histories with pinned threads, and at its stated price.
 
 use crate::history;
 
@@ -22,13 +23,17 @@ struct Watched {
     longest_ns: u64,
     /// Longest wait over its bound, in thousandths.
     worst_permille: u64,
+    /// A thread whose waits are kept, and these, ns.
+    keeps: Option<ThreadId>,
+    kept: Vec<u64>,
 }
 
 impl Watched {
     fn new(cores: usize, tasks: &Tasks, options: IdealOptions, patience: Patience) -> Watched {
         let machine = Machine::new(cores, 1).unwrap();
         let ideal = Ideal::patient(&machine, tasks, options, patience).unwrap();
-        Watched { ideal, options, patience, waits: vec![None; tasks.threads()], longest_ns: 0, worst_permille: 0 }
+        let waits = vec![None; tasks.threads()];
+        Watched { ideal, options, patience, waits, longest_ns: 0, worst_permille: 0, keeps: None, kept: Vec::new() }
     }
 
     fn begins(&mut self, thread: ThreadId, now_ns: u64) {
@@ -42,6 +47,9 @@ impl Watched {
         let bound_ns = wait_ns + slice_ns.max(self.options.min_slice_ns) + (2 * place - 1) * slice_ns;
         assert!(waited_ns <= bound_ns, "thread {thread} waited {waited_ns} ns in place {place}, allowed is {bound_ns}");
         self.longest_ns = self.longest_ns.max(waited_ns);
+        if self.keeps.is_some_and(|kept| kept.index() == thread) {
+            self.kept.push(waited_ns);
+        }
         self.worst_permille = self.worst_permille.max(waited_ns * 1000 / bound_ns);
     }
 
@@ -206,4 +214,62 @@ fn threads_that_have_their_turn_anyway_cost_nothing() {
     let part = with.served_ns(0) as f64 / (with.served_ns(0) + with.served_ns(1)) as f64;
     assert!((0.49..0.51).contains(&part), "{part}: what the overdue had is charged");
     assert!(with.scheduler.longest_ns <= 38 * MS);
+}
+
+/// A sleeper of 10 us each 2 ms beside four hogs on four cores, with rule 6 or without: the longest of its waits among
+/// all but each hundredth, and its part of one core.
+fn sleeper(is_prompt: bool, computes_ns: u64) -> (u64, f64) {
+    let sleeper =
+        Habit { computes_ns: Some((computes_ns, computes_ns)), sleeps_ns: (2 * MS, 3 * MS), ..Habit::hog(1024, 1) };
+    let habits = [sleeper, Habit::hog(1024, 4)];
+    let mut scheduler = Watched::new(4, &tasks(&habits), OPTIONS, PATIENCE);
+    scheduler.keeps = Some(ThreadId(0));
+    if is_prompt {
+        scheduler.ideal = scheduler.ideal.prompt();
+    }
+    let mut history = History::new(scheduler, 4, &habits, 1);
+    history.run_to(2_000 * MS);
+    let mut waits = std::mem::take(&mut history.scheduler.kept);
+    waits.sort_unstable();
+    (waits[waits.len() * 99 / 100], history.served_ns(0) as f64 / 2e9)
+}
+
+#[test]
+fn a_program_that_slept_runs_at_once_and_gets_nothing_for_having_slept() {
+    let ((late_ns, _), (soon_ns, part)) = (sleeper(false, 10 * US), sleeper(true, 10 * US));
+    assert!(late_ns > MS / 2 && soon_ns == 0, "{late_ns} and {soon_ns} ns");
+    assert!(part < 0.01, "{part}");
+    // I7: two programs of four threads, one of which sleeps in vain now and then; neither has more than the other.
+    for seed in 0..20 {
+        let naps = Habit { computes_ns: Some((MS, 9 * MS)), sleeps_ns: (1, 2), ..Habit::hog(1024, 1) };
+        let habits = [naps, Habit::hog(1024, 1)];
+        let mut scheduler = Watched::new(1, &tasks(&habits), OPTIONS, PATIENCE);
+        scheduler.ideal = scheduler.ideal.prompt();
+        let mut history = History::new(scheduler, 1, &habits, seed);
+        history.run_to(3_000 * MS);
+        let part = history.served_ns(0) as f64 / 3e9;
+        assert!(part <= 0.51, "seed {seed}: {part}");
+    }
+}
+
+#[test]
+fn the_printed_bound_holds_of_whole_quanta_with_rule_6() {
+    let mut intervals = 0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let cores = random.between(1, 6) as u16;
+        let habits: Vec<Habit> = (0..3).map(|_| habit(&mut random, cores, 3 * MS, false)).collect();
+        let machine = Machine::new(cores.into(), 1).unwrap();
+        let ideal = Ideal::new(&machine, &tasks(&habits), OPTIONS).unwrap().prompt();
+        let mut history = History::new(ideal, cores.into(), &habits, seed);
+        history.run_to(600 * MS);
+        let (pairs, covered) = history.finish();
+        intervals += covered;
+        for pair in pairs {
+            let (f, g) = (habits[pair.first].weight, habits[pair.second].weight);
+            let allowed = bound(u64::from(cores) + 1, 3 * MS, f, g) + rounding(pair.served_ns, f, g);
+            assert!(pair.worst <= allowed, "seed {seed}: {pair:?}, allowed is {allowed}");
+        }
+    }
+    assert!(intervals >= 100_000, "{intervals} intervals");
 }
