@@ -14,6 +14,7 @@
  *   instead by the finish tag less their own charge, which is what the chain gives for the last one (`start_of`).
  * - A program's lag is at most `lag_ns` (cpu/src/pmqfq/arrive.rs): else one that used less than its share for long
  *   could shut others out for as long.
+ * - No thread waits without bound (books.h).
  * - A kernel thread that may run on one CPU only goes there at once: others wait for it.
  * - The quantum ends at a tick.
  *
@@ -27,6 +28,7 @@
 #include <bpf/bpf_core_read.h>
 #include "shared.h"
 #include "state.h"
+#include "books.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -41,6 +43,8 @@ static void begin(struct task_struct *p, struct thread *t, u32 cpu, u64 granted_
 
     if (!f || !on)
         return;
+    granted_ns = shortened(on, cpu, granted_ns);
+    p->scx.slice = granted_ns;
     on->span = span_of(f, granted_ns);
     on->granted_ns = granted_ns;
     on->start = __sync_fetch_and_add(&f->finish, on->span);
@@ -133,7 +137,7 @@ static void look_around(struct task_struct *p, u32 slot, s32 own, bool may_move,
         if (!any || is_before(found->now, tag))
             found->now = tag;
         any = true;
-        if (on->program == slot || (!may_move && cpu != own) || (is_bound && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
+        if (on->program == slot || on->was_overdue || (!may_move && cpu != own) || (is_bound && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
             continue;
         if (min_slice_ns && now_ns - on->since_ns < min_slice_ns) {
             found->due = cpu;
@@ -245,7 +249,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     struct thread *t = thread_of(p);
     struct program *f;
     struct look found;
-    u64 quantum_ns;
+    u64 quantum_ns, queue;
     s32 cpu = scx_bpf_task_cpu(p);
     bool may_move;
 
@@ -296,9 +300,15 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
             return;
         }
     }
+    queue = queue_of(t->program, llc_at(cpu));
+    if (wait_ns && !promise(p, t, cpu, may_move, queue)) {
+        /* Books that are full: in the order of arrival, which no thread waits long for. */
+        scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, quantum_ns, enq_flags);
+        return;
+    }
     set_bit(t->program);
     /* CentralQueue::push_front: the rest of a quantum goes before the siblings. */
-    scx_bpf_dsq_insert(p, queue_of(t->program, llc_at(cpu)), quantum_ns,
+    scx_bpf_dsq_insert(p, queue, quantum_ns,
                        t->left_ns ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
 }
 
@@ -381,6 +391,7 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
     struct service *on = service_of(cpu);
     struct program *g = NULL;
     u64 own = 0, past = 0;
+    struct ticket *overdue;
     u32 past_slot = 0;
     bool is_missed = false;
     int tries;
@@ -396,6 +407,23 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
         else
             t = NULL;
     }
+    /* Books::pick. */
+    overdue = first_overdue(cpu, on);
+    on->is_crowded = !!overdue;
+    if (overdue && !on->was_overdue) {
+        u32 slot = overdue->program, pid = overdue->pid;
+        u64 waited_ns = bpf_ktime_get_ns() - overdue->since_ns;
+
+        on->done++;
+        if (take_overdue(overdue, cpu)) {
+            struct program *f = program_at(slot);
+
+            on->was_overdue = 1;
+            note(EVENT_OVERDUE, cpu, slot, pid, f ? f->finish : 0, waited_ns);
+            return;
+        }
+    }
+    on->was_overdue = 0;
     bpf_for(tries, 0, 256) {
         struct program *f;
         u64 tag;
@@ -418,7 +446,7 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
     if (t) {
         settle(prev, t, cpu);
         t->left_ns = 0;
-        prev->scx.slice = slice_ns;
+        limit_lag(g, virtual_time());
         begin(prev, t, cpu, slice_ns);
     } else if (is_missed) {
         take_any(llc_at(cpu));
@@ -429,11 +457,16 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
 SEC("struct_ops/pmqfq_tick")
 void BPF_PROG(pmqfq_tick, struct task_struct *p)
 {
-    struct service *on = service_of(scx_bpf_task_cpu(p));
+    u32 cpu = scx_bpf_task_cpu(p);
+    struct service *on = service_of(cpu);
     u64 tag;
 
     if (on->is_asked)
         on->is_asked = on->is_asked == ASKED ? ASKED_FOR_LONG : ASKED_NOT;
+    if (!on->ends_ns && first_overdue(cpu, on)) {
+        p->scx.slice = 0;
+        return;
+    }
     if (!on->is_due || bpf_ktime_get_ns() - on->since_ns < min_slice_ns)
         return;
     on->is_due = 0;
@@ -545,7 +578,7 @@ void BPF_PROG(pmqfq_cpu_online, s32 cpu)
     struct service *on = service_of(cpu);
 
     if (on)
-        on->is_asked = on->is_due = 0;
+        on->is_asked = on->is_due = on->is_offline = 0;
 }
 
 SEC("struct_ops/pmqfq_cpu_offline")
@@ -553,8 +586,10 @@ void BPF_PROG(pmqfq_cpu_offline, s32 cpu)
 {
     struct service *on = service_of(cpu);
 
-    if (on)
+    if (on) {
         on->is_asked = on->is_due = 0;
+        on->is_offline = 1;
+    }
 }
 
 SEC("struct_ops.s/pmqfq_init")
@@ -576,6 +611,7 @@ s32 BPF_PROG(pmqfq_init)
         if (failed)
             return failed;
     }
+    prepare_books();
     bpf_map_update_elem(&slots, &id, &zero, 0);
     bpf_for(slot, 1, PROGRAMS_MAX) {
         u32 free = PROGRAMS_MAX - slot;

@@ -7,6 +7,8 @@
 #define PROGRAMS_MAX 4096
 #define CPUS_MAX 1024
 #define LLCS_MAX 64
+/* Threads on a CPU's books, those that have left them and were not looked at included. A power of 2. */
+#define TICKETS_MAX 4096
 
 /* A program: a cgroup, or a thread group. Slot 0 is the root cgroup, and all that has no slot of its own. */
 struct program {
@@ -49,6 +51,7 @@ enum event_kind {
     EVENT_PREEMPT = 4,  /* other: the victim's start tag; tag: that of the arriving one; cpu: the victim's */
     EVENT_BLOCK = 5,    /* other: threads of the program that still run or wait */
     EVENT_WEIGHT = 6,   /* other: weight */
+    EVENT_OVERDUE = 8,  /* a CPU takes an overdue thread; tag: the program's finish tag; other: how long it waited */
     EVENT_PICK = 7,     /* a CPU is about to take a thread of the program; tag: its finish tag; no pid */
 };
 

@@ -14,6 +14,8 @@
 const volatile u64 slice_ns = 3000000;
 const volatile u64 min_slice_ns = 0;
 const volatile u64 lag_ns = 100000000;
+/* A thread that waits for so long is overdue; 0: never. See books.h. */
+const volatile u64 wait_ns = 32000000;
 const volatile bool by_process = false;
 const volatile bool preempts = true;
 /* Events of each CPU that are kept, a power of 2. 0: none. */
@@ -50,6 +52,15 @@ struct service {
     /* Somebody waits until its minimum slice is over. */
     u32 is_due;
     u64 events;
+    /* Its books: tickets that others wrote, and those that it is done with. */
+    u64 written;
+    u64 done;
+    /* When a request that is shorter than a tick ends; 0: at a tick. */
+    u64 ends_ns;
+    /* The first on its books is overdue, as of its last pick, and the request is that thread's. */
+    u32 is_crowded;
+    u32 was_overdue;
+    u32 is_offline;
 } __attribute__((aligned(128)));
 
 static struct service services[CPUS_MAX];
@@ -116,6 +127,9 @@ struct thread {
     s32 last_cpu;
     /* The CPU that it asked for when it woke up; -1: none. */
     s32 asks;
+    /* The CPU on whose books it waits, and the number of its ticket there. */
+    u32 books;
+    u64 ticket;
 };
 
 struct {

@@ -19,6 +19,8 @@
 //! **Example.** At a tick CPUs 0 and 2 both end a hog's quantum. CPU 0 picks the only waiting thread of g; CPU 2 finds
 //! g's queue empty and begins a hog, which is allowed; only then does g's thread begin, on CPU 0.
 //!
+//! An overdue thread ([`Kind::Overdue`]) is next whatever its program's tag is, so its request is not judged by tags.
+//!
 //! # The bound
 //! [`mqfq_cpu::bound`] over each interval throughout which two programs want more and at whose beginning they are
 //! level. q is the longest run of the trace, for quanta end at ticks. The bound is one of programs whose threads may
@@ -57,6 +59,10 @@ pub struct Found {
     pub wrong_preemptions: u64,
     /// Longest run, ns.
     pub longest_ns: u64,
+    /// Requests of overdue threads.
+    pub overdue: u64,
+    /// Longest wait of an overdue thread, ns.
+    pub longest_wait_ns: u64,
     /// Intervals over which the bound was checked.
     pub intervals: u64,
     /// Largest part of the bound that a pair of programs used, in thousandths.
@@ -133,6 +139,8 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
     let mut serving: Vec<Option<Service>> = vec![None; head.cpus as usize];
     // By CPU: the program from which it is taking a thread.
     let mut picking: Vec<Option<u32>> = vec![None; head.cpus as usize];
+    // CPUs whose next request, or the one in service, is an overdue thread's.
+    let mut overdue: Vec<Option<u32>> = vec![None; head.cpus as usize];
     // Threads whose request has ended, before the trace says whether they want another one.
     let mut between: BTreeMap<u32, u32> = BTreeMap::new();
     for event in events {
@@ -166,7 +174,8 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                 let waited =
                     |slot: &u32, g: &State| g.waiting > taken(slot) && g.waits_since_ns + WINDOW_NS < event.at_ns;
                 let others = || programs.iter().filter(|(slot, g)| **slot != event.program && waited(slot, g));
-                if others().next().is_some() {
+                let is_overdue = overdue.get(cpu).is_some_and(Option::is_some);
+                if !is_overdue && others().next().is_some() {
                     found.decisions += 1;
                     let is_behind = |g: &State| g.tags().max().is_some_and(|most| most < smallest);
                     found.not_allowed += u64::from(others().any(|(_, g)| is_behind(g)));
@@ -185,7 +194,19 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                     *picks = Some(event.program);
                 }
             }
+            Kind::Overdue => {
+                found.overdue += 1;
+                found.longest_wait_ns = found.longest_wait_ns.max(event.other);
+                if let Some(of) = overdue.get_mut(cpu) {
+                    *of = Some(event.program);
+                }
+            }
             Kind::Block | Kind::Weight => {}
+        }
+        if event.kind == Kind::End
+            && let Some(of) = overdue.get_mut(cpu)
+        {
+            *of = None;
         }
         if let Some(f) = programs.get_mut(&event.program) {
             f.set_waiting(event.waiting, event.at_ns);
@@ -194,7 +215,9 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
         let running: Vec<u16> = watched.iter().map(|slot| programs[slot].running).collect();
         let wants_more = |slot: &u32| {
             let f = &programs[slot];
-            f.waiting > 0 || f.running == online || between.values().any(|of| of == slot)
+            let wants = f.waiting > 0 || f.running == online || between.values().any(|of| of == slot);
+            // An interval ends where a program is given what its tags do not give it.
+            wants && !overdue.iter().flatten().any(|of| of == slot)
         };
         let wants: Vec<bool> = watched.iter().map(wants_more).collect();
         let q_ns = found.longest_ns;
@@ -244,6 +267,7 @@ impl Found {
             "version": 1, "events": self.events, "span_ns": self.span_ns, "decisions": self.decisions,
             "not_allowed": self.not_allowed, "preemptions": self.preemptions,
             "wrong_preemptions": self.wrong_preemptions, "longest_run_ns": self.longest_ns,
+            "overdue": self.overdue, "longest_overdue_wait_ns": self.longest_wait_ns,
             "intervals": self.intervals, "bound_used_permille": self.bound_used_permille,
         })
     }
@@ -271,6 +295,7 @@ impl fmt::Display for Found {
         writeln!(to, "{} events in {}; longest run {}", self.events, ms(self.span_ns), ms(self.longest_ns))?;
         writeln!(to, "decisions while another program waited: {}, not allowed: {}", self.decisions, self.not_allowed)?;
         writeln!(to, "preemptions: {}, wrong: {}", self.preemptions, self.wrong_preemptions)?;
+        writeln!(to, "overdue threads: {}, longest wait of one {}", self.overdue, ms(self.longest_wait_ns))?;
         let permille = self.bound_used_permille;
         write!(
             to,
@@ -334,6 +359,18 @@ mod tests {
         (6..8).for_each(|turn| script.turn(turn, 1, (turn - 4) * Q, (turn - 3) * Q));
         let found = check(&HEAD, &script.0);
         assert_eq!(found.verdict().unwrap_err(), "1 of 7 decisions are none of the reference's");
+    }
+
+    #[test]
+    fn an_overdue_thread_is_next_whatever_the_tags_say() {
+        let mut script = turns(6);
+        for turn in 6..8 {
+            script.add(turn * Q, Kind::Overdue, 1, (turn - 4) * Q, 32_000_000 + turn, 1);
+            script.turn(turn, 1, (turn - 4) * Q, (turn - 3) * Q);
+        }
+        let found = check(&HEAD, &script.0);
+        assert_eq!((found.overdue, found.longest_wait_ns, found.not_allowed), (2, 32_000_007, 0));
+        assert!(found.verdict().is_ok() && format!("{found}").contains("longest wait of one 32.000 ms"), "{found}");
     }
 
     #[test]

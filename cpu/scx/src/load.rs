@@ -18,6 +18,7 @@ mod skeleton {
 /// As in `bpf/shared.h`.
 const CPUS_MAX: usize = 1024;
 const LLCS_MAX: usize = 64;
+const TICKETS_MAX: u32 = 4096;
 
 /// `SCX_EXIT_ERROR`: this and more are failures.
 const EXIT_ERROR: i32 = 1024;
@@ -95,6 +96,7 @@ pub fn run(options: &Options, chosen: &Settings) -> Result<(), String> {
     settings.slice_ns = chosen.slice_ns;
     settings.min_slice_ns = chosen.min_slice_ns;
     settings.lag_ns = chosen.lag_ns;
+    settings.wait_ns = chosen.wait_ns;
     settings.by_process = chosen.by == By::Process;
     settings.preempts = chosen.preempts;
     settings.trace_len = events;
@@ -104,6 +106,8 @@ pub fn run(options: &Options, chosen: &Settings) -> Result<(), String> {
     settings.llc_of[..cpus].copy_from_slice(&caches);
     let entries = (events * cpus as u32).max(1);
     open.maps.trace.set_max_entries(entries).map_err(failed("the trace has no room"))?;
+    let tickets = TICKETS_MAX * cpus as u32;
+    open.maps.tickets.set_max_entries(tickets).map_err(failed("the books have no room"))?;
     let ops = open.struct_ops.pmqfq_mut();
     ops.timeout_ms = (chosen.stall_ns / 1_000_000) as u32;
     ops.hotplug_seq = read_number("/sys/kernel/sched_ext/hotplug_seq").unwrap_or(0);

@@ -75,6 +75,9 @@ struct Options {
     /// Most that a program may be behind, 0 to 10000 ms of CPU time [default: 100].
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     lag_ms: Option<u64>,
+    /// A thread that waits for so long runs next, 5 to 1000 ms, 0: by shares alone [default: 32].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+    wait_ms: Option<u64>,
     /// Lets no waking thread take a CPU. For comparisons.
     #[arg(long)]
     no_preempt: bool,
@@ -110,6 +113,7 @@ impl Options {
             (self.slice_us, &mut settings.slice_ns, 1_000),
             (self.min_slice_us, &mut settings.min_slice_ns, 1_000),
             (self.lag_ms, &mut settings.lag_ns, 1_000_000),
+            (self.wait_ms, &mut settings.wait_ns, 1_000_000),
             (self.stall_ms, &mut settings.stall_ns, 1_000_000),
         ] {
             *ns = option.map_or(*ns, |count| count * unit_ns);

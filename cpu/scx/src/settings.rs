@@ -5,6 +5,7 @@
 //! slice = "3ms"
 //! min-slice = "0us"
 //! lag = "100ms"
+//! wait = "32ms"
 //! stall = "5s"
 //! preempt = true
 //! ```
@@ -36,6 +37,8 @@ pub struct Settings {
     pub min_slice_ns: u64,
     /// Most that a program may be behind, ns of CPU time.
     pub lag_ns: u64,
+    /// A thread that waits for so long is overdue, ns; 0: none ever is.
+    pub wait_ns: u64,
     /// A thread that waits for so long has the kernel take the scheduler out, ns.
     pub stall_ns: u64,
     /// A thread that wakes may take a CPU.
@@ -48,13 +51,15 @@ pub const SLICE_NS: RangeInclusive<u64> = 100 * US..=100 * MS;
 pub const MIN_SLICE_NS: RangeInclusive<u64> = 0..=100 * MS;
 /// Range of `lag`.
 pub const LAG_NS: RangeInclusive<u64> = 0..=10_000 * MS;
+/// Range of `wait`, beside 0.
+pub const WAIT_NS: RangeInclusive<u64> = 5 * MS..=1_000 * MS;
 /// Range of `stall`.
 pub const STALL_NS: RangeInclusive<u64> = 100 * MS..=30_000 * MS;
 
 impl Default for Settings {
     fn default() -> Settings {
         let (slice_ns, lag_ns, stall_ns) = (3 * MS, 100 * MS, 5_000 * MS);
-        Settings { by: By::Cgroup, slice_ns, min_slice_ns: 0, lag_ns, stall_ns, preempts: true }
+        Settings { by: By::Cgroup, slice_ns, min_slice_ns: 0, lag_ns, wait_ns: 32 * MS, stall_ns, preempts: true }
     }
 }
 
@@ -70,7 +75,7 @@ impl Settings {
     fn parse(file: &str, text: &str) -> Result<Settings, ConfigError> {
         let source = Source::new(file, text);
         let tree = source.parse()?;
-        let keys = &["by", "slice", "min-slice", "lag", "stall", "preempt"];
+        let keys = &["by", "slice", "min-slice", "lag", "wait", "stall", "preempt"];
         let root = Section::root(&source, tree.get_ref(), keys)?;
         let mut settings = Settings::default();
         if let Some(entry) = root.get("by") {
@@ -81,6 +86,7 @@ impl Settings {
             ("slice", &mut settings.slice_ns, SLICE_NS),
             ("min-slice", &mut settings.min_slice_ns, MIN_SLICE_NS),
             ("lag", &mut settings.lag_ns, LAG_NS),
+            ("wait", &mut settings.wait_ns, 0..=*WAIT_NS.end()),
             ("stall", &mut settings.stall_ns, STALL_NS),
         ] {
             if let Some(entry) = root.get(key) {
@@ -95,8 +101,12 @@ impl Settings {
     }
 
     /// # Errors
-    /// One sentence: the minimum slice is longer than the slice.
+    /// One sentence: the minimum slice is longer than the slice, or the wait too short.
     pub fn check(&self) -> Result<(), String> {
+        if self.wait_ns > 0 && !WAIT_NS.contains(&self.wait_ns) {
+            let (wait_ms, least_ms, most_ms) = (self.wait_ns / MS, WAIT_NS.start() / MS, WAIT_NS.end() / MS);
+            return Err(format!("a wait of {wait_ms} ms, allowed is 0, or {least_ms} to {most_ms} ms"));
+        }
         if self.min_slice_ns > self.slice_ns {
             let (least, most) = (self.min_slice_ns / US, self.slice_ns / US);
             return Err(format!("a minimum slice of {least} us, allowed is at most the slice of {most} us"));
@@ -123,7 +133,10 @@ mod tests {
         let refusal = |text| Settings::read("s.toml", text).unwrap_err();
         assert!(refusal("\nlag = \"20s\"").starts_with("s.toml:2: lag"), "{}", refusal("\nlag = \"20s\""));
         let unknown = refusal("quantum = \"3ms\"");
-        assert!(unknown.ends_with("allowed are by, slice, min-slice, lag, stall, preempt"), "{unknown}");
+        assert!(unknown.ends_with("allowed are by, slice, min-slice, lag, wait, stall, preempt"), "{unknown}");
+        let short = refusal("wait = \"4ms\"");
+        assert!(short.ends_with("a wait of 4 ms, allowed is 0, or 5 to 1000 ms"), "{short}");
+        assert_eq!(Settings::read("s.toml", "wait = \"0ms\"").map(|read| read.wait_ns), Ok(0));
         let long = refusal("slice = \"1ms\"\nmin-slice = \"2ms\"");
         assert!(long.ends_with("a minimum slice of 2000 us, allowed is at most the slice of 1000 us"), "{long}");
     }

@@ -46,13 +46,14 @@ pub enum Kind {
     Weight = 6,
     /// `cpu` is about to take a thread of the program out of its queue. `tag`: the program's finish tag; no thread.
     Pick = 7,
+    /// `cpu` takes an overdue thread of the program. `tag`: the program's finish tag; `other`: how long it waited, ns.
+    Overdue = 8,
 }
 
 impl Kind {
     fn of(number: u16) -> Option<Kind> {
-        [Kind::Arrive, Kind::Begin, Kind::End, Kind::Preempt, Kind::Block, Kind::Weight, Kind::Pick]
-            .into_iter()
-            .find(|kind| *kind as u16 == number)
+        use Kind::{Arrive, Begin, Block, End, Overdue, Pick, Preempt, Weight};
+        [Arrive, Begin, End, Preempt, Block, Weight, Pick, Overdue].into_iter().find(|kind| *kind as u16 == number)
     }
 }
 
