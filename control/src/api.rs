@@ -101,7 +101,9 @@ pub fn routes(server: Arc<dyn Server>) -> Vec<Route> {
         route(Method::GET, "/v1/config/file", routing::get(get_file)),
         route(Method::POST, "/v1/config/reload", routing::post(reload)),
         route(Method::POST, "/v1/config/saved", routing::post(saved)),
-        route(Method::POST, "/v1/devices/{name}/reopen", routing::post(reopen)),
+        route(Method::POST, "/v1/devices/{name}/reopen", routing::post(reopen_device)),
+        route(Method::POST, "/v1/exports/{name}/reopen", routing::post(reopen_export)),
+        route(Method::POST, "/v1/exports/{name}/grow", routing::post(grow)),
     ];
     for kind in Kind::ALL {
         // A path lives as long as the program: there are as many as kinds.
@@ -238,14 +240,30 @@ async fn reload(
     ask_for_change(&shared, move |server| server.reload(&by, Reload { discard_unsaved, dry_run })).await
 }
 
+type Name = Result<Path<String>, PathRejection>;
+
+async fn reopen_device(shared: Handler, peer: Extension<Peer>, name: Name, headers: HeaderMap) -> Answer {
+    reopen(Kind::Device, shared, peer, name, headers).await
+}
+
+async fn reopen_export(shared: Handler, peer: Extension<Peer>, name: Name, headers: HeaderMap) -> Answer {
+    reopen(Kind::Export, shared, peer, name, headers).await
+}
+
 async fn reopen(
+    kind: Kind,
     State(shared): Handler,
     Extension(peer): Extension<Peer>,
-    name: Result<Path<String>, PathRejection>,
+    name: Name,
     headers: HeaderMap,
 ) -> Answer {
     let (name, by) = (name_of(name)?, by(&peer, &headers));
-    ask_for_change(&shared, move |server| server.reopen(&name, &by)).await
+    ask_for_change(&shared, move |server| server.reopen(kind, &name, &by)).await
+}
+
+async fn grow(State(shared): Handler, Extension(peer): Extension<Peer>, name: Name, headers: HeaderMap) -> Answer {
+    let (name, by) = (name_of(name)?, by(&peer, &headers));
+    ask_for_change(&shared, move |server| server.grow(&name, &by)).await
 }
 
 async fn saved(State(shared): Handler, request: Request) -> Answer {
@@ -608,8 +626,12 @@ pub(crate) mod tests {
             Err(Refusal::new(Fault::Broken, "it has no file"))
         }
 
-        fn reopen(&self, _: &str, _: &By) -> Result<Applied, Refusal> {
+        fn reopen(&self, _: Kind, _: &str, _: &By) -> Result<Applied, Refusal> {
             Err(Refusal::new(Fault::Missing, "it has no device"))
+        }
+
+        fn grow(&self, _: &str, _: &By) -> Result<Applied, Refusal> {
+            Err(Refusal::new(Fault::Missing, "it has no export"))
         }
 
         fn saved(&self, text: String) {

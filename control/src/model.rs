@@ -37,12 +37,18 @@ pub trait Server: Send + Sync + 'static {
     /// As of [`Server::propose`], the file cannot be read, or changes that it does not have would be lost.
     fn reload(&self, by: &By, how: Reload) -> Result<Applied, Refusal>;
 
-    /// Closes a device and opens it anew, as it is configured: one that has failed is well again. Its clients are
-    /// disconnected before. Waits as of [`Server::propose`].
+    /// Closes a device, or the backing of an export of a pool, and opens it anew, as it is configured: one that has
+    /// failed is well again. Its clients are disconnected before. Waits as of [`Server::propose`].
     ///
     /// # Errors
-    /// There is no such device, it is not used, or it cannot be closed or opened.
-    fn reopen(&self, device: &str, by: &By) -> Result<Applied, Refusal>;
+    /// There is no such thing, it is not used, or it cannot be closed or opened.
+    fn reopen(&self, kind: Kind, name: &str, by: &By) -> Result<Applied, Refusal>;
+
+    /// Gives an export of a pool all that its backing has by now, unless its size is configured.
+    ///
+    /// # Errors
+    /// There is no such export, it cannot grow by itself, or as of [`Server::propose`].
+    fn grow(&self, export: &str, by: &By) -> Result<Applied, Refusal>;
 
     /// Tells that this text was written to the config file: [`Server::file`] answers it from then on.
     fn saved(&self, text: String);

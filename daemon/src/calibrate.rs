@@ -229,6 +229,9 @@ fn of_config(file: &Path, name: &str, options: &CalibrateOptions) -> Result<Targ
             let file = FileOptions { size_bytes, direct: *direct, read_only, ..FileOptions::new(&path.value) };
             file_target(&file, name, options.destructive, options)
         }
+        Medium::Pool { .. } => {
+            Err(format!("device {} is a pool, allowed is the path of one of its backings", quoted(name)))
+        }
         Medium::Model { preset, .. } => model(*preset, name, options),
         Medium::Other(other) => Ok(wall((other.open)()?, name, name, true, options)),
     }

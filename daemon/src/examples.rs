@@ -47,6 +47,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("ctl export set", &["mqfq ctl export set web-root --read-only true"]),
     ("ctl export rm", &["mqfq ctl export rm web-root"]),
+    ("ctl export grow", &["mqfq ctl export grow db"]),
+    ("ctl export reopen", &["mqfq ctl export reopen db"]),
     ("ctl export resize", &["mqfq ctl export resize web-root 2GiB"]),
 ];
 

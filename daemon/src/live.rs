@@ -160,7 +160,7 @@ pub fn fit(
     plan: &DevicePlan,
     device: &dyn Device,
 ) -> Result<Export, String> {
-    let info = device.info();
+    let info = device.info_at(export.offset_bytes);
     let name = &plan.config.name;
     let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
     let block_bytes = u64::from(info.block_bytes);

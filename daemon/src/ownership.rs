@@ -21,12 +21,12 @@
 
 pub mod record;
 
-use crate::config::{DevicePlan, Medium};
+use crate::config::{DevicePlan, ExportPlan, Medium};
 use record::{Fault, Record};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The key of a device's areas.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -35,19 +35,40 @@ pub struct Key {
     pub name: String,
     /// The device's bytes outlive the process.
     pub lasts: bool,
+    /// Address of its first byte: of a backing of a pool, its region's, which the next process may choose anew.
+    pub base: u64,
 }
 
-/// The key of a device. `None`: it stores nothing.
+impl Key {
+    /// A range of addresses as bytes of what the key is of.
+    fn own(&self, range: &Range<u64>) -> Range<u64> {
+        range.start - self.base..range.end - self.base
+    }
+}
+
+/// The key of a device. `None`: it stores nothing, or each of its exports has a backing.
 pub type KeyOf = fn(&DevicePlan) -> Option<Key>;
 
 /// The key of a device that [`crate::devices::open`] opens: a file is the same whatever the config calls it.
 pub fn key_of(device: &DevicePlan) -> Option<Key> {
     match &device.config.medium {
-        Medium::Null { .. } => None,
-        Medium::File { path, .. } => Some(Key { name: format!("file {}", path.value.display()), lasts: true }),
+        Medium::Null { .. } | Medium::Pool { .. } => None,
+        Medium::File { path, .. } => Some(file_key(&path.value, 0)),
         Medium::Memory { .. } | Medium::Model { .. } | Medium::Other(_) => {
-            Some(Key { name: format!("memory {}", device.config.name), lasts: false })
+            Some(Key { name: format!("memory {}", device.config.name), lasts: false, base: 0 })
         }
+    }
+}
+
+fn file_key(path: &Path, base: u64) -> Key {
+    Key { name: format!("file {}", path.display()), lasts: true, base }
+}
+
+/// The key of the bytes of an export: its backing's, or its device's by `key_of`.
+pub fn key_for(key_of: KeyOf, device: &DevicePlan, export: &ExportPlan) -> Option<Key> {
+    match &export.path {
+        Some(path) => Some(file_key(path, export.offset_bytes)),
+        None => key_of(device),
     }
 }
 
@@ -244,7 +265,7 @@ impl Ownership {
         let none = Areas::default();
         let areas = self.devices.get(&key.name).unwrap_or(&none);
         let (mut ranges, mut whose) = (Vec::new(), None);
-        for (piece, area) in areas.pieces(&claim.range) {
+        for (piece, area) in areas.pieces(&key.own(&claim.range)) {
             let is_good = match area {
                 _ if claim.keep_data == Some(true) => true,
                 None => !key.lasts || !(claim.is_grown || claim.keep_data == Some(false)),
@@ -253,7 +274,7 @@ impl Ownership {
                 }
             };
             if !is_good {
-                ranges.push(piece);
+                ranges.push(piece.start + key.base..piece.end + key.base);
                 whose = whose.or_else(|| area.and_then(|area| area.tenants.first().cloned()));
             }
         }
@@ -264,7 +285,7 @@ impl Ownership {
     pub fn hold(&mut self, claim: &Claim<'_>) {
         let Some(key) = claim.device.as_ref().filter(|_| !claim.range.is_empty()) else { return };
         let (tenant, is_shared) = (claim.tenant, claim.is_shared);
-        self.areas(key).change(&claim.range, |area| {
+        self.areas(key).change(&key.own(&claim.range), |area| {
             let live = area.filter(|area| is_shared && area.held > 0);
             let (mut tenants, held) = live.map_or((Vec::new(), 0), |area| (area.tenants.clone(), area.held));
             if !tenants.iter().any(|other| other == tenant) {
@@ -279,7 +300,7 @@ impl Ownership {
     pub fn release(&mut self, device: Option<&Key>, range: &Range<u64>) {
         let Some(key) = device else { return };
         let less = |area: &Area| Area { held: area.held.saturating_sub(1), ..area.clone() };
-        self.areas(key).change(range, |area| area.map(less));
+        self.areas(key).change(&key.own(range), |area| area.map(less));
     }
 
     /// Erases these bytes before any tenant gets them, except those that another export has.
@@ -289,7 +310,7 @@ impl Ownership {
             Some(area) if area.held > 0 => Some(area.clone()),
             _ => Some(Area::default()),
         };
-        self.areas(key).change(range, alone);
+        self.areas(key).change(&key.own(range), alone);
     }
 
     /// A device is gone, and its bytes with it unless they last.
@@ -319,8 +340,10 @@ impl Ownership {
             let verdict = if is_own { Verdict::Ready } else { self.verdict(claim) };
             let verdict = match verdict {
                 Verdict::Erase(ranges, whose) if claim.keep_data.is_none() => {
-                    let held = claim.device.as_ref().and_then(|key| before.get(&key.name));
-                    let lost = held.and_then(|areas| lost(areas, &ranges));
+                    let key = claim.device.as_ref();
+                    let held = key.and_then(|key| Some((key, before.get(&key.name)?)));
+                    let own = |key: &Key| ranges.iter().map(|range| key.own(range)).collect::<Vec<_>>();
+                    let lost = held.and_then(|(key, areas)| lost(areas, &own(key)));
                     match lost {
                         Some(whose) => Verdict::Ask(ranges, whose),
                         None => Verdict::Erase(ranges, whose),
@@ -336,7 +359,8 @@ impl Ownership {
                 verdict.ranges().iter().for_each(|range| match verdict {
                     // The next start is to ask again.
                     Verdict::Ask(..) => {
-                        self.areas(key).change(range, |area| Some(Area { is_lost: true, ..area?.clone() }));
+                        let lost = |area: Option<&Area>| Some(Area { is_lost: true, ..area?.clone() });
+                        self.areas(key).change(&key.own(range), lost);
                     }
                     _ => self.give_up(claim.device.as_ref(), range),
                 });
@@ -401,7 +425,7 @@ mod tests {
     const LASTING: &str = "file /d";
 
     fn key(lasts: bool) -> Key {
-        Key { name: LASTING.to_owned(), lasts }
+        Key { name: LASTING.to_owned(), lasts, base: 0 }
     }
 
     fn opened(path: &Path) -> Ownership {
@@ -440,7 +464,7 @@ mod tests {
         ownership.hold(&claim(0..100, "a"));
         let grown = Claim { is_grown: true, ..claim(100..200, "a") };
         assert_eq!(ownership.verdict(&grown), erase(100..200, None));
-        let in_memory = Claim { device: Some(Key { name: "memory d".into(), lasts: false }), ..grown.clone() };
+        let in_memory = Claim { device: Some(Key { name: "memory d".into(), lasts: false, base: 0 }), ..grown.clone() };
         assert_eq!(ownership.verdict(&in_memory), Verdict::Ready);
         // It shrinks and grows again: the bytes are not even its own.
         ownership.release(Some(&key(true)), &(50..100));
@@ -491,7 +515,7 @@ mod tests {
 
     #[test]
     fn a_start_counts_the_exports_of_each_device_anew() {
-        let keys = ["file /d", "file /e", "file /f"].map(|name| Key { name: name.to_owned(), lasts: true });
+        let keys = ["file /d", "file /e", "file /f"].map(|name| Key { name: name.to_owned(), lasts: true, base: 0 });
         let of = |key: &Key, tenant| Claim { device: Some(key.clone()), is_shared: true, ..claim(0..100, tenant) };
         // As an upgrade hands them over: held by the exports of the server before.
         let mut next = Ownership::default();
@@ -512,7 +536,7 @@ mod tests {
         let folder = Folder::new();
         let path = folder.join("owners");
         let of = |name: &str, tenant| Claim {
-            device: Some(Key { name: name.into(), lasts: true }),
+            device: Some(Key { name: name.into(), lasts: true, base: 0 }),
             ..claim(0..100, tenant)
         };
         let mut old = opened(&path);
@@ -545,8 +569,8 @@ mod tests {
         );
         let plan = crate::config::Config::parse("c.toml", &text).unwrap().check(&crate::config::RealFiles).unwrap();
         let keys: Vec<Option<Key>> = plan.devices.values().map(key_of).collect();
-        let file = Key { name: format!("file {}", disk.display()), lasts: true };
-        assert_eq!(keys, [Some(file), Some(Key { name: "memory m".into(), lasts: false })]);
+        let file = Key { name: format!("file {}", disk.display()), lasts: true, base: 0 };
+        assert_eq!(keys, [Some(file), Some(Key { name: "memory m".into(), lasts: false, base: 0 })]);
     }
 
     #[test]

@@ -26,6 +26,7 @@
 //! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`). Its number, its revision, and
 //! its author are kept by the control plane (`control/src/ledger.rs`).
 
+mod backings;
 mod changes;
 mod erase;
 mod on_engine;
@@ -42,7 +43,7 @@ use crate::device_errors::DeviceErrorCounts;
 use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants, Trust};
 use crate::log_format::{About, Level};
 use crate::output::Output;
-use crate::ownership::{KeyOf, Ownership, Verdict};
+use crate::ownership::{KeyOf, Ownership, Verdict, key_for};
 use crate::upgrade::{self, Serving};
 use crate::watch::Watch;
 use mqfq_blk::client::{MakeClient, Remains};
@@ -87,6 +88,8 @@ pub struct Reconciler {
     closed: Vec<LiveListener>,
     /// Requests that devices have not ended, of things that are gone.
     pending_io: PendingIo,
+    /// Backings of pools that nothing in the plan has, and that some worker may have yet.
+    closing: BTreeSet<(Slot, u16)>,
     /// Exports that lack bytes, for now.
     waiting: BTreeMap<Slot, Withheld>,
     /// Name index of the plan.
@@ -142,14 +145,17 @@ struct Bound {
 struct Came {
     tenants: Vec<String>,
     caps: Vec<CapOwner>,
+    /// Backings that were opened in pools that run.
+    backings: BTreeSet<(Slot, u16)>,
 }
 
 impl Reconciler {
     /// Wraps an engine that runs `plan`, of which some exports are withheld ([`withhold`]).
     pub fn new(plan: Plan, engine: Arc<Engine>, runtime: Runtime, withheld: Vec<(Slot, u64, Verdict)>) -> Reconciler {
         let (closed, pending_io, waiting) = (Vec::new(), PendingIo::default(), BTreeMap::new());
+        let closing = BTreeSet::new();
         let names = Names::new(&plan);
-        let mut reconciler = Reconciler { plan, engine, runtime, closed, pending_io, waiting, names };
+        let mut reconciler = Reconciler { plan, engine, runtime, closed, pending_io, closing, waiting, names };
         reconciler.plan.exports.iter().for_each(|(slot, _)| reconciler.watch_caps(slot));
         reconciler.begin(withheld);
         reconciler
@@ -178,7 +184,7 @@ impl Reconciler {
     /// [`Refusals`]: changes impossible while tenants are served, or failed steps. All is as before.
     pub fn propose(&mut self, plan: &Plan, dry_run: bool) -> Result<Vec<Change>, Refusals> {
         self.look_again(!dry_run);
-        let target = self.plan.aligned(plan, self.pending_io.places())?;
+        let target = self.plan.aligned(plan, &self.taken())?;
         self.put_in_force(Difference::between(&self.plan, &target), dry_run)
     }
 
@@ -225,7 +231,7 @@ impl Reconciler {
         if let Some(slot) = slot {
             let old = Arc::downgrade(&self.runtime.devices[&slot]);
             let without = self.plan.without_device(slot);
-            self.refuse_to_unbind(name, &without)?;
+            self.refuse_to_unbind(&format!("device {name}"), &without)?;
             self.propose(&without, false)?;
             // Its lock goes with its last owner, such as the thread that asks how it is.
             let end = Instant::now() + self.patience();
@@ -239,11 +245,11 @@ impl Reconciler {
         self.propose(plan, false).map(drop)
     }
 
-    /// Sockets that go in `without`, which has everything but the device `name`, would have to be bound again.
+    /// Sockets that go in `without`, which has everything but `what`, would have to be bound again.
     ///
     /// # Errors
     /// One sentence: the sandbox lets no socket be bound.
-    fn refuse_to_unbind(&self, name: &str, without: &Plan) -> Result<(), String> {
+    fn refuse_to_unbind(&self, what: &str, without: &Plan) -> Result<(), String> {
         if self.plan.server.privilege.sandbox != config::Level::Strict {
             return Ok(());
         }
@@ -254,8 +260,9 @@ impl Reconciler {
         match addresses.find(|address| is_socket(address) && !stays(address)) {
             None => Ok(()),
             Some(address) => Err(format!(
-                "device {name} cannot be reopened with sandbox = \"strict\": {address} has exports of this device \
-                 alone and could not be bound again; allowed is an address that another device serves too, or a restart"
+                "{what} cannot be reopened with sandbox = \"strict\": {address} has exports of this {kind} alone and could \
+                 not be bound again; allowed is an address that another {kind} serves too, or a restart",
+                kind = what.split(' ').next().unwrap_or_default(),
             )),
         }
     }
@@ -272,8 +279,11 @@ impl Reconciler {
         let devices = self.open_devices(&new)?;
         self.runtime.trust.learn(&new.modes);
         let mut came = Came::default();
-        let prepared = self.admit(&new, &mut came).and_then(|()| self.prepare(&new, &devices));
+        let opened = self.open_backings(&new, &devices, &mut came);
+        let admitted = opened.and_then(|()| self.admit(&new, &mut came));
+        let prepared = admitted.and_then(|()| self.prepare(&new, &devices, &came));
         let (exports, bound) = prepared.inspect_err(|_| {
+            self.close_again(&came);
             // New tenants and exports lose their memory and caps.
             came.tenants.iter().for_each(|tenant| self.runtime.tenants.remove(tenant));
             came.caps.iter().for_each(|owner| self.runtime.caps.remove(owner));
@@ -305,6 +315,7 @@ impl Reconciler {
         &mut self,
         new: &Difference,
         devices: &BTreeMap<Slot, Arc<dyn Device>>,
+        came: &Came,
     ) -> Result<(Exports, Vec<Bound>), String> {
         let Runtime { tenants, caps, exports: before, devices: there, .. } = &self.runtime;
         let mut exports = Exports::new();
@@ -320,7 +331,8 @@ impl Reconciler {
         }
         let bound = self.bind(new)?;
         let mut made = Vec::new();
-        if let Err(sentence) = self.try_engine(new, devices, &mut made) {
+        let followed = self.try_engine(new, devices, &mut made).and_then(|()| self.follow_backings(&came.backings));
+        if let Err(sentence) = followed {
             made.into_iter().rev().for_each(|step| self.take_back(step));
             return Err(sentence);
         }
@@ -392,6 +404,7 @@ impl Reconciler {
             let sentences = self.runtime.listeners.limit(&self.plan.server, server);
             sentences.iter().for_each(|sentence| self.runtime.output.note(sentence));
         }
+        self.close_backings(&before);
         self.remove_from_engine(&before, grace);
         if changed_devices {
             let plan = &self.plan;
@@ -515,7 +528,7 @@ impl Reconciler {
         // Its eraser was drained with it.
         self.waiting.remove(&slot);
         let export = &self.plan.exports[slot];
-        let device = (self.runtime.key_of)(&self.plan.devices[export.device]);
+        let device = key_for(self.runtime.key_of, &self.plan.devices[export.device], export);
         self.ownership().release(device.as_ref(), &(export.offset_bytes..export.offset_bytes + had));
     }
 
@@ -583,7 +596,7 @@ impl Reconciler {
         }
         state.resize(export.size_bytes);
         let range = export.offset_bytes + export.size_bytes..export.offset_bytes + had;
-        let device = (self.runtime.key_of)(&self.plan.devices[export.device]);
+        let device = key_for(self.runtime.key_of, &self.plan.devices[export.device], export);
         let mut ownership = self.ownership();
         ownership.release(device.as_ref(), &range);
         ownership.give_up(device.as_ref(), &range);

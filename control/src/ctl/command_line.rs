@@ -64,8 +64,10 @@ pub enum CtlRequest {
     Add(Kind, String, Map<String, Value>, Options),
     /// Other values of one.
     Set(Kind, String, Map<String, Value>, Options),
-    /// A device is closed and opened anew.
-    Reopen(String),
+    /// A device, or the backing of an export, is closed and opened anew.
+    Reopen(Kind, String),
+    /// An export gets all that its backing has.
+    Grow(String),
     /// One less.
     Remove(Kind, String, Options),
 }
@@ -202,6 +204,10 @@ fn of_kind(kind: Kind, known: Vec<&'static str>) -> Command {
         let keep = keep.help("Show what is there in bytes that it gets, instead of zeroes");
         let about = "Change the size of an export: it grows by zeroes, and what it loses is lost";
         commands.push(options(sub("resize", about.to_owned()).args([name(), size, yes(), keep])));
+        let about = "Give an export of a pool all that its backing has by now";
+        commands.push(sub("grow", about.to_owned()).arg(name()));
+        let about = "Disconnect the clients of an export of a pool, close its backing and open it anew";
+        commands.push(sub("reopen", about.to_owned()).arg(name()));
     }
     if kind == Kind::Device {
         let about = "Disconnect its clients, close it and open it anew, such as one that has failed";
@@ -304,7 +310,8 @@ fn of_kind_asked(kind: Kind, matches: &ArgMatches, keys: Keys) -> Result<CtlRequ
         "show" => CtlRequest::Show(kind, thing()),
         "add" => CtlRequest::Add(kind, thing(), values(inner, keys(kind))?, read_options(inner)),
         "rm" => CtlRequest::Remove(kind, thing(), read_options(inner)),
-        "reopen" => CtlRequest::Reopen(thing()),
+        "reopen" => CtlRequest::Reopen(kind, thing()),
+        "grow" => CtlRequest::Grow(thing()),
         "resize" => {
             let mut keys = Map::from_iter([("size".to_owned(), value(&text(inner, "new-size"))?)]);
             if inner.get_flag("keep") {
@@ -466,7 +473,7 @@ mod tests {
                 is_there(&format!("| `mqfq ctl {name}"));
             }
             for sub in command.get_subcommands().map(Command::get_name) {
-                is_there(&if ["reopen", "resize"].contains(&sub) {
+                is_there(&if ["grow", "reopen", "resize"].contains(&sub) {
                     format!("| `mqfq ctl {name} {sub}")
                 } else {
                     format!("| `mqfq ctl KIND {sub}")
@@ -498,7 +505,7 @@ mod tests {
     fn a_key_has_its_row_of_the_page() {
         let weight = "share relative to its siblings that compete [range: 1 to 10000] [default: 100]";
         assert_eq!(help(Kind::Group, "weight").unwrap(), weight);
-        let kind = "storage of the bytes [range: null, memory, file, model]";
+        let kind = "storage of the bytes [range: null, memory, file, pool, model]";
         assert!(help(Kind::Device, "kind").unwrap().starts_with(kind));
         assert!(help(Kind::Device, "cost").unwrap().ends_with("has its keys under [device.NAME.cost]"));
         assert!(help(Kind::Export, "nbd").unwrap().starts_with("where it is served: \"unix:PATH\""));

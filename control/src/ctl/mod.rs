@@ -77,8 +77,11 @@ fn answer(client: &Client, asked: &CtlRequest, form: Form) -> Result<(), String>
             let path = format!("/v1/config/reload?discard-unsaved={discard_unsaved}&dry-run={dry_run}");
             applied(client.ask(Ask::new(Method::POST, path))?, form)
         }
-        CtlRequest::Reopen(name) => {
-            applied(client.ask(Ask::new(Method::POST, path(Kind::Device, name)? + "/reopen"))?, form)
+        CtlRequest::Reopen(kind, name) => {
+            applied(client.ask(Ask::new(Method::POST, path(*kind, name)? + "/reopen"))?, form)
+        }
+        CtlRequest::Grow(name) => {
+            applied(client.ask(Ask::new(Method::POST, path(Kind::Export, name)? + "/grow"))?, form)
         }
         CtlRequest::Apply { file, options } => file::apply(client, file, options, form),
         CtlRequest::Diff => file::diff(client, form).map(drop),

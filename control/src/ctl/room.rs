@@ -112,13 +112,17 @@ pub(super) fn of_device(client: &Client, device: &Thing) -> Result<Device, Strin
 /// One sentence: there is no room.
 pub(super) fn find(client: &Client, keys: &Map<String, Value>) -> Result<Map<String, Value>, String> {
     let mut keys = keys.clone();
-    let Some(size_bytes) = keys.get("size").and_then(bytes).filter(|_| !keys.contains_key("offset")) else {
+    let Some(size_bytes) =
+        keys.get("size").and_then(bytes).filter(|_| !keys.contains_key("offset") && !keys.contains_key("path"))
+    else {
         return Ok(keys);
     };
     let (devices, exports) = (things(client, Kind::Device)?, things(client, Kind::Export)?);
     let wanted = keys.get("device").and_then(Value::as_str).map(str::to_owned);
     let is_wanted = |device: &&Thing| wanted.as_ref().is_none_or(|wanted| *wanted == device.name);
-    let devices: Vec<Device> = devices.iter().filter(is_wanted).map(|device| Device::new(device, &exports)).collect();
+    let is_pool = |device: &&Thing| text(device, "kind") == Some("pool");
+    let devices = devices.iter().filter(is_wanted).filter(|device| !is_pool(device));
+    let devices: Vec<Device> = devices.map(|device| Device::new(device, &exports)).collect();
     if devices.is_empty() {
         // The server has the sentence about it.
         return Ok(keys);

@@ -14,7 +14,7 @@
 //! (`a_section_after_the_other_is_the_same_as_all_of_them_at_once`).
 
 use super::machine::Files;
-use super::model::{Config, ExportConfig, TenantConfig};
+use super::model::{Config, ExportConfig, Medium, TenantConfig};
 use super::overlap::Ranges;
 use super::plan::{Plan, Range};
 use mqfq_control::Kind;
@@ -135,12 +135,14 @@ pub enum Right {
 }
 
 impl CachedConfig {
-    /// Takes a config and its checked plan. `None`: it has groups, weights of exports, or another order.
+    /// Takes a config and its checked plan. `None`: it has groups, weights of exports, pools, or another order.
     pub fn new(config: Config, plan: &Plan) -> Option<CachedConfig> {
         let is_in_order = config.tenants.is_sorted_by(|one, other| one.name < other.name)
             && config.exports.is_sorted_by(|one, other| one.name < other.name);
         let has_weights = config.exports.iter().any(|export| export.weight.is_some());
-        if !is_in_order || has_weights || !config.groups.all().is_empty() {
+        // A backing alone has another number than among others.
+        let has_pools = config.devices.iter().any(|device| matches!(device.medium, Medium::Pool { .. }));
+        if !is_in_order || has_weights || has_pools || !config.groups.all().is_empty() {
             return None;
         }
         let mut uses = Uses::default();
@@ -403,7 +405,7 @@ nbd = [\"unix:/base\", \"unix:/1\"]
                 (Some(_), other) => panic!("{edit:?}: taken here, and there {other:?}"),
                 // A server with warnings takes the long way.
                 (None, Ok(plan)) if plan.warnings.is_empty() && CachedConfig::new(all.clone(), &plan).is_some() => {
-                    let target = runs.aligned(&plan, &BTreeSet::new()).unwrap();
+                    let target = runs.aligned(&plan, &crate::config::TakenPlaces::default()).unwrap();
                     let new = Difference::between(&runs, &target);
                     runs.exchange(&mut names, new);
                     assert_eq!(names, Names::new(&runs));

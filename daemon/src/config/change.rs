@@ -5,10 +5,20 @@
 
 use super::model::{DeviceConfig, Located, Medium, ServerConfig};
 use super::plan::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan};
+use super::pools::Numbers;
 use super::trust::TrustPlan;
 use mqfq_blk::GroupId;
 use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slot, Slots};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Places that nothing may have yet, because requests of what was there have not ended.
+#[derive(Default)]
+pub struct TakenPlaces {
+    /// Indices of devices.
+    pub devices: BTreeSet<usize>,
+    /// Pools and numbers of backings.
+    pub backings: BTreeSet<(Slot, u16)>,
+}
 
 /// The refusal of changes that need a restart.
 const RESTART: &str = "cannot change while serving";
@@ -25,11 +35,11 @@ impl Plan {
         plan
     }
 
-    /// `new` in the slots of this one. A device that comes gets none of `taken_places`.
+    /// `new` in the slots of this one, with the numbers of its backings. Things that come get none of `taken`.
     ///
     /// # Errors
     /// One sentence: the first thing that differs and cannot change while tenants are served.
-    pub fn aligned(&self, new: &Plan, taken_places: &BTreeSet<usize>) -> Result<Plan, String> {
+    pub fn aligned(&self, new: &Plan, taken: &TakenPlaces) -> Result<Plan, String> {
         same_server(&self.server, &new.server)?;
         same_trust(&self.trust, &new.trust)?;
         let mut devices = self.devices.clone();
@@ -48,7 +58,7 @@ impl Plan {
                     let mut insert = || devices.insert(device.clone()).map_err(|NoPlace| no_place(device));
                     let mut slot = insert()?;
                     // Devices at taken places go below, with all others that do not stay.
-                    while taken_places.contains(&slot.place()) {
+                    while taken.devices.contains(&slot.place()) {
                         slot = insert()?;
                     }
                     (slot, device.flows.iter().map(|(flow, _)| (flow, flow)).collect())
@@ -59,10 +69,15 @@ impl Plan {
         let mut exports = self.exports.clone();
         let by_name = names(&exports, |export| export.name.as_str());
         let mut export_slots: BTreeMap<Slot, Slot> = BTreeMap::new();
+        let mut numbers = Numbers::new(self, &taken.backings);
         for (new_slot, export) in new.exports.iter() {
             let (device, flows) = &device_slots[&export.device];
-            let export = ExportPlan { device: *device, flow: flows[&export.flow], ..export.clone() };
+            let export = numbers.place(ExportPlan { device: *device, flow: flows[&export.flow], ..export.clone() })?;
             let same = by_name.get(export.name.as_str()).filter(|slot| is_same_export(&self.exports[**slot], &export));
+            // A backing that has become shorter takes nothing from its export: that is a fault, and reported as one.
+            let before = same.map_or(0, |slot| self.exports[*slot].size_bytes);
+            let least = if export.path.is_some() && !export.has_size { before } else { 0 };
+            let export = ExportPlan { size_bytes: export.size_bytes.max(least), ..export };
             let slot = match same {
                 Some(slot) => {
                     exports[*slot] = export;
@@ -304,7 +319,7 @@ nbd = \"unix:/b\"
 
     impl Plan {
         fn aligned_to(&self, new: &Plan) -> Result<Plan, String> {
-            self.aligned(new, &BTreeSet::new())
+            self.aligned(new, &TakenPlaces::default())
         }
     }
 

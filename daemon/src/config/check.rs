@@ -7,6 +7,7 @@ use super::family::{self, Families, Member};
 use super::machine::Files;
 use super::model::{Config, DeviceConfig, ExportConfig, Located, Medium, TenantConfig};
 use super::plan::{DevicePlan, ExportPlan, FlowPlan, Plan, Range};
+use super::pools::{self, Backing};
 use super::{addresses, goal, overlap};
 use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slot, Slots};
 use mqfq_config::ConfigError;
@@ -46,7 +47,8 @@ impl Config {
             return Err(self.place.error("no [export.NAME] section, at least one is needed"));
         }
         let sizes = device_sizes(&self.devices, files)?;
-        let ranges = self.resolve(&sizes)?;
+        let backings = pools::backings(&self, files)?;
+        let ranges = self.resolve(&sizes, &backings)?;
         RULES.iter().try_for_each(|rule| rule(&self, &ranges))?;
         let mut warnings = Vec::new();
         let trust = self.trust(reads_tls, &mut warnings)?;
@@ -72,8 +74,9 @@ impl Config {
             }
             let (groups, members) = families.on(index, &used.tenants);
             family::refuse_unable(&config, &groups)?;
-            let device =
-                DevicePlan { config, size_bytes, read_only: used.read_only, flows: Slots::new(PLACES_MAX), groups };
+            // Each backing of a pool is opened as its export says.
+            let read_only = used.read_only && !matches!(config.medium, Medium::Pool { .. });
+            let device = DevicePlan { config, size_bytes, read_only, flows: Slots::new(PLACES_MAX), groups };
             add_device(&mut plan, &mut flows, index, device, members, (&self.groups, &self.tenants, &self.exports))?;
         }
         // By front end and how an address is written, of which there is one way for each.
@@ -87,22 +90,31 @@ impl Config {
     }
 
     /// Ranges of the exports.
-    fn resolve(&self, sizes: &[u64]) -> Result<Vec<Range>, ConfigError> {
+    fn resolve(&self, sizes: &[u64], backings: &[Option<Backing>]) -> Result<Vec<Range>, ConfigError> {
         let devices = Names::new("device", self.devices.iter().map(|device| device.name.as_str()));
         let tenants = Names::new("tenant", self.tenants.iter().map(|tenant| tenant.name.as_str()));
-        let resolve = |export| self.resolve_one(export, &devices, &tenants, sizes);
-        self.exports.iter().map(resolve).collect()
+        let resolve = |(export, backing): (&ExportConfig, &Option<Backing>)| {
+            let tenant = tenants.index_of(&export.tenant);
+            match backing {
+                Some(Backing { device, range }) => {
+                    let (device, start, end) = (*device, range.start, range.end);
+                    Ok(Range { device, tenant: tenant?, start, end })
+                }
+                None => self.resolve_one(export, &devices, tenant, sizes),
+            }
+        };
+        self.exports.iter().zip(backings).map(resolve).collect()
     }
 
     fn resolve_one(
         &self,
         export: &ExportConfig,
         devices: &Names<'_>,
-        tenants: &Names<'_>,
+        tenant: Result<usize, ConfigError>,
         sizes: &[u64],
     ) -> Result<Range, ConfigError> {
-        let (device, tenant) = (devices.index_of(&export.device)?, tenants.index_of(&export.tenant)?);
-        let (start, device_end) = (export.offset_bytes, sizes[device]);
+        let (device, tenant) = (devices.index_of(&export.device)?, tenant?);
+        let (start, device_end) = (export.offset.as_ref().map_or(0, |offset| offset.value), sizes[device]);
         let (length, place) = match &export.size {
             Some(size) => (size.value, &size.place),
             None => (device_end.saturating_sub(start), &export.place),
@@ -185,6 +197,8 @@ fn add_export(
         flow,
         offset_bytes: range.start,
         size_bytes: range.end - range.start,
+        has_size: export.size.is_some(),
+        path: export.path.map(|path| path.value),
         read_only: export.read_only,
         is_shared: export.shared,
         keep_data: export.keep_data,
@@ -270,6 +284,8 @@ fn device_sizes(devices: &[DeviceConfig], files: &dyn Files) -> Result<Vec<u64>,
                 *size_bytes
             }
             Medium::Other(other) => other.size_bytes,
+            // Addresses: a backing has some of them.
+            Medium::Pool { .. } => i64::MAX as u64,
             Medium::File { path, size, .. } => {
                 let shown = shown(&path.value.to_string_lossy());
                 let held = files

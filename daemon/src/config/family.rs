@@ -290,7 +290,9 @@ nbd = \"unix:/other\"
         let old = plan(FAMILY).unwrap();
         let groups = |from: &str, to: &str| {
             assert!(FAMILY.contains(from), "{from}");
-            let aligned = old.aligned(&plan(&FAMILY.replacen(from, to, 1)).unwrap(), &BTreeSet::new()).unwrap();
+            let aligned = old
+                .aligned(&plan(&FAMILY.replacen(from, to, 1)).unwrap(), &crate::config::TakenPlaces::default())
+                .unwrap();
             let device = aligned.devices.values().next().unwrap();
             let parents = device.groups.iter().map(|group| group.parent.map(|parent| parent.0));
             (device.groups.iter().map(|group| group.weight.get()).collect::<Vec<_>>(), parents.collect::<Vec<_>>())

@@ -41,10 +41,11 @@ pub(super) struct KindKeys {
 }
 
 /// Kinds of device that ship.
-const KINDS: [KindKeys; 4] = [
+const KINDS: [KindKeys; 5] = [
     KindKeys { name: "null", keys: &["kind", "size"], expert: &[] },
     KindKeys { name: "memory", keys: &["kind", "size"], expert: &[] },
     KindKeys { name: "file", keys: &["kind", "path", "size", "on-failure"], expert: &["direct"] },
+    KindKeys { name: "pool", keys: &["kind", "folders", "on-failure"], expert: &["direct"] },
     KindKeys { name: "model", keys: &["kind", "preset", "size"], expert: &["slowed"] },
 ];
 
@@ -185,7 +186,7 @@ pub(super) static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let front_ends = FRONT_ENDS.iter().flat_map(|front_end| {
         std::iter::once(front_end.name()).chain(front_end.manners().iter().map(|manner| manner.key))
     });
-    let before = ["device", "tenant", "weight", "offset", "size"].into_iter();
+    let before = ["device", "tenant", "weight", "path", "offset", "size"].into_iter();
     before
         .chain(front_ends)
         .chain(["read-only", "shared", "keep-data", "description", "payload-max", poll::POLL])

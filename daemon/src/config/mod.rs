@@ -30,15 +30,17 @@ mod page_tests;
 mod plan;
 mod policy;
 pub mod poll;
+pub mod pools;
 #[cfg(test)]
 mod tests;
 pub mod trust;
 
 pub use caps::LiveCaps;
+pub use change::TakenPlaces;
 pub use control::ControlConfig;
 pub use cost::Profile;
 pub use keys::{Additions, extend, keys};
-pub use machine::{Files, HeldFiles, RealFiles};
+pub use machine::{Files, HeldFiles, Identity, RealFiles};
 pub use model::{Config, DeviceConfig, ExportConfig, Level, Located, Medium};
 pub use model::{PrivilegeConfig, ServerConfig, TenantConfig};
 pub use mqfq_config::{ConfigError, SourceLocation};
@@ -244,20 +246,12 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
             let size = section
                 .get("size")
                 .map(|size| Ok(Located { value: size.size(1..=SIZE_MAX_BYTES)?, place: size.place() }));
-            let direct = match expert.get("direct").map(|direct| direct.choice(&["auto", "always", "never"])) {
-                None => Direct::Auto,
-                Some(choice) => match choice?.as_str() {
-                    "always" => Direct::Always,
-                    "never" => Direct::Never,
-                    _ => Direct::Auto,
-                },
-            };
-            let on_failure =
-                match section.get("on-failure").map(|key| key.choice(&["fail", "read-only"])).transpose()? {
-                    Some(choice) if choice == "read-only" => OnFailure::ReadOnly,
-                    _ => OnFailure::Fail,
-                };
+            let (direct, on_failure) = (direct(&expert)?, on_failure(&section)?);
             Medium::File { path: Located { value, place: path.place() }, size: size.transpose()?, direct, on_failure }
+        }
+        "pool" => {
+            let folders = pools::folders(&section)?;
+            Medium::Pool { folders, direct: direct(&expert)?, on_failure: on_failure(&section)? }
         }
         "model" => Medium::Model { preset: preset(&section)?, size_bytes: required_size(&section)? },
         name => {
@@ -283,6 +277,22 @@ fn device((name, section): (String, Section<'_, '_>), known: &'static Known) -> 
     };
     (known.additions.device.read)(&section, &mut device)?;
     Ok(device)
+}
+
+/// `direct` of `expert`.
+fn direct(expert: &Section<'_, '_>) -> Result<Direct, ConfigError> {
+    let choice = expert.get("direct").map(|direct| direct.choice(&["auto", "always", "never"])).transpose()?;
+    Ok(match choice.as_deref() {
+        Some("always") => Direct::Always,
+        Some("never") => Direct::Never,
+        _ => Direct::Auto,
+    })
+}
+
+/// `on-failure`.
+fn on_failure(section: &Section<'_, '_>) -> Result<OnFailure, ConfigError> {
+    let choice = section.get("on-failure").map(|key| key.choice(&["fail", "read-only"])).transpose()?;
+    Ok(if choice.as_deref() == Some("read-only") { OnFailure::ReadOnly } else { OnFailure::Fail })
 }
 
 /// `preset`, and `slowed` of `expert`: a drive by name, with each of its times multiplied.
@@ -365,7 +375,11 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         device: located("device", "the name of a [device.NAME] section")?,
         tenant: located("tenant", "the name of a [tenant.NAME] section")?,
         weight: weight(&section)?,
-        offset_bytes: section.get("offset").map_or(Ok(0), |offset| offset.size(0..=SIZE_MAX_BYTES))?,
+        path: section.get("path").map(|path| pools::path(&path)).transpose()?,
+        offset: section
+            .get("offset")
+            .map(|offset| Ok(Located { value: offset.size(0..=SIZE_MAX_BYTES)?, place: offset.place() }))
+            .transpose()?,
         size: size.transpose()?,
         addresses,
         clients,

@@ -152,6 +152,15 @@ pub enum Medium {
         /// `"read-only"`.
         on_failure: OnFailure,
     },
+    /// A pool: a backing for each export, which has it by its `path`.
+    Pool {
+        /// `folders`: where backings may come from, now and later.
+        folders: Vec<PathBuf>,
+        /// As of a file.
+        direct: Direct,
+        /// As of a file, for each backing.
+        on_failure: OnFailure,
+    },
     /// A modelled drive.
     Model {
         /// `preset`, with each of its times multiplied by `slowed` of `expert`, 1..=1000, default 1.
@@ -203,9 +212,11 @@ pub struct ExportConfig {
     /// `weight`: 1..=10000. If one export of a tenant has one, each of the tenant's exports is a flow, of this weight
     /// among them; the default is 100 then.
     pub weight: Option<Weight>,
-    /// `offset` of its first byte on the device. Default 0.
-    pub offset_bytes: u64,
-    /// `size`. Default: up to the device's end.
+    /// `path` of its backing, of a pool.
+    pub path: Option<Located<PathBuf>>,
+    /// `offset` of its first byte on the device, of any other. Default 0.
+    pub offset: Option<Located<u64>>,
+    /// `size`. Default: up to the end of the device or backing.
     pub size: Option<Located<u64>>,
     /// `identity`, `allow-uids`, `allow-gids`: the allowed clients. Default: those of its tenant, or all that reach it.
     pub clients: Clients,

@@ -13,6 +13,7 @@ use mqfq_config::SourceLocation;
 use mqfq_config::text::shown;
 use mqfq_front::front_end::ExportAddress;
 use mqfq_front::identity::Access;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A checked config.
@@ -93,10 +94,14 @@ pub struct ExportPlan {
     pub device: Slot,
     /// Slot among that device's flows.
     pub flow: Slot,
-    /// First byte on the device.
+    /// First byte on the device; of a pool, of its backing's region.
     pub offset_bytes: u64,
     /// Length.
     pub size_bytes: u64,
+    /// The length is configured, and not that of what there is.
+    pub has_size: bool,
+    /// Its backing, of a pool.
+    pub path: Option<PathBuf>,
     /// Clients may not write.
     pub read_only: bool,
     /// Exports that say so too may have the same bytes.

@@ -457,7 +457,7 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"ram\"")),
-        "c.toml:2: device.fast.kind: \"ram\" is not known, allowed are null, memory, file, model"
+        "c.toml:2: device.fast.kind: \"ram\" is not known, allowed are null, memory, file, pool, model"
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"cfq\"")),
@@ -482,7 +482,7 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
 fn a_missing_key_is_told_what_to_write() {
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "")),
-        "c.toml:1: device.fast.kind: this key is missing, allowed is null, memory, file, model"
+        "c.toml:1: device.fast.kind: this key is missing, allowed is null, memory, file, pool, model"
     );
     assert_eq!(
         refusal(&good_with("nbd = \"unix:/run/a.sock\"", "")),

@@ -42,7 +42,9 @@ pub(super) fn in_force(reconciler: &Reconciler, engine: &Engine) -> BTreeMap<(Ki
         let policy = engine.policy(slot.place());
         let keys = all.entry((Kind::Device, device.config.name.clone())).or_default();
         keys.insert("policy".into(), policy.kind.name().into());
-        keys.insert("size".into(), device.size_bytes.into());
+        if !matches!(device.config.medium, Medium::Pool { .. }) {
+            keys.insert("size".into(), device.size_bytes.into());
+        }
         keys.insert(goal::FLOOR.into(), (f64::from(device.config.floor_thousandths) / 1000.0).into());
         keys.insert("expert".into(), json!({ "queue-depth": device.config.queue_depth }));
         groups_in_force(device, &mut all);
@@ -83,7 +85,10 @@ pub(super) fn export_in_force(reconciler: &Reconciler, slot: Slot, keys: &mut Ma
     let flow = &device.flows[export.flow];
     keys.insert("device".into(), device.config.name.clone().into());
     keys.insert("tenant".into(), flow.tenant.clone().into());
-    keys.insert("offset".into(), export.offset_bytes.into());
+    match &export.path {
+        Some(path) => keys.insert("path".into(), path.display().to_string().into()),
+        None => keys.insert("offset".into(), export.offset_bytes.into()),
+    };
     keys.insert("size".into(), export.size_bytes.into());
     keys.insert("read-only".into(), export.read_only.into());
     keys.insert(poll::POLL.into(), poll::shown(export.poll).into());

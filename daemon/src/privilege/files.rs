@@ -50,7 +50,7 @@ const VERSION: ABI = ABI::V3;
 #[derive(Default, Debug)]
 pub struct Grants {
     devices: BTreeSet<PathBuf>,
-    /// Folders of devices that front ends open while they serve.
+    /// Folders of what front ends and pools open while they serve.
     folders: BTreeSet<PathBuf>,
     sockets: BTreeSet<PathBuf>,
     /// Files that are read again when they change.
@@ -67,8 +67,14 @@ impl Grants {
         grants.texts.insert(config.to_owned());
         grants.saved = control.filter(|control| control.save == Save::Always).map(|_| config.to_owned());
         for device in plan.devices.values() {
-            if let Medium::File { path, .. } = &device.config.medium {
-                grants.devices.insert(path.value.clone());
+            match &device.config.medium {
+                Medium::File { path, .. } => drop(grants.devices.insert(path.value.clone())),
+                // In /dev names are links: see `config/pools.rs`.
+                Medium::Pool { folders, .. } => grants.folders.extend(folders.iter().map(|folder| match folder {
+                    folder if folder.starts_with("/dev") => PathBuf::from("/dev"),
+                    folder => folder.clone(),
+                })),
+                _ => {}
             }
         }
         let folders = plan.listeners.iter().flat_map(|(address, _)| address.address().folders());

@@ -192,6 +192,8 @@ fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&
         flow: _,
         offset_bytes: _,
         size_bytes,
+        has_size: _,
+        path: _,
         read_only,
         is_shared: _,
         keep_data,
@@ -339,7 +341,7 @@ nbd = \"unix:/b\"
 
     fn lines_between(old: &str, new: &str) -> Vec<String> {
         let old = plan(old);
-        let new = old.aligned(&plan(new), &BTreeSet::new()).unwrap();
+        let new = old.aligned(&plan(new), &crate::config::TakenPlaces::default()).unwrap();
         let new = Difference::between(&old, &new);
         let all = of(&old, &Names::new(&old), &new, &|_, device| {
             [old.devices.values().next().unwrap(), device].map(|it| it.config.policy.options(1).kind)

@@ -53,6 +53,11 @@ impl PendingIo {
         &self.devices
     }
 
+    /// Devices, and the first of the bytes there that requests may still reach.
+    pub fn regions(&self) -> impl Iterator<Item = (Slot, u64)> {
+        self.bytes.iter().map(|bytes| (bytes.device, bytes.range.start))
+    }
+
     /// A device was removed; unless it `is_gone` it has not ended its requests, and keeps its index.
     pub fn device(&mut self, device: Slot, is_gone: bool) {
         self.bytes.retain(|bytes| bytes.device != device);
@@ -144,7 +149,9 @@ mod tests {
     #[test]
     fn no_export_that_comes_gets_bytes_that_requests_may_still_reach() {
         let before = plan(&[("there", 0)]);
-        let new = before.aligned(&plan(&[("there", 0), ("a", 8192), ("b", 16384)]), &BTreeSet::new()).unwrap();
+        let new = before
+            .aligned(&plan(&[("there", 0), ("a", 8192), ("b", 16384)]), &crate::config::TakenPlaces::default())
+            .unwrap();
         let new = Difference::between(&before, &new);
         let device = before.devices.iter().next().unwrap().0;
         for (start, is_refused) in [(0, false), (4096, false), (8192, true), (16384, true), (20480, false)] {

@@ -13,7 +13,7 @@
 
 use super::erase::{Eraser, Job, State};
 use super::*;
-use crate::ownership::{Claim, Ownership, Verdict};
+use crate::ownership::{Claim, Ownership, Verdict, key_for};
 use mqfq_config::size;
 use mqfq_config::text::shown;
 use std::ops::Range;
@@ -99,7 +99,7 @@ pub(super) fn claim_of<'t>(
     tenant: &'t str,
 ) -> Claim<'t> {
     Claim {
-        device: key_of(device),
+        device: key_for(key_of, device, export),
         range: export.offset_bytes + had..export.offset_bytes + export.size_bytes,
         tenant,
         is_shared: export.is_shared,
@@ -137,7 +137,8 @@ impl Reconciler {
                     return Err(export.place.error(asked(tenant_before, tenant)).to_string());
                 }
             }
-            if device.read_only
+            let is_read_only = device.read_only || export.path.is_some() && export.read_only;
+            if is_read_only
                 && let Verdict::Erase(..) =
                     self.ownership().verdict(&claim_of(export, device, self.runtime.key_of, had, tenant))
             {
@@ -280,6 +281,7 @@ impl Reconciler {
             self.pending_io.follow(slot, is_planned);
         }
         self.pending_io.look(&self.engine);
+        self.close_those_without_requests();
         if self.waiting.is_empty() {
             return;
         }

@@ -2,7 +2,7 @@
 //! the threads that tell of its devices.
 
 use super::options::{Failure, GoOn, Start};
-use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, LiveCaps, Plan, RealFiles};
+use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, ExportPlan, LiveCaps, Plan, RealFiles};
 use crate::device_errors::{DeviceErrorCounts, DeviceErrorLog};
 use crate::live::{self, Exports, Tenants};
 use crate::log_format::{About, Level};
@@ -12,6 +12,7 @@ use crate::upgrade::Received;
 use crate::watch::{self, Watch};
 use crate::{control, devices, privilege, systemd};
 use mqfq_blk::device::Device;
+use mqfq_blk::device::file::number_of;
 use mqfq_blk::engine::{Engine, EngineOptions};
 use mqfq_blk::slots::Slot;
 use mqfq_front::export::ExportTable;
@@ -21,8 +22,36 @@ use mqfq_front::takeover::Inherited;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a device is opened: as [`devices::open`] or [`devices::open_for_check`] do.
-pub(super) type Open<'a> = &'a mut dyn FnMut(&DevicePlan, &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError>;
+/// How devices and backings are opened.
+pub(super) enum Opening<'a> {
+    /// To be served, with files of another process.
+    Serve(&'a mut Received),
+    /// To be checked.
+    Check,
+}
+
+impl Opening<'_> {
+    fn device(&mut self, plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError> {
+        match self {
+            Opening::Serve(received) => devices::open_with(plan, received.file(&plan.config.name), warnings),
+            Opening::Check => devices::open_for_check(plan, warnings),
+        }
+    }
+
+    fn backing(
+        &mut self,
+        device: &dyn Device,
+        plan: &DevicePlan,
+        export: &ExportPlan,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), ConfigError> {
+        let (Opening::Serve(received), Some(path)) = (self, &export.path) else {
+            return devices::look_at_backing(plan, export, warnings);
+        };
+        let file = received.backing(&plan.config.name, number_of(export.offset_bytes), path);
+        devices::add_backing(device, plan, export, file, warnings)
+    }
+}
 
 /// All that is made without touching a socket.
 pub(super) struct Prepared {
@@ -44,15 +73,12 @@ pub(super) fn prepare(start: Start<'_>, received: &mut Received) -> Result<(Prep
     let mut passed = systemd::sockets()?;
     raise_open_files_limit();
     let go_on = || start.go_on();
-    let read = Read::config(&options.config, &go_on)?;
+    let mut read = Read::config(&options.config, &go_on)?;
     let upgrade = read.plan.server.upgrade.as_ref();
     *received = Received::new(options.replace, options.discard_unsaved, upgrade, &mut passed)?;
     let activated = Arc::new(Inherited::new(passed));
-    let open: Open<'_> = &mut |plan, warnings| {
-        let file = received.file(&plan.config.name);
-        devices::open_with(plan, file, warnings)
-    };
-    let prepared = Prepared::new(read, open, output, &go_on)?;
+    read.plan.keep_numbers(&received.numbers());
+    let prepared = Prepared::new(read, Opening::Serve(received), output, &go_on)?;
     prepared.could_serve(received, &activated)?;
     Ok((prepared, activated))
 }
@@ -77,12 +103,22 @@ impl Read {
 }
 
 impl Prepared {
-    pub(super) fn new(read: Read, open: Open<'_>, output: &Output, go_on: GoOn<'_>) -> Result<Prepared, Failure> {
+    pub(super) fn new(
+        read: Read,
+        mut open: Opening<'_>,
+        output: &Output,
+        go_on: GoOn<'_>,
+    ) -> Result<Prepared, Failure> {
         let Read { text, control, mut plan } = read;
         let mut devices = Vec::new();
         for device in plan.devices.values() {
             go_on()?;
-            devices.push(open(device, &mut plan.warnings).map_err(|error| error.to_string())?);
+            devices.push(open.device(device, &mut plan.warnings).map_err(|error| error.to_string())?);
+        }
+        for export in plan.exports.values().filter(|export| export.path.is_some()) {
+            go_on()?;
+            let (device, at) = (&*devices[export.device.place()], &plan.devices[export.device]);
+            open.backing(device, at, export, &mut plan.warnings).map_err(|error| error.to_string())?;
         }
         plan.warnings.iter().for_each(|warning| output.note(warning));
         let (tenants, caps) = (Tenants::new(&plan)?, LiveCaps::new(&plan));
@@ -135,7 +171,7 @@ pub fn check(config: &Path, json: bool) -> Result<(), String> {
 
 fn check_and_say(config: &Path, output: &Output) -> Result<(), Failure> {
     let read = Read::config(config, &|| Ok(()))?;
-    let prepared = Prepared::new(read, &mut devices::open_for_check, output, &|| Ok(()))?;
+    let prepared = Prepared::new(read, Opening::Check, output, &|| Ok(()))?;
     prepared.could_serve(&Received::default(), &Inherited::default())?;
     let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
     let settled = Engine::check(&prepared.engine_options())?;

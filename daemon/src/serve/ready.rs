@@ -12,6 +12,7 @@ use mqfq_config::text::shown;
 use mqfq_front::FRONT_ENDS;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// The report of `serve` when it is ready, and of `check` when it would be.
 #[derive(Serialize)]
@@ -81,6 +82,8 @@ struct ExportReport {
     is_flow: bool,
     class: &'static str,
     offset_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<PathBuf>,
     size_bytes: u64,
     read_only: bool,
     /// By front end.
@@ -136,7 +139,8 @@ impl Prepared {
                 weight: flow.weight.get(),
                 is_flow: flow.export.is_some(),
                 class: flow.class.name(),
-                offset_bytes: export.offset_bytes,
+                offset_bytes: if export.path.is_some() { 0 } else { export.offset_bytes },
+                path: export.path.clone(),
                 size_bytes: export.size_bytes,
                 read_only: export.read_only,
                 addresses: std::mem::take(&mut served_at[slot.place()]),

@@ -29,7 +29,11 @@ impl Records {
         let Start { options, output, .. } = start;
         let journal = prepared.control.as_ref().and_then(|_| open_journal(&options.config, output));
         let mut store = Store::at(record::path_for(&options.config, std::env::var("STATE_DIRECTORY").ok().as_deref()));
-        let lasts = prepared.plan.devices.values().filter_map(ownership::key_of).any(|key| key.lasts);
+        let mut kept = prepared.plan.exports.values();
+        let lasts = kept.any(|export| {
+            let device = &prepared.plan.devices[export.device];
+            ownership::key_for(ownership::key_of, device, export).is_some_and(|key| key.lasts)
+        });
         if lasts {
             store.open().or_else(|fault| match fault {
                 Fault::Closed(sentence) => {

@@ -253,15 +253,25 @@ impl<'a> Server<'a> {
     }
 }
 
+/// Between two looks at growth.
+const GROWTH_LOOK: Duration = Duration::from_secs(1);
+
 /// Between two looks at erases.
 const ERASE_LOOK: Duration = Duration::from_millis(100);
 
-/// Starts a thread that offers exports whose bytes have been erased, and shows how far others are.
+/// Starts a thread that offers exports whose bytes have been erased, and shows how far others are; and that has exports
+/// grow with their backings.
 fn offer_what_is_erased(running: &Arc<Running>) -> Result<(), String> {
     let (erases, running) = (running.erases(), Arc::downgrade(running));
     let look = move || {
         loop {
-            erases.wait();
+            // Meanwhile another thread may have seen a backing grow.
+            while !erases.wait(GROWTH_LOOK) {
+                match running.upgrade() {
+                    Some(running) => running.look_at_growth(),
+                    None => return,
+                }
+            }
             while running.upgrade().is_some_and(|running| running.look()) {
                 std::thread::park_timeout(ERASE_LOOK);
             }

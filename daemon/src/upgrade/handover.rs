@@ -13,6 +13,7 @@ use mqfq_blk::state::{StateFault, StateReader, StateWriter, VERSIONS, demand};
 use mqfq_front::front_end::ExportAddress;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// First bytes of each [`HandoverState`].
 const MAGIC: u64 = u64::from_be_bytes(*b"mqfq-bag");
@@ -26,12 +27,24 @@ pub fn key(address: &ExportAddress) -> String {
     format!("{} {at}", address.front_end().name())
 }
 
+/// Name of the file of a backing of a pool. (No device has a slash in its name.)
+pub fn backing_key(pool: &str, number: u16, path: &Path) -> String {
+    format!("{pool}/{number}{}", path.display())
+}
+
+/// The pool, number and path of [`backing_key`].
+pub fn backing_of(key: &str) -> Option<(&str, u16, &Path)> {
+    let (pool, rest) = key.split_once('/')?;
+    let (number, _) = rest.split_once('/')?;
+    Some((pool, number.parse().ok()?, Path::new(&rest[number.len()..])))
+}
+
 /// Descriptors that both processes have.
 #[derive(Debug, Default)]
 pub struct Opened {
     /// The process that gives it.
     pub pid: u32,
-    /// Files of devices, by the name of the device.
+    /// Files of devices, by the name of the device, and of backings, by [`backing_key`].
     pub files: BTreeMap<String, OwnedFd>,
     /// Listening sockets that are not a front end's, by their address.
     pub sockets: BTreeMap<String, OwnedFd>,

@@ -6,13 +6,15 @@
 //! Until [`Taking::commit`] nothing here touches a client, a device or a socket's file, so dropping everything leaves
 //! the old server as it was.
 
-use super::handover::{HandoverState, Opened};
+use super::handover::{HandoverState, Opened, backing_of};
 use super::wire::{ENDED_IN_THE_MIDDLE, Hello, Kind, Link, Message, monotonic_ns, poll_in, read_memory_file};
 use mqfq_blk::state::{StateReader, VERSIONS};
 use mqfq_front::socket::SocketAddress;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// For each message that the old one can send at once.
@@ -75,6 +77,12 @@ impl Inherited {
     /// The file of a device, by the device's name; once.
     pub fn file(&mut self, device: &str) -> Option<File> {
         self.opened.files.remove(device).map(File::from)
+    }
+
+    /// Numbers of backings, by the name of the pool and the path.
+    pub fn numbers(&self) -> BTreeMap<(String, PathBuf), u16> {
+        let backings = self.opened.files.keys().filter_map(|key| backing_of(key));
+        backings.map(|(pool, number, path)| ((pool.to_owned(), path.to_owned()), number)).collect()
     }
 
     /// A listening socket that is not a front end's; once.

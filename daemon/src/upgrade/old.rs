@@ -8,14 +8,16 @@
 //! requests that are under way on the devices, [`TAKEN_MAX`] for the new one to take over. Clients wait for the last
 //! two at most.
 
-use super::handover::{HandedClient, HandoverState, Opened};
+use super::handover::{HandedClient, HandoverState, Opened, backing_key};
 use super::store;
 use super::wire::{DESCRIPTORS_MAX, Hello, Kind, Link, memory_file, monotonic_ns};
+use crate::devices;
 use crate::output::Output;
 use crate::ownership::Ownership;
 use crate::signals;
 use mqfq_blk::client::PackedClient;
 use mqfq_blk::device::Device;
+use mqfq_blk::device::file::FileDevice;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::state::{RECALLED_SINCE, VERSION, VERSIONS, agree};
 use std::collections::BTreeMap;
@@ -84,13 +86,19 @@ impl Serving {
     /// # Errors
     /// No descriptor is left.
     pub fn opened(&self) -> io::Result<Opened> {
-        let file = |(name, device): &(String, Arc<dyn Device>)| {
-            device.ring_file().map(|file| Ok((name.clone(), file.try_clone_to_owned()?)))
-        };
+        let mut files = BTreeMap::new();
+        for (name, device) in self.devices().iter() {
+            if let Some(file) = device.ring_file() {
+                files.insert(name.clone(), file.try_clone_to_owned()?);
+            }
+            for (number, path, file) in devices::pool(&**device).map_or(Ok(Vec::new()), FileDevice::lend)? {
+                files.insert(backing_key(name, number, &path), file.into());
+            }
+        }
         let socket = |(address, socket): &(String, OwnedFd)| Ok((address.clone(), socket.try_clone()?));
         Ok(Opened {
             pid: std::process::id(),
-            files: self.devices().iter().filter_map(file).collect::<io::Result<_>>()?,
+            files,
             sockets: self.sockets.iter().map(socket).collect::<io::Result<_>>()?,
             addresses: self.listeners().values().cloned().collect(),
         })

@@ -1,7 +1,7 @@
 //! Brings what another process hands over to its place here: files to devices, sockets to listeners, state to
 //! connections.
 
-use super::handover::{HandedClient, HandoverState, key};
+use super::handover::{HandedClient, HandoverState, backing_key, key};
 use super::new::{Inherited, Taking};
 use super::store::{self, StoredDescriptors};
 use crate::systemd::Passed;
@@ -13,6 +13,7 @@ use mqfq_front::socket::SocketAddress;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The handover of another process, if there is one.
@@ -59,6 +60,16 @@ impl Received {
     /// The file of a device, by the device's name; once.
     pub fn file(&mut self, device: &str) -> Option<File> {
         self.inherited.as_mut()?.file(device)
+    }
+
+    /// The file of a backing of a pool; once.
+    pub fn backing(&mut self, pool: &str, number: u16, path: &Path) -> Option<File> {
+        self.inherited.as_mut()?.file(&backing_key(pool, number, path))
+    }
+
+    /// Numbers that the other process has for backings, by the name of the pool and the path.
+    pub fn numbers(&self) -> BTreeMap<(String, PathBuf), u16> {
+        self.inherited.as_ref().map(Inherited::numbers).unwrap_or_default()
     }
 
     /// A listening socket that is not a front end's; once.

@@ -23,6 +23,7 @@ mod negotiation;
 mod ownership;
 mod page;
 mod pages;
+mod pools;
 mod sandbox;
 mod server;
 mod start;

@@ -263,7 +263,7 @@ impl Device for FileDevice {
     }
 
     fn check_up(&self) -> Vec<String> {
-        self.pool.all().iter().flat_map(|(_, backing)| watch::check_up(backing)).collect()
+        self.pool.check_up()
     }
 
     fn health(&self) -> Health {

@@ -22,7 +22,7 @@ use crate::state::{StateFault, StateReader, StateWriter};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bits of an offset in a backing of a pool: 256 TiB.
@@ -44,6 +44,9 @@ pub const fn region_of(number: u16) -> u64 {
     (number as u64) << REGION_BITS
 }
 
+/// Most backings of a pool that one look at them looks at: thousands of file systems' answers take their time.
+const LOOKS_MAX: usize = 1000;
+
 /// Backings by number.
 type Backings = Vec<Option<Arc<Backing>>>;
 
@@ -52,12 +55,14 @@ pub(super) struct Pool {
     /// Bits of an offset in a backing.
     pub(super) offset_bits: u32,
     backings: Mutex<Backings>,
+    /// The number at which the next look at them begins.
+    next_look: AtomicUsize,
 }
 
 impl Pool {
     /// One backing with all addresses.
     pub(super) fn of_one(backing: Arc<Backing>) -> Pool {
-        Pool { offset_bits: 63, backings: Mutex::new(vec![Some(backing)]) }
+        Pool { offset_bits: 63, backings: Mutex::new(vec![Some(backing)]), next_look: AtomicUsize::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Backings> {
@@ -74,6 +79,15 @@ impl Pool {
     pub(super) fn all(&self) -> Vec<(u16, Arc<Backing>)> {
         let numbered = (0..).zip(self.lock().clone());
         numbered.filter_map(|(number, backing)| Some((number, backing?))).collect()
+    }
+
+    /// News about some backings, about all of them in as many calls as it takes.
+    pub(super) fn check_up(&self) -> Vec<String> {
+        let all = self.all();
+        // Relaxed: of two looks at a time each is as good.
+        let first = self.next_look.fetch_add(LOOKS_MAX, Ordering::Relaxed) % all.len().max(1);
+        let looked = all.iter().cycle().skip(first).take(LOOKS_MAX.min(all.len()));
+        looked.flat_map(|(_, backing)| watch::check_up(backing)).collect()
     }
 
     /// It has many backings.
@@ -101,7 +115,7 @@ impl FileDevice {
     /// A pool without backings.
     pub fn pool() -> FileDevice {
         let info = DeviceInfo { size_bytes: i64::MAX as u64, ..info_of(PREFERRED_BYTES_MIN, 0) };
-        let pool = Pool { offset_bits: REGION_BITS, backings: Mutex::default() };
+        let pool = Pool { offset_bits: REGION_BITS, backings: Mutex::default(), next_look: AtomicUsize::new(0) };
         FileDevice { pool: Arc::new(pool), one: None, info, warnings: Vec::new() }
     }
 
@@ -187,6 +201,13 @@ impl FileDevice {
             Ok((number, backing.watch.path().to_owned(), backing.file.try_clone()?))
         };
         self.pool.all().into_iter().map(lent).collect()
+    }
+
+    /// A backing that [`Device::check_up`](crate::device::Device::check_up) has seen to be longer than it is served; each
+    /// length is told once.
+    pub fn take_grown(&self) -> Option<u16> {
+        let is_grown = |(_, backing): &(u16, Arc<Backing>)| backing.watch.take_grown();
+        self.pool.all().into_iter().find(is_grown).map(|(number, _)| number)
     }
 
     /// It has many backings.

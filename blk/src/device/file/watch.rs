@@ -34,6 +34,10 @@ pub(super) struct Watch {
     // Ordering: every access is Relaxed. It only shrinks, no memory is published through it, and a request that was
     // submitted after a failed one was reaped sees what that one saw, by way of the thread that reaped it.
     ends_at_bytes: AtomicU64,
+    /// The longest that it was seen, bytes, and how much of that was told.
+    // Ordering: every access is Relaxed. Numbers that only grow.
+    longest_bytes: AtomicU64,
+    told_bytes: AtomicU64,
     told: Mutex<Told>,
 }
 
@@ -70,6 +74,8 @@ impl Watch {
             identity: Identity::of(metadata),
             size_bytes: AtomicU64::new(size_bytes),
             ends_at_bytes: AtomicU64::new(u64::MAX),
+            longest_bytes: AtomicU64::new(0),
+            told_bytes: AtomicU64::new(0),
             told: Mutex::default(),
         }
     }
@@ -88,6 +94,12 @@ impl Watch {
     /// At least so many bytes are served from now on.
     pub(super) fn grow(&self, size_bytes: u64) {
         self.size_bytes.fetch_max(size_bytes, Relaxed);
+    }
+
+    /// It was seen longer than it is served, and than was told before.
+    pub(super) fn take_grown(&self) -> bool {
+        let longest_bytes = self.longest_bytes.load(Relaxed);
+        longest_bytes > self.size_bytes().max(self.told_bytes.fetch_max(longest_bytes, Relaxed))
     }
 
     /// The path it was opened at.
@@ -155,7 +167,9 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
     let Watch { path, identity, told, .. } = &backing.watch;
     let size_bytes = backing.watch.size_bytes();
     // An error of the file system is no proof of anything; requests meet it, too.
-    let shorter = end_bytes(&backing.file).ok().filter(|end_bytes| *end_bytes < size_bytes);
+    let now = end_bytes(&backing.file).ok();
+    backing.watch.longest_bytes.fetch_max(now.unwrap_or(0), Relaxed);
+    let shorter = now.filter(|end_bytes| *end_bytes < size_bytes);
     if let Some(end_bytes) = shorter {
         backing.note_cut(end_bytes);
     }

@@ -9,9 +9,12 @@ fn the_product_names_its_own_kinds_of_device_and_says_where_the_other_is() {
     assert_eq!(
         kind("nvme"),
         "c.toml:2: device.fast.kind: \"nvme\" is a kind of the laboratory: cargo lab serve, allowed here are \
-         null, memory, file, model, of which model is a modelled drive"
+         null, memory, file, pool, model, of which model is a modelled drive"
     );
-    assert_eq!(kind("ram"), "c.toml:2: device.fast.kind: \"ram\" is not known, allowed are null, memory, file, model");
+    assert_eq!(
+        kind("ram"),
+        "c.toml:2: device.fast.kind: \"ram\" is not known, allowed are null, memory, file, pool, model"
+    );
 }
 
 #[test]
@@ -72,11 +75,11 @@ fn a_key_of_the_server_that_the_laboratory_has_is_refused_with_its_place() {
 
 /// Few keys: the server finds the rest by itself.
 #[test]
-fn a_device_has_ten_keys_and_seven_for_experts() {
+fn a_device_has_eleven_keys_and_seven_for_experts() {
     let known = Known::new(Additions::policies(mqfq_blk::Registry::PRODUCT));
     let count = |keys: &[Vec<&'static str>]| {
         let keys: std::collections::BTreeSet<_> = keys.concat().into_iter().filter(|key| *key != "expert").collect();
         keys.len()
     };
-    assert_eq!((count(&known.device_keys), count(&known.expert_keys)), (10, 7));
+    assert_eq!((count(&known.device_keys), count(&known.expert_keys)), (11, 7));
 }

@@ -27,7 +27,7 @@ pub(super) fn plan_of(socket: &Path, exports: &[Wanted<'_>]) -> Plan {
 
 /// A drive that outlives servers, as a file does.
 fn lasts(device: &DevicePlan) -> Option<Key> {
-    Some(Key { name: device.config.name.clone(), lasts: true })
+    Some(Key { name: device.config.name.clone(), lasts: true, base: 0 })
 }
 
 fn recorded(path: &Path) -> Ownership {

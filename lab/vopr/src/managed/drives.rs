@@ -103,7 +103,7 @@ pub fn adopt(device: &DevicePlan) -> Arc<dyn Device> {
 
 /// A drive is known by its name, and lasts.
 pub fn key_of(device: &DevicePlan) -> Option<Key> {
-    Some(Key { name: device.config.name.clone(), lasts: true })
+    Some(Key { name: device.config.name.clone(), lasts: true, base: 0 })
 }
 
 struct Drive {
