@@ -314,6 +314,11 @@ pub trait Context {
         Wake::UNKNOWN
     }
 
+    /// The worker does not sleep before so long, ns, has passed, unless something else ends first.
+    fn stay_awake(&mut self, ns: u64) {
+        let _ = ns;
+    }
+
     /// The client has kept the worker awake for so long, ns, for nothing.
     fn in_vain(&mut self, ns: u64) {
         let _ = ns;

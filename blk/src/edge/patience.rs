@@ -15,13 +15,17 @@
 //!   closed loop gets at least 1/1.25 of what the best fixed window gives it, for any distribution of waits;
 //! * sleepers learn as well as spinners: both see how long each wait was.
 //!
-//! It is the rule of ski rental: at worst a ceiling was spun where a sleep at once would have been right.
+//! It is the rule of ski rental: at worst a ceiling was spun where a sleep at once would have been right. A guest's kick
+//! and another worker's cost them as well, and the one that kicks has often to be woken first, so four prices are right
+//! for these; for a socket and a driver's queue a time awake counts in full, and P is the ceiling ([`Patience::frugal`]).
 //!
 //! # Time spun in vain
 //! The waits may depend on the window, as those for a peer do that wants the very processor which spins. So a wait that
 //! was caught earns a ceiling, one that was not costs its window, and where nothing is left 1, 2, 4, ... waits are slept
 //! through. Time spun in vain is at most a ceiling for each wait caught, [`CREDIT_CEILINGS`] besides, and a ceiling for
 //! each [`SKIPS_MAX`] waits.
+
+use crate::client::Context;
 
 /// Price of a wake-up that was not measured yet, ns: that of a virtual machine.
 pub const PRICE_NS: u64 = 50_000;
@@ -105,9 +109,12 @@ pub const SKIPS_MAX: u32 = 256;
 /// Such waits of a window that is not learnt.
 const FIXED_SKIPS_MAX: u32 = 16;
 
+/// Prices of a wake-up in the longest window.
+const CEILING_PRICES: u64 = 4;
+
 /// Longest window for a price, ns: a longer wait is 1.25 times as long with a wake-up, or less.
 pub fn ceiling_ns(price_ns: u64) -> u64 {
-    (4 * price_ns).min(CLASS_NS << (CLASSES - 1))
+    (CEILING_PRICES * price_ns).min(CLASS_NS << (CLASSES - 1))
 }
 
 /// The waits of one waiter, and the window that follows from them.
@@ -116,6 +123,8 @@ pub struct Patience {
     /// Waits by class; the last are longer than all classes, or than the ceiling.
     waits: [u16; CLASSES + 1],
     seen: u16,
+    /// Ceiling in prices.
+    ceiling_prices: u64,
     /// Learnt; at most the ceiling of the price at which it is used.
     window_ns: u64,
     /// May be spun in vain, ns.
@@ -130,7 +139,8 @@ impl Patience {
     /// Of a waiter that first sees a wait before it spins.
     pub fn cautious() -> Patience {
         let credit_ns = CREDIT_CEILINGS * ceiling_ns(PRICE_NS);
-        Patience { waits: [0; CLASSES + 1], seen: 0, window_ns: 0, credit_ns, skips: 0, next_skips: 0 }
+        let ceiling_prices = CEILING_PRICES;
+        Patience { waits: [0; CLASSES + 1], seen: 0, ceiling_prices, window_ns: 0, credit_ns, skips: 0, next_skips: 0 }
     }
 
     /// Of a waiter that spins through its first wait.
@@ -138,11 +148,20 @@ impl Patience {
         Patience { window_ns: u64::MAX, ..Patience::cautious() }
     }
 
+    /// As [`Patience::cautious`], but its ceiling is one price.
+    pub fn frugal() -> Patience {
+        Patience { ceiling_prices: 1, ..Patience::cautious() }
+    }
+
+    fn ceiling_ns(&self, price_ns: u64) -> u64 {
+        (self.ceiling_prices * price_ns).min(CLASS_NS << (CLASSES - 1))
+    }
+
     /// A wait begins: the time to stay awake, ns; 0: sleep at once.
     #[inline]
     pub fn window_ns(&mut self, poll: Poll, price_ns: u64) -> u64 {
         let window_ns = match poll {
-            Poll::Auto => self.window_ns.min(ceiling_ns(price_ns)),
+            Poll::Auto => self.window_ns.min(self.ceiling_ns(price_ns)),
             Poll::For(ns) => ns,
         };
         if self.skips > 0 && window_ns > 0 {
@@ -166,7 +185,7 @@ impl Patience {
     /// A wait has ended after so long, the wake-up apart. `caught`: within its window.
     #[inline]
     pub fn ended(&mut self, poll: Poll, after_ns: u64, caught: bool, price_ns: u64) {
-        let ceiling_ns = ceiling_ns(price_ns);
+        let ceiling_ns = self.ceiling_ns(price_ns);
         if caught {
             (self.skips, self.next_skips) = (0, 0);
             self.credit_ns = (self.credit_ns + ceiling_ns).min(CREDIT_CEILINGS * ceiling_ns);
@@ -189,21 +208,62 @@ impl Patience {
             self.waits.iter_mut().for_each(|waits| *waits /= 2);
             self.seen = self.waits.iter().sum();
         }
-        let ceiling_ns = ceiling_ns(price_ns);
+        let ceiling_ns = self.ceiling_ns(price_ns);
+        let asleep = self.ceiling_prices * price_ns;
         let (mut left, mut awake_ns) = (u64::from(self.seen), 0);
-        let (mut best_ns, mut least) = (0, 4 * price_ns * left);
+        let (mut best_ns, mut least) = (0, asleep * left);
         for (waits, class) in self.waits[..CLASSES].iter().zip(0..) {
             let window_ns = (CLASS_NS << class).min(ceiling_ns);
             let waits = u64::from(*waits);
             left -= waits;
             // Waits of a class are three quarters of its end on average.
             awake_ns += waits * window_ns * 3 / 4;
-            let cost = awake_ns + left * window_ns + 4 * price_ns * left;
+            let cost = awake_ns + left * window_ns + asleep * left;
             if cost < least {
                 (best_ns, least) = (window_ns, cost);
             }
         }
         self.window_ns = best_ns;
+    }
+}
+
+/// How a client waits for what its peer sends on answers: a socket's next bytes, a driver's next commands.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    patience: Patience,
+    /// Since when it waits, and its window, ns.
+    wait: Option<(u64, u64)>,
+}
+
+impl Default for Answers {
+    fn default() -> Answers {
+        Answers { patience: Patience::frugal(), wait: None }
+    }
+}
+
+impl Answers {
+    /// The peer was sent answers: it may send something.
+    pub fn sent(&mut self, context: &mut dyn Context, poll: Poll) {
+        if self.wait.is_none() {
+            let window_ns = self.patience.window_ns(poll, context.wake().price_ns);
+            self.wait = Some((context.now_ns(), window_ns));
+            if window_ns > 0 {
+                context.stay_awake(window_ns);
+            }
+        }
+    }
+
+    /// It has sent something.
+    pub fn received(&mut self, context: &mut dyn Context, poll: Poll) {
+        let Some((since_ns, window_ns)) = self.wait.take() else { return };
+        let Wake { price_ns, has_slept } = context.wake();
+        let waited_ns = context.now_ns().saturating_sub(since_ns);
+        let caught = window_ns > 0 && !has_slept;
+        if window_ns > 0 && !caught {
+            self.patience.in_vain(poll, window_ns);
+        }
+        let late_ns = if has_slept { price_ns } else { 0 };
+        self.patience.ended(poll, waited_ns.saturating_sub(late_ns), caught, price_ns);
     }
 }
 

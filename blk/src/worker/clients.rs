@@ -73,6 +73,10 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         Wake { price_ns: self.core.wake_price.ns(), has_slept: self.core.has_slept }
     }
 
+    fn stay_awake(&mut self, ns: u64) {
+        self.core.awake_until_ns = self.core.awake_until_ns.max(self.core.now_ns + ns);
+    }
+
     fn in_vain(&mut self, ns: u64) {
         self.core.host.spun_in_vain(ns);
     }

@@ -45,6 +45,8 @@ pub(super) struct Core<H: Host<P>, P: Policy> {
     pub(super) wake_price: WakePrice,
     /// This turn came after a sleep.
     pub(super) has_slept: bool,
+    /// It does not sleep before this.
+    pub(super) awake_until_ns: u64,
     /// By device.
     pub(super) plugs: Vec<Plug>,
     pub(super) cap_queues: CapQueues,

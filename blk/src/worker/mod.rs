@@ -104,6 +104,14 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     stopped: bool,
 }
 
+/// # Panics
+/// At an error of the host: it is broken, and with it every connection. Nothing that a client does leads here.
+fn alive(result: std::io::Result<()>) {
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
 /// Clients that were asked to drain and are not gone, and the waiting caller.
 struct Leaving {
     whose: ClientFilter,
@@ -133,6 +141,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 staged: false,
                 wake_price: WakePrice::default(),
                 has_slept: false,
+                awake_until_ns: 0,
                 plugs,
                 cap_queues: CapQueues::default(),
             },
@@ -289,19 +298,26 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         let next_ns = self.core.next_event_ns();
         let WorkerOptions { spin_ns, poll, .. } = self.core.options;
         let soon = next_ns.is_some_and(|next| next <= now_ns + spin_ns);
+        let waits = !busy && !soon;
+        let is_held_back = waits && self.core.is_held_back();
+        let price_ns = self.core.wake_price.ns();
+        let window_ns = match is_held_back {
+            true => self.patience.window_ns(poll, price_ns),
+            false if waits => self.core.awake_until_ns.saturating_sub(now_ns),
+            false => 0,
+        };
         let mut spun = false;
-        let is_held_back = !busy && !soon && self.core.is_held_back();
-        if is_held_back {
-            let price_ns = self.core.wake_price.ns();
-            let window_ns = self.patience.window_ns(poll, price_ns);
-            if window_ns > 0 {
-                let spun_ns = self.core.spin(next_ns, window_ns);
-                match spun_ns {
-                    Some(ns) => self.patience.ended(poll, ns, true, price_ns),
-                    None => self.patience.in_vain(poll, window_ns),
-                }
-                spun = spun_ns.is_some();
+        if window_ns > 0 {
+            // First what was asked for: replies, and commands to a drive.
+            let entered = self.core.host.enter();
+            alive(entered);
+            let spun_ns = self.core.spin(next_ns, window_ns);
+            match spun_ns {
+                Some(ns) if is_held_back => self.patience.ended(poll, ns, true, price_ns),
+                None if is_held_back => self.patience.in_vain(poll, window_ns),
+                _ => {}
             }
+            spun = spun_ns.is_some();
         }
         let Core { host, now_ns, .. } = &mut self.core;
         let result = if busy || soon || spun || !host.may_sleep() {
@@ -314,10 +330,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             host.woke();
             result
         };
-        if let Err(error) = result {
-            // Nothing that a client does leads here: the host itself is broken, and with it every connection.
-            panic!("{error}");
-        }
+        alive(result);
     }
 
     /// A sleep is over, which is learnt from.

@@ -410,6 +410,19 @@ fn a_worker_sleeps_until_its_device_has_something() {
 }
 
 #[test]
+fn a_worker_that_was_asked_to_stay_awake_sleeps_when_that_time_is_over() {
+    let mut worker = worker(70_000, 16);
+    worker.core.awake_until_ns = 10_000;
+    let busy = worker.turn();
+    worker.enter(busy);
+    assert_eq!((worker.host().spun_ns, &worker.host().sleeps), (11_000, &vec![(None, false)]));
+    // The time is over: no other spin.
+    let busy = worker.turn();
+    worker.enter(busy);
+    assert_eq!(worker.host().spun_ns, 11_000);
+}
+
+#[test]
 fn a_worker_that_goes_round_until_its_device_has_something_says_that_it_spun() {
     let mut worker = worker(70_000, 16);
     (worker.core.options.spin_ns, worker.core.host.look_ns) = (100_000, 1_000);

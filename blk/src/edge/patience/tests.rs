@@ -226,3 +226,61 @@ fn time_spun_in_vain_is_bounded_by_the_waits_that_were_caught() {
     });
     assert!(answered.is_some());
 }
+
+/// A worker, of which a client hears the time and the price of a wake-up.
+struct Clocked {
+    now_ns: u64,
+    has_slept: bool,
+    awake_ns: u64,
+}
+
+impl Context for Clocked {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn wake(&self) -> Wake {
+        Wake { price_ns: 20_000, has_slept: self.has_slept }
+    }
+
+    fn stay_awake(&mut self, ns: u64) {
+        self.awake_ns = ns;
+    }
+
+    fn device(&self, _: crate::client::DeviceIndex) -> crate::device_info::DeviceInfo {
+        unreachable!("answers name no device")
+    }
+
+    fn submit(
+        &mut self,
+        _: crate::client::DeviceIndex,
+        _: crate::request::Submission,
+    ) -> Result<(), crate::client::Refused> {
+        unreachable!("as above")
+    }
+
+    fn ask(&mut self, _: crate::ask::Ask) {}
+
+    fn take_back(&mut self, _: u32) {}
+}
+
+#[test]
+fn a_worker_stays_awake_for_a_peer_that_answers_within_a_wake_up_and_no_longer() {
+    for (answer_ns, awake_ns) in [(3_000, 4_000), (15_000, 16_000), (25_000, 0), (1_000_000_000, 0)] {
+        let (mut answers, mut worker) = (Answers::default(), Clocked { now_ns: 0, has_slept: false, awake_ns: 0 });
+        for _ in 0..100 {
+            worker.awake_ns = 0;
+            answers.sent(&mut worker, Poll::Auto);
+            worker.has_slept = answer_ns > worker.awake_ns;
+            worker.now_ns += answer_ns + if worker.has_slept { 20_000 } else { 0 };
+            answers.received(&mut worker, Poll::Auto);
+        }
+        assert_eq!(worker.awake_ns, awake_ns, "for a peer that answers after {answer_ns} ns");
+    }
+    let (mut answers, mut worker) = (Answers::default(), Clocked { now_ns: 0, has_slept: false, awake_ns: 0 });
+    answers.sent(&mut worker, Poll::For(0));
+    assert_eq!(worker.awake_ns, 0);
+    answers.received(&mut worker, Poll::For(0));
+    answers.sent(&mut worker, Poll::For(7_000));
+    assert_eq!(worker.awake_ns, 7_000);
+}
