@@ -15,9 +15,9 @@
 //! 4. The preempted request is charged for its run; v is then the second largest.
 //! 5. Ours, if asked for: no thread waits without bound. [`crate::patience`] has the rule, the bound and its price.
 //! 6. Ours, if asked for ([`Ideal::prompt`]): a request of a program that was not backlogged, behind which no other
-//!    waits with a smaller tag, also preempts a request whose program's last finish tag is beyond its own. Of several it
-//!    is the one whose program's finish tag is the largest once it has paid for its run. By rule 2 the new request begins
-//!    at v, the largest start tag, so rule 3 alone lets it wait for the end of a quantum.
+//!    waits with a smaller tag, also preempts a request whose program's last finish tag is beyond its own. Of several
+//!    it is the one whose program's finish tag is the largest once it has paid for its run. By rule 2 the new request
+//!    begins at v, the largest start tag, so rule 3 alone lets it wait for the end of a quantum.
 //!
 //! # Choices
 //! * An idle core is used first: no request is preempted while one is free.

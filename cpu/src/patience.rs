@@ -6,9 +6,9 @@
 //!
 //! # The rule
 //! A thread that waits is on the *books* of one core: the one to which it is pinned, else the one with the fewest
-//! threads on its books. It is *overdue* after W (`wait_ns`). While the first on a core's books is overdue, every second
-//! request of that core is that thread's, and no request of that core is longer than s (`slice_ns`). A request that
-//! runs when the first thread becomes overdue ends then, after the minimum slice. Requests are charged as always.
+//! threads on its books. It is *overdue* after W (`wait_ns`). While the first on a core's books is overdue, every
+//! second request of that core is that thread's, and no request of that core is longer than s (`slice_ns`). A request
+//! that runs when the first thread becomes overdue ends then, after the minimum slice. Requests are charged as always.
 //!
 //! # The bound
 //! A thread that is the j-th on its core's books when it begins to wait runs within
@@ -32,8 +32,8 @@
 //!
 //! by the same argument, with s the last time before t at which f was given a core *by tags*. Each thread is overdue at
 //! most once in W and has s then, so a program with n threads that wait has at most n s in each W: with s = W/128, each
-//! costs others at most 1/128 of a core, and all together half of the cores. Nothing is paid by a program whose share is
-//! at least that: it is charged, and so is given less by tags.
+//! costs others at most 1/128 of a core, and all together half of the cores. A program whose share is at least that
+//! costs nothing: it is charged, and so is given less by tags.
 
 use crate::scheduler::{CoreId, ThreadId};
 use std::collections::VecDeque;

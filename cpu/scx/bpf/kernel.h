@@ -63,6 +63,8 @@ struct task_struct {
     int nr_cpus_allowed;
     const struct cpumask *cpus_ptr;
     u16 migration_disabled;
+    /* Where CONFIG_PREEMPT_RCU is set. */
+    int rcu_read_lock_nesting;
     struct sched_entity se;
     struct sched_ext_entity scx;
 };
@@ -152,10 +154,6 @@ enum scx_enq_flags {
     SCX_ENQ_PREEMPT = 1ULL << 32,
 };
 
-enum scx_kick_flags {
-    SCX_KICK_PREEMPT = 2,
-};
-
 enum scx_ent_flags {
     SCX_TASK_QUEUED = 1,
 };
@@ -172,6 +170,7 @@ struct bpf_timer {
     u64 __opaque[2];
 } __attribute__((aligned(8)));
 #define CLOCK_MONOTONIC 1
+#define BPF_F_TIMER_CPU_PIN (1ULL << 1)
 
 extern s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __attribute__((section(".ksyms")));
 extern bool scx_bpf_dsq_move_to_local(u64 dsq_id) __attribute__((section(".ksyms")));
@@ -192,12 +191,8 @@ extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __attribute__(
 extern void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it__iter, u64 slice) __attribute__((section(".ksyms")));
 extern bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags)
     __attribute__((section(".ksyms")));
-/* Some builds of Linux 7.2 describe the implicit argument as well; the kernel sets it. */
-struct bpf_prog_aux {};
-extern void scx_bpf_kick_cpu(s32 cpu, u64 flags) __attribute__((section(".ksyms"), weak));
-extern void scx_bpf_kick_cpu___told(s32 cpu, u64 flags, const struct bpf_prog_aux *aux)
-    __attribute__((section(".ksyms"), weak));
 extern struct task_struct *bpf_task_from_pid(s32 pid) __attribute__((section(".ksyms")));
 extern void bpf_task_release(struct task_struct *p) __attribute__((section(".ksyms")));
 extern const struct cpumask *scx_bpf_get_online_cpumask(void) __attribute__((section(".ksyms")));
 extern void scx_bpf_put_cpumask(const struct cpumask *mask) __attribute__((section(".ksyms")));
+extern u64 scx_bpf_now(void) __attribute__((section(".ksyms")));

@@ -15,7 +15,11 @@
  * - A program's lag is at most `lag_ns` (cpu/src/pmqfq/arrive.rs): else one that used less than its share for long
  *   could shut others out for as long.
  * - No thread waits without bound (books.h).
- * - A kernel thread that may run on one CPU only goes there at once: others wait for it.
+ * - A kernel thread that may run on one CPU only and wakes up goes there at once: others wait for it. It is charged, and
+ *   when its quantum is over it waits for its turn.
+ * - A thread that wakes up also takes the CPU of a sibling that is a third of a quantum ahead of it, for the rest of that
+ *   one's quantum, so nothing changes for other programs. Siblings are compared by CPU time; one that slept begins where
+ *   the others are.
  * - The quantum ends at a tick.
  *
  * # Invariants
@@ -29,6 +33,11 @@
 #include "shared.h"
 #include "state.h"
 #include "books.h"
+#include "look.h"
+
+/* Process of the kernel's threads, and their weight: ten times that of a cgroup, unless somebody sets another. */
+#define KTHREADD 2
+#define KERNEL_WEIGHT 1000
 
 char _license[] SEC("license") = "GPL";
 
@@ -49,7 +58,10 @@ static void begin(struct task_struct *p, struct thread *t, u32 cpu, u64 granted_
     on->granted_ns = granted_ns;
     on->start = __sync_fetch_and_add(&f->finish, on->span);
     on->exec_ns = p->se.sum_exec_runtime;
-    on->since_ns = min_slice_ns ? bpf_ktime_get_ns() : 0;
+    on->since_ns = scx_bpf_now();
+    on->within = t->within;
+    if (is_before(f->within, t->within))
+        f->within = t->within;
     on->program = t->program;
     on->is_asked = 0;
     on->is_due = 0;
@@ -77,6 +89,7 @@ static void settle(struct task_struct *p, struct thread *t, u32 cpu)
     used = span_of(f, ran_ns);
     __sync_fetch_and_add(&f->finish, used - on->span);
     __sync_fetch_and_add(&f->served_ns, ran_ns);
+    t->within += ran_ns;
     /* What is too short to be worth a slice is not kept (Ideal::stop). */
     t->left_ns = on->granted_ns > ran_ns ? on->granted_ns - ran_ns : 0;
     if (t->left_ns < min_slice_ns || t->left_ns < 100000)
@@ -88,89 +101,13 @@ static void settle(struct task_struct *p, struct thread *t, u32 cpu)
 
 static bool may_leave(struct task_struct *p)
 {
-    /* A program on a trampoline may itself be what disables migration of the current thread. */
+    /*
+     * A program on a trampoline may itself be what disables migration of the current thread. Linux 6.18 and later do so
+     * with preemptible RCU alone; without it no such thread is said to be free, which costs it a look at idle CPUs.
+     */
     if (p->migration_disabled == 1)
-        return bpf_get_current_task_btf() == p;
+        return bpf_core_field_exists(p->rcu_read_lock_nesting) && bpf_get_current_task_btf() == p;
     return !p->migration_disabled;
-}
-
-/* Who would lose its CPU to a request, and system virtual time: one look at what all CPUs serve. */
-struct look {
-    u64 now;
-    /* Largest start tag of another program on a CPU that it may take, and that CPU. */
-    u64 most;
-    s32 victim;
-    /* Such a CPU whose minimum slice is not over. */
-    s32 due;
-    /* Some CPU serves no request: it may be idle. */
-    bool has_free;
-};
-
-/*
- * Ideal::virtual_time and the scan of Ideal::preempt. Of several requests of one program the one on `own` is taken: the
- * program's tags are a chain, which closes up the same whichever of them ends, and a thread that stays where it was
- * needs no other CPU's lock.
- */
-static void look_around(struct task_struct *p, u32 slot, s32 own, bool may_move, struct look *found)
-{
-    u64 now_ns = min_slice_ns ? bpf_ktime_get_ns() : 0;
-    bool is_bound = p->nr_cpus_allowed < nr_cpus;
-    u32 victims = PROGRAMS_MAX;
-    bool any = false;
-    int cpu;
-
-    found->now = served;
-    found->most = 0;
-    found->victim = found->due = -1;
-    found->has_free = false;
-    bpf_for(cpu, 0, nr_cpus) {
-        struct service *on = service_of(cpu);
-        u64 tag;
-
-        if (!on->is_busy) {
-            found->has_free = true;
-            continue;
-        }
-        if (on->is_asked)
-            continue;
-        tag = start_of(on);
-        if (!any || is_before(found->now, tag))
-            found->now = tag;
-        any = true;
-        if (on->program == slot || on->was_overdue || (!may_move && cpu != own) || (is_bound && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
-            continue;
-        if (min_slice_ns && now_ns - on->since_ns < min_slice_ns) {
-            found->due = cpu;
-            continue;
-        }
-        if (found->victim < 0 || is_before(found->most, tag)) {
-            /* A later request of the same program than the one on its own CPU. */
-            if (found->victim == own && victims == on->program) {
-                found->most = tag;
-                continue;
-            }
-        } else if (cpu != own || victims != on->program) {
-            continue;
-        } else {
-            tag = found->most;
-        }
-        found->most = tag;
-        found->victim = cpu;
-        victims = on->program;
-    }
-}
-
-/* Ideal::preempt: rule 3. Returns the CPU that a request with this start tag takes, or -1. */
-static s32 ask(u64 tag, struct look *found)
-{
-    if (found->victim < 0 || !is_before(tag, found->most)) {
-        if (min_slice_ns && found->due >= 0)
-            service_of(found->due)->is_due = 1;
-        return -1;
-    }
-    if (__sync_val_compare_and_swap(&service_of(found->victim)->is_asked, ASKED_NOT, ASKED))
-        return -1;
-    return found->victim;
 }
 
 static void count_preemption(struct task_struct *p, struct thread *t, struct program *f, s32 cpu, u64 tag, u64 most)
@@ -193,14 +130,19 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     struct thread *t = thread_of(p);
     struct program *f = t ? program_at(t->program) : NULL;
     struct look found;
+    bool slept;
     u64 tag;
     s32 victim;
 
     if (!f)
         return prev_cpu;
     t->asks = -1;
-    look_around(p, t->program, prev_cpu, true, &found);
-    if (f->runnable)
+    slept = !f->runnable;
+    found.slot = t->program;
+    found.slept = slept;
+    found.may_move = true;
+    look_around(p, prev_cpu, &found);
+    if (!slept)
         limit_lag(f, found.now);
     if (found.has_free) {
         bool is_idle = false;
@@ -216,9 +158,11 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
         return prev_cpu;
     /* Rule 2, which `runnable` is about to apply. */
     tag = f->finish;
-    if (!f->runnable && is_before(tag, found.now))
+    if (slept && is_before(tag, found.now))
         tag = found.now;
     victim = ask(tag, &found);
+    if (victim < 0)
+        victim = ask_sibling(within_of(t, f), &found);
     if (victim < 0)
         return prev_cpu;
     t->asks = victim;
@@ -229,14 +173,40 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
  * Whether the CPU that was asked at the wake-up still is to be had. The caller holds its lock, so it serves the same
  * request until the caller is done.
  */
-static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most)
+static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most, u64 *rest_ns)
 {
     struct service *on = service_of(cpu);
+    u64 ran_ns = scx_bpf_now() - on->since_ns;
+    struct program *g;
 
-    if (t->asks != cpu || on->is_asked != ASKED || !on->is_busy || on->program == t->program)
+    *most = tag;
+    if (t->asks != cpu || on->is_asked != ASKED || !on->is_busy)
         return false;
-    *most = start_of(on);
+    if (on->program == t->program) {
+        *rest_ns = on->granted_ns > ran_ns + 100000 ? on->granted_ns - ran_ns : 100000;
+        return is_before(t->within + far_ns(), on->within + ran_ns);
+    }
+    g = program_at(on->program);
+    *most = t->slept && g ? g->finish : start_of(on);
     return is_before(tag, *most);
+}
+
+/* A thread of the program is about to wait, for any CPU that it may use, or for this one. */
+static void note_where(struct task_struct *p, struct program *f, s32 only)
+{
+    u64 cpus = 0;
+    int word;
+
+    if (only >= 0)
+        cpus = bit_of(only);
+    else if (p->nr_cpus_allowed >= nr_cpus || p->nr_cpus_allowed >= 64)
+        cpus = ~0ULL;
+    else
+        bpf_for(word, 0, nr_cpus)
+            if (bpf_cpumask_test_cpu(word, p->cpus_ptr))
+                cpus |= bit_of(word);
+    if (~f->where & cpus)
+        __sync_fetch_and_or(&f->where, cpus);
 }
 
 /*
@@ -253,7 +223,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     s32 cpu = scx_bpf_task_cpu(p);
     bool may_move;
 
-    if (!t || (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1)) {
+    if (!t || (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1 && enq_flags & FLAG(SCX_ENQ_WAKEUP))) {
         scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
         return;
     }
@@ -262,20 +232,24 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
         return;
     wait_begins(t, t->program, f);
     if (t->asks >= 0) {
-        u64 tag = f->finish, most;
-        bool granted = is_granted(t, tag, cpu, &most);
+        u64 tag = f->finish, most, rest_ns = slice_ns;
+        bool granted = is_granted(t, tag, cpu, &most, &rest_ns);
 
         t->asks = -1;
         if (granted) {
             note(EVENT_ARRIVE, cpu, t->program, p->pid, tag, most);
-            count_preemption(p, t, f, cpu, tag, most);
-            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
+            if (service_of(cpu)->program != t->program)
+                count_preemption(p, t, f, cpu, tag, most);
+            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rest_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
             return;
         }
     }
     quantum_ns = t->left_ns ? t->left_ns : slice_ns;
     may_move = p->nr_cpus_allowed > 1 && may_leave(p);
-    look_around(p, t->program, cpu, may_move, &found);
+    found.slot = t->program;
+    found.slept = t->slept;
+    found.may_move = may_move;
+    look_around(p, cpu, &found);
     limit_lag(f, found.now);
     note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, found.now);
     if (found.has_free && !(enq_flags & FLAG(SCX_ENQ_CPU_SELECTED))) {
@@ -306,42 +280,11 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
         scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, quantum_ns, enq_flags);
         return;
     }
+    note_where(p, f, may_move ? -1 : cpu);
     set_bit(t->program);
     /* CentralQueue::push_front: the rest of a quantum goes before the siblings. */
     scx_bpf_dsq_insert(p, queue, quantum_ns,
                        t->left_ns ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
-}
-
-/* CentralQueue::first: the program with the smallest finish tag of those that wait, after `past`. */
-static u32 first_after(u64 past, u32 past_slot, bool any, u64 *tag)
-{
-    u32 best = PROGRAMS_MAX;
-    int word, step;
-
-    *tag = 0;
-    bpf_for(word, 0, words) {
-        u64 bits = *word_at(word);
-
-        bpf_for(step, 0, 64) {
-            struct program *f;
-            u32 slot;
-
-            if (!bits)
-                break;
-            slot = word * 64 + __builtin_ctzll(bits);
-            bits &= bits - 1;
-            f = program_at(slot);
-            if (!f)
-                continue;
-            if (any && (is_before(f->finish, past) || (f->finish == past && slot <= past_slot)))
-                continue;
-            if (best == PROGRAMS_MAX || is_before(f->finish, *tag)) {
-                best = slot;
-                *tag = f->finish;
-            }
-        }
-    }
-    return best;
 }
 
 /* A thread of a program, of this cache if there is one. Now and then another cache is first, so that nobody waits long
@@ -364,25 +307,6 @@ static bool take_from(u32 slot, u32 llc)
     return false;
 }
 
-/* Anybody: while `first_after` goes from tag to tag a charge may put a program behind it, and no CPU idles for that. */
-static bool take_any(u32 llc)
-{
-    int word, step;
-
-    bpf_for(word, 0, words) {
-        u64 bits = *word_at(word);
-
-        bpf_for(step, 0, 64) {
-            if (!bits)
-                break;
-            if (take_from(word * 64 + __builtin_ctzll(bits), llc))
-                return true;
-            bits &= bits - 1;
-        }
-    }
-    return false;
-}
-
 /* Ideal::pick. A thread whose quantum is over goes on if its program still is first. */
 SEC("struct_ops/pmqfq_dispatch")
 void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
@@ -390,10 +314,8 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
     struct thread *t = NULL;
     struct service *on = service_of(cpu);
     struct program *g = NULL;
-    u64 own = 0, past = 0;
     struct ticket *overdue;
-    u32 past_slot = 0;
-    bool is_missed = false;
+    u64 own = 0;
     int tries;
 
     /* Nobody asks for a CPU that is about to serve another request anyway. */
@@ -410,47 +332,126 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
     /* Books::pick. */
     overdue = first_overdue(cpu, on);
     on->is_crowded = !!overdue;
-    if (overdue && !on->was_overdue) {
-        u32 slot = overdue->program, pid = overdue->pid;
-        u64 waited_ns = bpf_ktime_get_ns() - overdue->since_ns;
-
-        on->done++;
-        if (take_overdue(overdue, cpu)) {
-            struct program *f = program_at(slot);
-
-            on->was_overdue = 1;
-            note(EVENT_OVERDUE, cpu, slot, pid, f ? f->finish : 0, waited_ns);
-            return;
-        }
-    }
+    if (overdue && !on->was_overdue && take_overdue(on, overdue, cpu, 0))
+        return;
     on->was_overdue = 0;
-    bpf_for(tries, 0, 256) {
+    bpf_for(tries, 0, PROGRAMS_MAX) {
         struct program *f;
         u64 tag;
-        u32 slot = first_after(past, past_slot, tries > 0, &tag);
+        u32 slot = first_on(cpu, &tag);
 
         if (slot >= PROGRAMS_MAX || (t && is_before(own, tag)))
             break;
         note(EVENT_PICK, cpu, slot, 0, tag, own);
         if (take_from(slot, llc_at(cpu)))
             return;
-        /* Nobody is left, or may run here. */
+        /*
+         * No thread is left, or none may run here: this CPU does not look there again before one more waits. A thread
+         * that comes between the two is found by another CPU, or when it is overdue.
+         */
         second_looks++;
-        is_missed = true;
         f = program_at(slot);
-        if (f && f->waiting <= 0)
+        if (!f)
+            break;
+        __sync_fetch_and_and(&f->where, ~bit_of(cpu));
+        if (f->waiting <= 0)
             clear_bit(slot, f);
-        past = tag;
-        past_slot = slot;
     }
     if (t) {
         settle(prev, t, cpu);
         t->left_ns = 0;
         limit_lag(g, virtual_time());
         begin(prev, t, cpu, slice_ns);
-    } else if (is_missed) {
-        take_any(llc_at(cpu));
     }
+}
+
+/* The first by tags has its turn on this CPU, unless that is the program that runs here: then its request goes on. */
+static void take_by_tags(struct service *on, u32 cpu, u64 flags)
+{
+    struct program *g = program_at(on->program);
+    u64 tag;
+    u32 slot = first_on(cpu, &tag);
+    int llc;
+
+    on->was_overdue = 0;
+    if (slot < PROGRAMS_MAX && g && !is_before(paid_of(on, g, scx_bpf_now()), tag)) {
+        if (take_thread(queue_of(slot, llc_at(cpu)), 0, cpu, flags))
+            return;
+        bpf_for(llc, 0, nr_llcs)
+            if (take_thread(queue_of(slot, llc), 0, cpu, flags))
+                return;
+    }
+    on->is_asked = ASKED_NOT;
+    end_after(on, cpu, wait_ns / 128);
+}
+
+/*
+ * A short request is over. The thread that is next is put before it, for no call tells a CPU to pick that all kernels
+ * with this scheduler class can be asked for (Debian's 7.2 has no scx_bpf_kick_cpu). Books::pick has the order.
+ */
+static int slice_ends(void *map, u32 *key, struct end_of_slice *end)
+{
+    u64 preempt = FLAG(SCX_ENQ_PREEMPT);
+    u32 cpu = *key;
+    struct service *on = service_of(cpu);
+    struct ticket *overdue;
+
+    if (cpu != bpf_get_smp_processor_id() || !on->is_busy || !on->ends_ns ||
+        (s64)(scx_bpf_now() - on->ends_ns) < 0)
+        return 0;
+    /* Until here `ends_ns` keeps the tick away from the books. */
+    if (__sync_val_compare_and_swap(&on->is_asked, ASKED_NOT, ASKED))
+        goto over;
+    overdue = first_overdue(cpu, on);
+    if (!overdue && !on->was_overdue) {
+        on->is_asked = ASKED_NOT;
+        on->is_crowded = 0;
+        goto over;
+    }
+    if (!overdue || on->was_overdue || !take_overdue(on, overdue, cpu, preempt)) {
+        on->ends_ns = 0;
+        take_by_tags(on, cpu, preempt);
+        return 0;
+    }
+over:
+    on->ends_ns = 0;
+    return 0;
+}
+
+static void prepare_books(void)
+{
+    const struct cpumask *online = scx_bpf_get_online_cpumask();
+    int cpu;
+
+    bpf_for(cpu, 0, nr_cpus) {
+        u32 key = cpu;
+        struct end_of_slice *end = bpf_map_lookup_elem(&ends, &key);
+
+        if (!end)
+            break;
+        bpf_timer_init(&end->timer, &ends, CLOCK_MONOTONIC);
+        bpf_timer_set_callback(&end->timer, slice_ends);
+        service_of(cpu)->is_offline = !bpf_cpumask_test_cpu(cpu, online);
+    }
+    scx_bpf_put_cpumask(online);
+}
+
+/*
+ * Tags are compared by the sign of their difference, so one that virtual time has left behind by 2^63 would seem to be
+ * ahead: after 6 hours at the smallest rate of 64 CPUs. Each tick looks at one slot; with a tick of 10 ms on one CPU all
+ * have been looked at in 6 minutes. What rule 2 gives a program that wakes up is the same.
+ */
+static void refresh(struct service *on)
+{
+    u32 slot = __sync_fetch_and_add(&refreshed, 1) % (words * 64);
+    struct program *f = program_at(slot);
+    u64 far;
+
+    if (!f || !on->is_busy || f->runnable > 0)
+        return;
+    far = on->start - (1ULL << 40);
+    if (is_before(f->finish, far))
+        raise_finish(f, far);
 }
 
 /* Ideal::timer: a minimum slice is over. Also the safety net of a reschedule that was not served. */
@@ -463,14 +464,15 @@ void BPF_PROG(pmqfq_tick, struct task_struct *p)
 
     if (on->is_asked)
         on->is_asked = on->is_asked == ASKED ? ASKED_FOR_LONG : ASKED_NOT;
+    refresh(on);
     if (!on->ends_ns && first_overdue(cpu, on)) {
         p->scx.slice = 0;
         return;
     }
-    if (!on->is_due || bpf_ktime_get_ns() - on->since_ns < min_slice_ns)
+    if (!on->is_due || scx_bpf_now() - on->since_ns < min_slice_ns)
         return;
     on->is_due = 0;
-    if (first_after(0, 0, false, &tag) < PROGRAMS_MAX && is_before(tag, start_of(on)))
+    if (first_on(cpu, &tag) < PROGRAMS_MAX && is_before(tag, start_of(on)))
         p->scx.slice = 0;
 }
 
@@ -515,7 +517,10 @@ void BPF_PROG(pmqfq_runnable, struct task_struct *p, u64 enq_flags)
     t->is_runnable = 1;
     t->runs_for = t->program;
     t->left_ns = 0;
+    t->within = within_of(t, f);
+    t->slept = 0;
     if (__sync_fetch_and_add(&f->runnable, 1) == 0) {
+        t->slept = 1;
         activate(t->program, 1);
         raise_finish(f, virtual_time());
     }
@@ -553,6 +558,7 @@ void BPF_PROG(pmqfq_running, struct task_struct *p)
     if (!t)
         return;
     wait_ends(t);
+    t->slept = 0;
     f = program_at(t->program);
     if (f && t->last_cpu != (s32)cpu)
         __sync_fetch_and_add(&f->migrations, 1);
@@ -595,26 +601,32 @@ void BPF_PROG(pmqfq_cpu_offline, s32 cpu)
 SEC("struct_ops.s/pmqfq_init")
 s32 BPF_PROG(pmqfq_init)
 {
-    struct program *root = program_at(0);
+    struct program *root = program_at(0), *kernel = program_at(KERNEL);
     u64 id = 1;
     u32 zero = 0;
     int llc, slot;
     s32 failed;
 
-    if (!root)
+    if (!root || !kernel)
         return -12;
     root->id = id;
     root->weight = 100;
     root->is_used = 1;
+    root->room = nr_programs;
+    kernel->id = KTHREADD;
+    kernel->weight = KERNEL_WEIGHT;
+    kernel->is_used = 1;
     bpf_for(llc, 0, nr_llcs) {
         failed = scx_bpf_create_dsq(queue_of(0, llc), -1);
+        if (!failed)
+            failed = scx_bpf_create_dsq(queue_of(KERNEL, llc), -1);
         if (failed)
             return failed;
     }
     prepare_books();
     bpf_map_update_elem(&slots, &id, &zero, 0);
-    bpf_for(slot, 1, PROGRAMS_MAX) {
-        u32 free = PROGRAMS_MAX - slot;
+    bpf_for(slot, 0, nr_programs - KERNEL - 1) {
+        u32 free = nr_programs - 1 - slot;
 
         bpf_map_push_elem(&free_slots, &free, 0);
     }

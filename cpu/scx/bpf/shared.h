@@ -4,13 +4,15 @@
 
 /* Version of `struct event`. */
 #define TRACE_VERSION 2
-#define PROGRAMS_MAX 4096
+#define PROGRAMS_MAX 32768
+/* Slot of the kernel's threads, as long as they are in no cgroup. */
+#define KERNEL 1
 #define CPUS_MAX 1024
 #define LLCS_MAX 64
 /* Threads on a CPU's books, those that have left them and were not looked at included. A power of 2. */
 #define TICKETS_MAX 4096
 
-/* A program: a cgroup, or a thread group. Slot 0 is the root cgroup, and all that has no slot of its own. */
+/* A program: a cgroup, or a thread group. Slot 0 is the root cgroup, and processes without a slot. */
 struct program {
     /* Of the cgroup, or the thread group. */
     u64 id;
@@ -42,6 +44,13 @@ struct program {
     u64 migrations;
     /* Its lag was cut. */
     u64 cuts;
+    /* CPUs, modulo 64, that may run one of its waiting threads; some may be named in vain. */
+    u64 where;
+    /* Largest place of a thread of it in service, among its siblings: ns of CPU time. */
+    u64 within;
+    /* Slots below it, and the most that there may be. */
+    u32 slots_below;
+    u32 room;
 };
 
 enum event_kind {

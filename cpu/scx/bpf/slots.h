@@ -26,16 +26,54 @@ static void raise_words(u32 to)
     }
 }
 
-/* A slot for a program, 0 if there is none left. Its queues are made once and stay. */
+/*
+ * A program's part of the slots: it and all below it may have three quarters of what is above it, so that no user who may
+ * make cgroups can use up the slots of others. Returns whether there is room for one more under `parent`.
+ */
+static bool has_room(u32 parent)
+{
+    int level;
+
+    bpf_for(level, 0, 32) {
+        struct program *f = program_at(parent);
+
+        if (!f)
+            return false;
+        if (f->slots_below >= f->room)
+            return false;
+        if (!parent)
+            return true;
+        parent = f->parent;
+    }
+    return false;
+}
+
+static void count_slot(u32 parent, s32 by)
+{
+    int level;
+
+    bpf_for(level, 0, 32) {
+        struct program *f = program_at(parent);
+
+        if (!f)
+            return;
+        __sync_fetch_and_add(&f->slots_below, by);
+        if (!parent)
+            return;
+        parent = f->parent;
+    }
+}
+
+/* A slot for a program, that of `parent` if there is none for it. Its queues are made once and stay. */
 static u32 slot_for(u64 id, u32 weight, u32 parent)
 {
-    struct program *f;
+    struct program *f, *above = program_at(parent);
     u32 slot = 0, *known = bpf_map_lookup_elem(&slots, &id);
     int llc;
 
     if (known)
         return *known;
-    if (bpf_map_pop_elem(&free_slots, &slot) || slot >= PROGRAMS_MAX)
+    if (!above || !has_room(parent) || bpf_map_pop_elem(&free_slots, &slot) || slot >= PROGRAMS_MAX)
         goto none;
     f = program_at(slot);
     if (!f)
@@ -49,22 +87,27 @@ static u32 slot_for(u64 id, u32 weight, u32 parent)
     f->id = id;
     f->weight = weight;
     f->parent = parent;
+    f->slots_below = 0;
+    f->room = above->room / 4 * 3;
     f->rate_of = 0;
     f->finish = 0;
+    f->within = 0;
     f->served_ns = 0;
     f->threads = 0;
     f->dispatches = f->preemptions = f->preempted = f->migrations = f->cuts = 0;
     raise_words(slot / 64 + 1);
     if (bpf_map_update_elem(&slots, &id, &slot, BPF_NOEXIST)) {
+        f->id = 0;
         bpf_map_push_elem(&free_slots, &slot, 0);
         known = bpf_map_lookup_elem(&slots, &id);
-        return known ? *known : 0;
+        return known ? *known : parent;
     }
+    count_slot(parent, 1);
     note(EVENT_WEIGHT, 0, slot, 0, 0, weight);
     return slot;
 none:
     __sync_fetch_and_add(&without_slot, 1);
-    return 0;
+    return parent;
 }
 
 static void forget(u64 id)
@@ -77,17 +120,41 @@ static void forget(u64 id)
     slot = *known;
     bpf_map_delete_elem(&slots, &id);
     f = program_at(slot);
-    if (f)
+    if (f) {
         f->id = 0;
+        count_slot(f->parent, -1);
+    }
     bpf_map_push_elem(&free_slots, &slot, 0);
 }
 
+/* The slot of a cgroup, or of the nearest one above it that has one. */
 static u32 slot_of_cgroup(struct cgroup *cgroup)
 {
-    u64 id = cgroup && cgroup->kn ? cgroup->kn->id : 0;
-    u32 *known = bpf_map_lookup_elem(&slots, &id);
+    struct cgroup *at = cgroup;
+    int level;
 
-    return known ? *known : 0;
+    bpf_for(level, 0, 64) {
+        u64 id;
+        u32 *known;
+
+        if (!at)
+            break;
+        id = BPF_CORE_READ(at, kn, id);
+        known = bpf_map_lookup_elem(&slots, &id);
+        if (known)
+            return *known;
+        /* The subsystem's state is the cgroup's first member. */
+        at = (struct cgroup *)BPF_CORE_READ(at, self.parent);
+    }
+    return 0;
+}
+
+/* Kernel threads are a program of their own, unless they were put into a cgroup. */
+static u32 slot_of_thread(struct task_struct *p, struct cgroup *cgroup)
+{
+    u32 slot = by_process ? 0 : slot_of_cgroup(cgroup);
+
+    return !slot && p->flags & PF_KTHREAD ? KERNEL : slot;
 }
 
 SEC("struct_ops.s/pmqfq_init_task")
@@ -100,9 +167,9 @@ s32 BPF_PROG(pmqfq_init_task, struct task_struct *p, struct scx_init_task_args *
         return -12; /* ENOMEM */
     t->last_cpu = -1;
     t->asks = -1;
-    if (!by_process)
-        t->program = slot_of_cgroup(args->cgroup);
-    else if (!(p->flags & PF_KTHREAD))
+    if (!by_process || p->flags & PF_KTHREAD)
+        t->program = slot_of_thread(p, args->cgroup);
+    else
         t->program = slot_for(p->tgid, 100, 0);
     f = program_at(t->program);
     if (f)
@@ -120,7 +187,7 @@ void BPF_PROG(pmqfq_exit_task, struct task_struct *p, struct scx_exit_task_args 
         return;
     wait_ends(t);
     f = program_at(t->program);
-    if (f && __sync_fetch_and_add(&f->threads, -1) == 1 && by_process && t->program)
+    if (f && __sync_fetch_and_add(&f->threads, -1) == 1 && by_process && t->program > KERNEL)
         forget(f->id);
 }
 
@@ -132,12 +199,16 @@ s32 BPF_PROG(pmqfq_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_ar
     if (by_process || !cgroup->level)
         return 0;
     if (cgroup->level > 1) {
-        /* The subsystem's state is the cgroup's first member. */
         struct cgroup *above = (struct cgroup *)cgroup->self.parent;
         u64 id = BPF_CORE_READ(above, kn, id);
         u32 *known = bpf_map_lookup_elem(&slots, &id);
 
-        parent = known ? *known : 0;
+        /* One below a cgroup without a slot is in the same program. */
+        if (!known) {
+            __sync_fetch_and_add(&without_slot, 1);
+            return 0;
+        }
+        parent = *known;
     }
     slot_for(cgroup->kn->id, args->weight ? args->weight : 100, parent);
     return 0;
@@ -159,7 +230,7 @@ void BPF_PROG(pmqfq_cgroup_move, struct task_struct *p, struct cgroup *from, str
     if (!t || by_process)
         return;
     f = program_at(t->program);
-    t->program = slot_of_cgroup(to);
+    t->program = slot_of_thread(p, to);
     g = program_at(t->program);
     if (f)
         __sync_fetch_and_add(&f->threads, -1);
@@ -170,7 +241,8 @@ void BPF_PROG(pmqfq_cgroup_move, struct task_struct *p, struct cgroup *from, str
 SEC("struct_ops/pmqfq_cgroup_set_weight")
 void BPF_PROG(pmqfq_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
 {
-    u32 slot = slot_of_cgroup(cgroup);
+    u64 id = cgroup->kn->id;
+    u32 *known = bpf_map_lookup_elem(&slots, &id), slot = known ? *known : 0;
     struct program *f = program_at(slot), *above;
 
     if (by_process || !slot || !f || !weight)

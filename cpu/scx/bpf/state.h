@@ -16,6 +16,8 @@ const volatile u64 min_slice_ns = 0;
 const volatile u64 lag_ns = 100000000;
 /* A thread that waits for so long is overdue; 0: never. See books.h. */
 const volatile u64 wait_ns = 32000000;
+/* Slots that are used. */
+const volatile u32 nr_programs = PROGRAMS_MAX;
 const volatile bool by_process = false;
 const volatile bool preempts = true;
 /* Events of each CPU that are kept, a power of 2. 0: none. */
@@ -41,9 +43,10 @@ struct service {
     /* Charged ahead, virtual ns, and in ns. */
     u64 span;
     u64 granted_ns;
-    /* CPU time of the thread and time, at the beginning of the request. */
+    /* CPU time of the thread and time, at the beginning of the request; its place among its siblings. */
     u64 exec_ns;
     u64 since_ns;
+    u64 within;
     u32 program;
     /* It serves a request. */
     u32 is_busy;
@@ -66,10 +69,14 @@ struct service {
 static struct service services[CPUS_MAX];
 /* A bit for each program with a thread in its queues. */
 static u64 waits[PROGRAMS_MAX / 64];
+/* A bit for each word of it that is not 0. */
+static u64 full[PROGRAMS_MAX / 4096];
 /* Largest finish tag of programs that had nothing left in service. */
 static u64 served;
 /* Slots ever used, in words of `waits`. */
 static u32 words = 1;
+/* The next slot whose finish tag is looked at. */
+static u32 refreshed;
 /* Changes of active nested programs and of weights. */
 static u32 generation = 1;
 
@@ -113,6 +120,30 @@ struct {
     __type(value, struct event);
 } trace SEC(".maps");
 
+/* A thread's wait on a CPU's books. */
+struct ticket {
+    /* From 1; written last. */
+    u64 number;
+    u64 since_ns;
+    u64 queue;
+    u32 pid;
+    u32 program;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, u32);
+    __type(value, struct ticket);
+} tickets SEC(".maps");
+
+static __always_inline struct ticket *ticket_at(u32 cpu, u64 number)
+{
+    u32 at = cpu * TICKETS_MAX + (number & (TICKETS_MAX - 1));
+
+    return bpf_map_lookup_elem(&tickets, &at);
+}
+
 /* Of a thread. */
 struct thread {
     u32 program;
@@ -130,6 +161,10 @@ struct thread {
     /* The CPU on whose books it waits, and the number of its ticket there. */
     u32 books;
     u64 ticket;
+    /* Its program had no other thread to run when it woke up. */
+    u32 slept;
+    /* Its place among its siblings: CPU time, ns, counted from where they were when it woke up. */
+    u64 within;
 };
 
 struct {
@@ -308,6 +343,13 @@ static void wait_ends(struct thread *t)
     if (!t->is_waiting)
         return;
     t->is_waiting = 0;
+    if (t->ticket) {
+        struct ticket *ticket = ticket_at(t->books, t->ticket - 1);
+
+        if (ticket && ticket->number == t->ticket)
+            ticket->pid = 0;
+        t->ticket = 0;
+    }
     f = program_at(t->counted_by);
     if (f)
         __sync_fetch_and_add(&f->waiting, -1);
@@ -320,23 +362,39 @@ static __always_inline u64 *word_at(u64 at)
     return &waits[at];
 }
 
+static __always_inline u64 *top_at(u64 at)
+{
+    at &= PROGRAMS_MAX / 4096 - 1;
+    barrier_var(at);
+    return &full[at];
+}
+
 static __always_inline void set_bit(u32 slot)
 {
-    u64 *word = word_at(slot / 64);
-    u64 bit = 1ULL << (slot & 63);
+    u64 *word = word_at(slot / 64), *top = top_at(slot / 4096);
+    u64 bit = 1ULL << (slot & 63), above = 1ULL << (slot / 64 & 63);
 
     if (!(*word & bit))
         __sync_fetch_and_or(word, bit);
+    if (!(*top & above))
+        __sync_fetch_and_or(top, above);
 }
 
-static __always_inline void clear_bit(u32 slot, struct program *f)
+static void clear_bit(u32 slot, struct program *f)
 {
-    u64 *word = word_at(slot / 64);
-    u64 bit = 1ULL << (slot & 63);
+    u64 *word = word_at(slot / 64), *top = top_at(slot / 4096);
+    u64 bit = 1ULL << (slot & 63), above = 1ULL << (slot / 64 & 63);
 
-    __sync_fetch_and_and(word, ~bit);
-    if (f->waiting > 0)
-        __sync_fetch_and_or(word, bit);
+    f->where = 0;
+    if (!(__sync_fetch_and_and(word, ~bit) & ~bit)) {
+        __sync_fetch_and_and(top, ~above);
+        if (*word)
+            __sync_fetch_and_or(top, above);
+    }
+    if (f->waiting > 0) {
+        f->where = ~0ULL;
+        set_bit(slot);
+    }
 }
 
 static __always_inline u64 queue_of(u32 slot, u32 llc)

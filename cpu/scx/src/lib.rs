@@ -3,6 +3,7 @@
 //! The scheduler is `bpf/pmqfq.bpf.c` (GPL-2.0-only, see `bpf/LICENSE`); `main.rs` loads it, with the feature `bpf`.
 
 pub mod check;
+pub mod host;
 pub mod program;
 pub mod settings;
 pub mod trace;

@@ -3,12 +3,14 @@
 use crate::{Options, show};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
+use scx_pmqfq::host::{self, Restarts};
 use scx_pmqfq::settings::{By, Settings};
 use scx_pmqfq::trace;
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, missing_docs, unreachable_pub)]
 mod skeleton {
@@ -70,8 +72,45 @@ fn caches(cpus: usize) -> Vec<u8> {
     if seen.len() > LLCS_MAX { vec![0; cpus] } else { found.into_iter().map(|llc| llc as u8).collect() }
 }
 
-/// Loads the scheduler, and holds it until a signal comes or the kernel takes it out.
+/// Time between two looks at what this machine's cgroups ask for in vain.
+const LOOK_TIME: Duration = Duration::from_secs(60);
+
+/// Reason for which a scheduler is no longer in force.
+enum End {
+    /// A signal, or the kernel without an error.
+    Asked,
+    /// The kernel's reason.
+    TakenOut(String),
+}
+
+/// Waits for so long, or for a signal.
+fn pause(time: Duration) {
+    let since = Instant::now();
+    // Relaxed: pairs with the store in `end`.
+    while since.elapsed() < time && !IS_OVER.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Keeps the scheduler in force until a signal comes. One that the kernel takes out is loaded again, after a pause.
 pub fn run(options: &Options, chosen: &Settings) -> Result<(), String> {
+    let mut restarts = Restarts::new(options.restarts);
+    loop {
+        let since = Instant::now();
+        let End::TakenOut(reason) = hold(options, chosen)? else { return Ok(()) };
+        let sentence = format!("the kernel took the scheduler out: {reason}");
+        let Some(time) = restarts.next(since.elapsed()) else { return Err(sentence) };
+        eprintln!("scx_pmqfq: {sentence}; it is loaded again in {} s", time.as_secs());
+        pause(time);
+        // Relaxed: as in `pause`.
+        if IS_OVER.load(Ordering::Relaxed) {
+            return Err(sentence);
+        }
+    }
+}
+
+/// Loads the scheduler, and holds it until a signal comes or the kernel takes it out.
+fn hold(options: &Options, chosen: &Settings) -> Result<End, String> {
     if !Path::new("/sys/kernel/sched_ext").exists() {
         return Err("this kernel has no sched_ext (CONFIG_SCHED_CLASS_EXT), Linux 6.12 and later can have it".into());
     }
@@ -99,6 +138,7 @@ pub fn run(options: &Options, chosen: &Settings) -> Result<(), String> {
     settings.wait_ns = chosen.wait_ns;
     settings.by_process = chosen.by == By::Process;
     settings.preempts = chosen.preempts;
+    settings.nr_programs = options.programs;
     settings.trace_len = events;
     settings.nr_cpus = cpus as u32;
     let nr_llcs = caches.iter().max().map_or(1, |most| u32::from(*most) + 1);
@@ -127,8 +167,15 @@ pub fn run(options: &Options, chosen: &Settings) -> Result<(), String> {
             unsafe { std::ptr::read_volatile(&raw const data.report.is_set) != 0 }
         })
     };
+    let (mut said, mut looked) = (BTreeSet::new(), None::<Instant>);
     // Relaxed: pairs with the store in `end`.
     while !IS_OVER.load(Ordering::Relaxed) && !is_out(&loaded.maps) {
+        if chosen.by == By::Cgroup && looked.is_none_or(|at| at.elapsed() >= LOOK_TIME) {
+            looked = Some(Instant::now());
+            for sentence in host::warnings(Path::new("/sys/fs/cgroup"), &mut said) {
+                eprintln!("scx_pmqfq: {sentence}");
+            }
+        }
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(link);
@@ -153,10 +200,13 @@ pub fn run(options: &Options, chosen: &Settings) -> Result<(), String> {
     if data.report.kind >= EXIT_ERROR {
         let text = |bytes: &[i8]| bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect();
         let (reason, message): (String, String) = (text(&data.report.reason), text(&data.report.message));
-        return Err(format!("the kernel took the scheduler out: {reason} ({message})"));
+        return Ok(End::TakenOut(format!("{reason} ({message})")));
     }
     if data.without_slot > 0 {
-        eprintln!("scx_pmqfq: {} programs shared the root's place, there are 4095 others", data.without_slot);
+        eprintln!(
+            "scx_pmqfq: {} cgroups or processes shared their parent's place, for want of room",
+            data.without_slot
+        );
     }
-    Ok(())
+    Ok(End::Asked)
 }

@@ -78,12 +78,19 @@ struct Options {
     /// A thread that waits for so long runs next, 5 to 1000 ms, 0: by shares alone [default: 32].
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=1_000))]
     wait_ms: Option<u64>,
+    /// Places for programs. For tests.
+    #[arg(long, hide = true, default_value_t = scx_pmqfq::program::PROGRAMS_MAX,
+          value_parser = clap::value_parser!(u32).range(8..=32_768))]
+    programs: u32,
     /// Lets no waking thread take a CPU. For comparisons.
     #[arg(long)]
     no_preempt: bool,
     /// The kernel takes the scheduler out if a thread waits for so long, 100 to 30000 ms [default: 5000].
     #[arg(long, value_parser = clap::value_parser!(u64).range(100..=30_000))]
     stall_ms: Option<u64>,
+    /// Loads a scheduler that the kernel took out again, so many times on end, after 1 to 60 s.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    restarts: u32,
     /// Records each CPU's last events and writes them to this file at the end.
     #[arg(long)]
     trace: Option<PathBuf>,

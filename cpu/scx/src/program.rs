@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 /// Slots.
-pub const PROGRAMS_MAX: u32 = 4096;
+pub const PROGRAMS_MAX: u32 = 32_768;
 
 /// A program as the scheduler has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

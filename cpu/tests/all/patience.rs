@@ -1,5 +1,5 @@
-//! Rule 6: a program that slept runs soon, and has no more than its share. Rule 5: no thread waits longer than its bound,
-//! in generated histories with pinned threads, and at its stated price.
+//! Rule 6: a program that slept runs soon, and has no more than its share. Rule 5: no thread waits longer than its
+//! bound, in generated histories with pinned threads, and at its stated price.
 
 use crate::history;
 

@@ -40,9 +40,14 @@ fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&
 }
 
 /// `clock`: sched, lab/blkmq, lab/nvme and sim know no clock, not even in tests; blk reads it in one file, front gets
-/// `now_ns` from there. The table of `scx_pmqfq` is of what programs had in a real second.
+/// `now_ns` from there. The table of `scx_pmqfq` is of what programs had in a real second,
+/// and its loader pauses.
 pub fn clock(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "cpu", "lab/blkmq", "lab/nvme", "lab/sim"], &["cpu/scx/src/show.rs"]);
+    let path = below(
+        tree,
+        &["sched", "cpu", "lab/blkmq", "lab/nvme", "lab/sim"],
+        &["cpu/scx/src/show.rs", "cpu/scx/src/load.rs"],
+    );
     forbid(&path, ALL, CLOCK, "time is passed in as now_ns", report);
     let path = below(tree, &["blk/src", "front/src"], &["blk/src/worker/clock.rs"]);
     forbid(&path, SHIPPED, CLOCK, "only blk/src/worker/clock.rs reads the time", report);

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * From whom may a request take a CPU, and which program is first of those that wait?
+ *
+ * Source: Ideal::preempt and Ideal::preempt_late of cpu/src/ideal.rs (rules 3 and 6), CentralQueue::first_on of
+ * cpu/src/central.rs.
+ */
+#pragma once
+
+/* Who would lose its CPU to a request, and system virtual time: one look at what all CPUs serve. */
+struct look {
+    /* Whose request it is, and whether its program slept until now and it may leave its CPU. */
+    u32 slot;
+    bool slept, may_move;
+    u64 now;
+    /* A CPU that the request may take from another program, if its start tag is below this. */
+    u64 most;
+    s32 victim;
+    /* Such a CPU whose minimum slice is not over. */
+    s32 due;
+    /* The CPU of the sibling that is furthest ahead, and its place. */
+    s32 sibling;
+    u64 reached;
+    /* Some CPU serves no request: it may be idle. */
+    bool has_free;
+};
+
+/* Where its program would be if the request had to end now. */
+static __always_inline u64 paid_of(struct service *on, struct program *g, u64 now_ns)
+{
+    u64 ran_ns = now_ns - on->since_ns;
+
+    return g->finish - on->span + span_of(g, ran_ns < on->granted_ns ? ran_ns : on->granted_ns);
+}
+
+/*
+ * Ideal::virtual_time and the scans of Ideal::preempt, and with `slept` of Ideal::preempt_late. Of several requests of
+ * one program the former takes the one on `own`: the program's tags are a chain, which closes up the same whichever of
+ * them ends, and a thread that stays where it was needs no other CPU's lock.
+ */
+static void look_around(struct task_struct *p, s32 own, struct look *found)
+{
+    u64 now_ns = scx_bpf_now(), furthest = 0;
+    bool is_bound = p->nr_cpus_allowed < nr_cpus;
+    u32 victims = PROGRAMS_MAX, slot = found->slot;
+    bool any = false;
+    int cpu;
+
+    found->now = served;
+    found->most = found->reached = 0;
+    found->victim = found->due = found->sibling = -1;
+    found->has_free = false;
+    bpf_for(cpu, 0, nr_cpus) {
+        struct service *on = service_of(cpu);
+        u64 tag;
+
+        if (!on->is_busy) {
+            found->has_free = true;
+            continue;
+        }
+        if (on->is_asked)
+            continue;
+        tag = start_of(on);
+        if (!any || is_before(found->now, tag))
+            found->now = tag;
+        any = true;
+        if (on->was_overdue || (!found->may_move && cpu != own) || (is_bound && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
+            continue;
+        if (on->program == slot) {
+            u64 at = on->within + (now_ns - on->since_ns);
+
+            if (found->sibling < 0 || is_before(found->reached, at)) {
+                found->sibling = cpu;
+                found->reached = at;
+            }
+            continue;
+        }
+        if (min_slice_ns && now_ns - on->since_ns < min_slice_ns) {
+            found->due = cpu;
+            continue;
+        }
+        if (found->slept) {
+            struct program *g = program_at(on->program);
+            u64 paid = g ? paid_of(on, g, now_ns) : 0;
+
+            if (g && (found->victim < 0 || is_before(furthest, paid))) {
+                furthest = paid;
+                found->most = g->finish;
+                found->victim = cpu;
+            }
+            continue;
+        }
+        if (found->victim < 0 || is_before(found->most, tag)) {
+            /* A later request of the same program than the one on its own CPU. */
+            if (found->victim == own && victims == on->program) {
+                found->most = tag;
+                continue;
+            }
+        } else if (cpu != own || victims != on->program) {
+            continue;
+        } else {
+            tag = found->most;
+        }
+        found->most = tag;
+        found->victim = cpu;
+        victims = on->program;
+    }
+}
+
+static __always_inline u64 bit_of(u32 cpu)
+{
+    return 1ULL << (cpu & 63);
+}
+
+/*
+ * CentralQueue::first_on: the program with the smallest finish tag of those that wait with a thread that may run on the
+ * CPU. One pass over those programs.
+ */
+static u32 first_on(u32 cpu, u64 *tag)
+{
+    u32 best = PROGRAMS_MAX;
+    int top, word, step;
+
+    *tag = 0;
+    bpf_for(top, 0, PROGRAMS_MAX / 4096) {
+        u64 words_of = *top_at(top);
+
+        bpf_for(word, 0, 64) {
+            u64 bits;
+            u32 at;
+
+            if (!words_of)
+                break;
+            at = top * 64 + __builtin_ctzll(words_of);
+            words_of &= words_of - 1;
+            bits = *word_at(at);
+            bpf_for(step, 0, 64) {
+                struct program *f;
+                u32 slot;
+
+                if (!bits)
+                    break;
+                slot = at * 64 + __builtin_ctzll(bits);
+                bits &= bits - 1;
+                f = program_at(slot);
+                if (!f || !(f->where & bit_of(cpu)))
+                    continue;
+                if (best == PROGRAMS_MAX || is_before(f->finish, *tag)) {
+                    best = slot;
+                    *tag = f->finish;
+                }
+            }
+        }
+    }
+    return best;
+}
+
+/* Ideal::preempt: rule 3, and with `slept` rule 6. Returns the CPU that a request with this start tag takes, or -1. */
+static s32 ask(u64 tag, struct look *found)
+{
+    u64 first;
+
+    if (found->victim < 0 || !is_before(tag, found->most)) {
+        if (min_slice_ns && found->due >= 0)
+            service_of(found->due)->is_due = 1;
+        return -1;
+    }
+    if (found->slept) {
+        u32 other = first_on(found->victim, &first);
+
+        if (other < PROGRAMS_MAX && other != found->slot && !is_before(tag, first))
+            return -1;
+    }
+    if (__sync_val_compare_and_swap(&service_of(found->victim)->is_asked, ASKED_NOT, ASKED))
+        return -1;
+    return found->victim;
+}
+
+/* A sibling must be so far ahead of a thread that takes its CPU, ns. */
+static __always_inline u64 far_ns(void)
+{
+    return slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
+}
+
+/* The CPU of a sibling that is far ahead. */
+static s32 ask_sibling(u64 within, struct look *found)
+{
+    if (found->sibling < 0 || !is_before(within + far_ns(), found->reached))
+        return -1;
+    if (__sync_val_compare_and_swap(&service_of(found->sibling)->is_asked, ASKED_NOT, ASKED))
+        return -1;
+    return found->sibling;
+}
+
+static __always_inline u64 within_of(struct thread *t, struct program *f)
+{
+    return is_before(t->within, f->within) ? f->within : t->within;
+}

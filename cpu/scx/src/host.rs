@@ -1,0 +1,108 @@
+//! What of the machine's cgroups does the scheduler not do, and when does a scheduler that was taken out come back?
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+/// The longest pause before a scheduler that was taken out is loaded again.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// A scheduler that was in force for so long has not failed at once: the next pause is a second again.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Times that the kernel took the scheduler out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Restarts {
+    most: u32,
+    failed: u32,
+}
+
+impl Restarts {
+    /// At most `most` restarts on end.
+    pub fn new(most: u32) -> Restarts {
+        Restarts { most, failed: 0 }
+    }
+
+    /// The kernel took the scheduler out after that time. Returns the pause before it is loaded again: 1 s, then twice
+    /// as long each time up to 60 s; `None`: it is not.
+    pub fn next(&mut self, in_force: Duration) -> Option<Duration> {
+        if in_force >= LONG {
+            self.failed = 0;
+        }
+        self.failed += 1;
+        (self.failed <= self.most).then(|| PAUSE_MAX.min(Duration::from_secs(1 << (self.failed - 1).min(6))))
+    }
+}
+
+/// Sentences about the cgroups below `root` that a user should know, without those in `said`, to which they are added.
+pub fn warnings(root: &Path, said: &mut BTreeSet<String>) -> Vec<String> {
+    let mut found = Vec::new();
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    if !read(&root.join("cgroup.subtree_control")).split_whitespace().any(|word| word == "cpu") {
+        let path = root.join("cgroup.subtree_control");
+        found.push(format!(
+            "no cgroup has the cpu controller (`echo +cpu > {}`), so all processes are one program",
+            path.display()
+        ));
+    }
+    let mut open = vec![root.to_owned()];
+    while let Some(folder) = open.pop() {
+        let inside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        open.extend(inside.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+        let max = read(&folder.join("cpu.max"));
+        if max.split_whitespace().next().is_some_and(|quota| quota != "max") {
+            found.push(format!(
+                "{} has no effect: this scheduler sets no upper limit",
+                folder.join("cpu.max").display()
+            ));
+        }
+        if read(&folder.join("cpu.idle")).trim() == "1" {
+            found.push(format!("{} has no effect: a cgroup weighs at least 1", folder.join("cpu.idle").display()));
+        }
+    }
+    found.sort();
+    found.retain(|sentence| said.insert(sentence.clone()));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_minute_and_begin_anew_after_ten_minutes_in_force() {
+        let mut restarts = Restarts::new(8);
+        let pauses: Vec<u64> =
+            (0..8).filter_map(|_| restarts.next(Duration::from_secs(3))).map(|pause| pause.as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(restarts.next(Duration::from_secs(599)), None);
+        assert_eq!(restarts.next(LONG), Some(Duration::from_secs(1)));
+        assert_eq!(Restarts::new(0).next(LONG), None);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said_once() {
+        let root = std::env::temp_dir().join(format!("scx-pmqfq-host-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("cgroup.subtree_control", "cpuset memory\n");
+        write("a/cpu.max", "max 100000\n");
+        write("a/b/cpu.max", "50000 100000\n");
+        write("a/c/cpu.idle", "1\n");
+        write("a/cpu.idle", "0\n");
+        let mut said = BTreeSet::new();
+        let first = warnings(&root, &mut said);
+        assert_eq!(first.len(), 3, "{first:?}");
+        assert!(first[0].contains("a/b/cpu.max has no effect: this scheduler sets no upper limit"), "{first:?}");
+        assert!(first[1].contains("a/c/cpu.idle has no effect"), "{first:?}");
+        assert!(first[2].ends_with("so all processes are one program"), "{first:?}");
+        assert!(warnings(&root, &mut said).is_empty());
+        write("cgroup.subtree_control", "cpuset cpu memory\n");
+        write("d/cpu.max", "1000 100000\n");
+        assert_eq!(warnings(&root, &mut said).len(), 1);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
