@@ -201,6 +201,7 @@ struct Operations {
     flush: Operation,
     discard: Operation,
     write_zeroes: Operation,
+    extents: Operation,
 }
 
 #[derive(Serialize, Clone, Copy, Default)]
@@ -220,8 +221,8 @@ impl Operations {
             bytes: stats.bytes[index],
             total_ns: stats.total_ns_sum[index],
         };
-        let [read, write, flush, discard, write_zeroes] = [0, 1, 2, 3, 4].map(operation);
-        Operations { read, write, flush, discard, write_zeroes }
+        let [read, write, flush, discard, write_zeroes, extents] = [0, 1, 2, 3, 4, 5].map(operation);
+        Operations { read, write, flush, discard, write_zeroes, extents }
     }
 }
 
@@ -273,7 +274,7 @@ impl LatencyReport {
 
 impl From<&NamedFlowStats> for TenantReport {
     fn from(flow: &NamedFlowStats) -> Self {
-        let [reads, writes, flushes, discards, write_zeroes] = flow.stats.completed;
+        let [reads, writes, flushes, discards, write_zeroes, _] = flow.stats.completed;
         TenantReport {
             name: flow.name.clone(),
             standing: None,
@@ -387,7 +388,7 @@ mod tests {
     #[test]
     fn a_report_says_what_was_counted() {
         let mut stats = FlowStats::default();
-        (stats.completed, stats.failed, stats.bytes) = ([7, 3, 1, 0, 0], 2, [28_672, 12_288, 0, 0, 0]);
+        (stats.completed, stats.failed, stats.bytes) = ([7, 3, 1, 0, 0, 0], 2, [28_672, 12_288, 0, 0, 0, 0]);
         stats.total_ns.record_n(2000, 11);
         let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
         let flows = vec![NamedFlowStats {

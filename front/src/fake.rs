@@ -6,6 +6,7 @@ use mqfq_blk::cap::Caps;
 use mqfq_blk::client::{Client, Context, Descriptors, DeviceIndex, Event, MakeClient, Part, Refused};
 use mqfq_blk::command::Command;
 use mqfq_blk::device::DeviceInfo;
+use mqfq_blk::extents::{Answer, Stored};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -284,6 +285,13 @@ impl<C: Client> Peer<C> {
             (Op::Read, Some(buffer)) => buffer.room(length).copy_from(&self.fake.store[range]),
             (Op::Write, Some(buffer)) => buffer.room(length).copy_to(&mut self.fake.store[range]),
             (Op::Flush, None) => {}
+            (Op::Extents, Some(buffer)) => {
+                let mut answer = Answer::new(buffer, length_bytes.into());
+                for block in self.fake.store[range].chunks(512) {
+                    let stored = if block.iter().all(|byte| *byte == 0) { Stored::Hole } else { Stored::Data };
+                    answer.push(block.len() as u64, stored);
+                }
+            }
             (Op::Discard | Op::WriteZeroes { .. }, None) => self.fake.store[range].fill(0),
             (op, buffer) => panic!("{op:?} with buffer {buffer:?}"),
         }

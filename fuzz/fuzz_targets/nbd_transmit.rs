@@ -75,14 +75,12 @@ fn told(taken: &Taken, session: &Session) -> String {
             assert!(offset_bytes + length <= export.size_bytes);
             assert_eq!((offset_bytes | length) % u64::from(export.block.min_bytes), 0);
             assert_eq!(*op == Op::Flush, *length_bytes == 0);
-            assert_eq!(*op == Op::Write, buffer.is_some());
-            assert!(!export.read_only || matches!(op, Op::Read | Op::Flush));
-            let payload = buffer.as_ref().map(|buffer| buffer.as_slice()[..*length_bytes as usize].to_vec());
+            assert_eq!(matches!(op, Op::Write | Op::Extents), buffer.is_some());
+            assert!(!export.read_only || matches!(op, Op::Read | Op::Flush | Op::Extents));
+            assert!(session.block_status || *op != Op::Extents);
+            let payload = buffer.as_ref().filter(|_| *op == Op::Write);
+            let payload = payload.map(|buffer| buffer.as_slice()[..*length_bytes as usize].to_vec());
             format!("{cookie} {op:?} {fua} {offset_bytes} {length_bytes} {payload:?}")
-        }
-        Taken::BlockStatus { length_bytes, .. } => {
-            assert!(session.block_status && *length_bytes > 0);
-            format!("{taken:?}")
         }
         other => format!("{other:?}"),
     }

@@ -19,6 +19,7 @@ use crate::history::{DeviceInterval, FlowInterval, Interval};
 use mqfq_blk::device::Health;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats, WorkerStats};
 use mqfq_blk::latencies::{Latencies, index_of};
+use mqfq_blk::request::Op;
 use mqfq_blk::stats::HctxStats;
 
 mod format;
@@ -50,7 +51,7 @@ const BUCKET_ENDS_NS: [u64; 16] = [
     1 << 32,
 ];
 
-const OPERATIONS: [&str; 5] = ["read", "write", "flush", "discard", "write_zeroes"];
+const OPERATIONS: [&str; Op::COUNT] = ["read", "write", "flush", "discard", "write_zeroes", "extents"];
 
 /// Data of one scrape.
 #[derive(Debug)]
@@ -114,7 +115,7 @@ enum Of {
     /// 1 or 0 for each state of a device.
     Health,
     /// A count of a tenant for each operation that was used.
-    Operations(fn(&NamedFlowStats) -> &[u64; 5]),
+    Operations(fn(&NamedFlowStats) -> &[u64; Op::COUNT]),
     /// A count of a tenant.
     Tenant(fn(&NamedFlowStats) -> u64),
     /// A gauge of a tenant, which is whole.
@@ -719,7 +720,7 @@ pub(crate) mod tests {
         };
         now.devices[0].hctxs = vec![hctx; 2];
         let flow = &mut now.devices[0].flows[0];
-        (flow.stats.completed, flow.stats.bytes) = ([1, 2, 3, 4, 5], [11, 12, 13, 14, 15]);
+        (flow.stats.completed, flow.stats.bytes) = ([1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]);
         (flow.stats.failed, flow.stats.cost, flow.stats.under_way) = (21, 22, 23);
         (flow.stats.queued_ns_sum, flow.stats.device_ns_sum) = (24_000_000_000, 25_000_000_000);
         flow.stats.oldest_ns = Some(250_000_000);

@@ -10,6 +10,7 @@ pub mod store;
 pub use crate::device_info::DeviceInfo;
 
 use crate::buffer::Buffer;
+use crate::extents::{Answer, Stored};
 use crate::foreign::BufferSlice;
 use crate::request::{Op, Status};
 use crate::tag::Tag;
@@ -68,6 +69,8 @@ impl Command {
         match self.op {
             Op::Read | Op::Write | Op::WriteZeroes { .. } => self.length_bytes.into(),
             Op::Flush | Op::Discard => 0,
+            // As long as a worker may be kept.
+            Op::Extents => REAP_BYTES_MAX,
         }
     }
 
@@ -80,6 +83,22 @@ impl Command {
         let op = self.op;
         let buffer = self.buffer.as_mut().unwrap_or_else(|| panic!("a command to {op:?} came without its buffer"));
         buffer.room(self.length_bytes as usize)
+    }
+
+    /// An empty answer to a question for extents.
+    ///
+    /// # Panics
+    /// If it came without its buffer: the layers above validate.
+    pub fn answer(&mut self) -> Answer<'_> {
+        let buffer = self.buffer.as_mut().expect("a question for extents came with its buffer");
+        Answer::new(buffer, self.length_bytes.into())
+    }
+
+    /// The completion of a question for extents where all bytes are `stored`.
+    pub fn ended_as(mut self, stored: Stored) -> Reaped {
+        let length_bytes = self.length_bytes.into();
+        self.answer().push(length_bytes, stored);
+        self.ended(Status::Ok)
     }
 
     /// The completion of this command with `status`; gives its buffer back.

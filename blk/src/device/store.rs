@@ -41,6 +41,7 @@ mod arena {
 use arena::{Arena, Chunk};
 
 use crate::device::Command;
+use crate::extents::{Answer, Stored};
 use crate::foreign::BufferSlice;
 use crate::request::{Op, Status};
 use std::collections::HashMap;
@@ -55,6 +56,9 @@ pub const CHUNK_BYTES: u64 = 64 << 10;
 
 /// Maps. With a few dozen workers on random chunks two rarely want the same one.
 const SHARDS: u64 = 1024;
+
+/// Chunks that one answer looks at, at most: it takes a worker 20 us about.
+const CHUNKS_LOOKED_AT: usize = 1024;
 
 /// Its own cache line, so that the locks of different shards do not share one.
 #[repr(align(64))]
@@ -199,6 +203,17 @@ impl SparseStore {
         }
     }
 
+    /// Answers which chunks exist from `offset_bytes` on: a chunk that does not is a hole.
+    fn extents(&self, offset_bytes: u64, mut answer: Answer<'_>) {
+        let pieces = self.pieces(offset_bytes, answer.left_bytes()).take(CHUNKS_LOOKED_AT);
+        for (chunk, range) in pieces {
+            let stored = if self.shard(chunk).lock().contains_key(&chunk) { Stored::Data } else { Stored::Hole };
+            if !answer.push(range.len() as u64, stored) {
+                return;
+            }
+        }
+    }
+
     /// Carries out a command and returns its status. The command is valid and its buffer long enough.
     pub fn execute(&self, command: &mut Command) -> Status {
         let &mut Command { op, offset_bytes, length_bytes, .. } = command;
@@ -209,6 +224,7 @@ impl SparseStore {
             Op::Flush => {}
             Op::Discard | Op::WriteZeroes { may_unmap: true } => self.discard(offset_bytes, u64::from(length_bytes)),
             Op::WriteZeroes { may_unmap: false } => self.write_zeroes(offset_bytes, u64::from(length_bytes)),
+            Op::Extents => self.extents(offset_bytes, command.answer()),
         }
         if stored.is_ok() { Status::Ok } else { Status::NoSpace }
     }
@@ -239,6 +255,8 @@ impl SparseStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extents::{self, Extent};
+    use crate::tag::Tag;
 
     impl SparseStore {
         /// Memory that chunks take.
@@ -326,11 +344,74 @@ mod tests {
         }
     }
 
+    /// Extents of a range, in chunks, over as many answers as it takes.
+    fn map(store: &SparseStore, from: u64, chunks: u64) -> Vec<(u64, Stored)> {
+        let mut map: Vec<(u64, Stored)> = Vec::new();
+        let (mut at, end) = (from * CHUNK_BYTES, (from + chunks) * CHUNK_BYTES);
+        while at < end {
+            let (length, buffer) = ((end - at) as u32, extents::ask(usize::MAX));
+            let mut command = Command::new(Tag(0), Op::Extents, at, length, Some(buffer));
+            assert_eq!(store.execute(&mut command), Status::Ok);
+            for Extent { length_bytes, stored } in extents::answered(command.buffer.as_ref().unwrap()) {
+                at += length_bytes;
+                match map.last_mut() {
+                    Some((chunks, last)) if *last == stored => *chunks += length_bytes / CHUNK_BYTES,
+                    _ => map.push((length_bytes / CHUNK_BYTES, stored)),
+                }
+            }
+        }
+        map
+    }
+
+    #[test]
+    fn what_was_never_written_or_was_trimmed_is_a_hole_and_the_rest_is_data() {
+        use Stored::{Data, Hole};
+        let store = SparseStore::new(5000 * CHUNK_BYTES);
+        assert_eq!(map(&store, 0, 5000), [(5000, Hole)], "over several answers");
+        store.write(CHUNK_BYTES, &[1]);
+        store.write(3 * CHUNK_BYTES - 1, &[1, 1]);
+        store.write(4999 * CHUNK_BYTES, &[1]);
+        assert_eq!(map(&store, 0, 5000), [(1, Hole), (3, Data), (4995, Hole), (1, Data)]);
+        assert_eq!(map(&store, 2, 1), [(1, Data)]);
+        store.write_zeroes(0, 4 * CHUNK_BYTES);
+        store.discard(2 * CHUNK_BYTES, CHUNK_BYTES);
+        assert_eq!(map(&store, 0, 5), [(1, Hole), (1, Data), (1, Hole), (1, Data), (1, Hole)]);
+    }
+
+    #[test]
+    fn no_byte_that_was_written_before_the_question_is_called_a_hole() {
+        // One thread writes chunks one after the other and says how far it is; others ask meanwhile.
+        let (store, chunks) = (SparseStore::new(512 * CHUNK_BYTES), 512);
+        let done = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for chunk in 0..chunks {
+                    store.write(chunk * CHUNK_BYTES + chunk % 7, &[chunk as u8 | 1]);
+                    done.store(chunk + 1, std::sync::atomic::Ordering::Release);
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    loop {
+                        let before = done.load(std::sync::atomic::Ordering::Acquire);
+                        let data = match map(&store, 0, chunks)[..] {
+                            [(data, Stored::Data), ..] => data,
+                            _ => 0,
+                        };
+                        assert!(data >= before, "{data} of {before} are data");
+                        if before == chunks {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+    }
+
     #[cfg(feature = "uring")]
     #[test]
     fn a_write_for_which_there_is_no_memory_fails_alone_and_the_next_one_that_needs_none_succeeds() {
         use crate::buffer::Buffer;
-        use crate::tag::Tag;
         use std::os::fd::FromRawFd;
         // SAFETY: the name is a C string; the descriptor is new and not shared.
         let file = unsafe {

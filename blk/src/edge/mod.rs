@@ -6,6 +6,7 @@ pub mod cap;
 pub mod client;
 pub mod command;
 pub mod device_info;
+pub mod extents;
 pub mod foreign;
 pub mod host_event;
 pub mod list;

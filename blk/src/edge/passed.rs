@@ -178,6 +178,27 @@ fn open_max() -> usize {
     })
 }
 
+/// Work that may wait for as long as a stranger or a file system likes.
+pub(crate) trait MayWait: Send + Sync {
+    /// Does what there is to do, on a closer.
+    fn work(&self);
+}
+
+impl MayWait for Door {
+    fn work(&self) {
+        self.close_all();
+    }
+}
+
+/// Has a closer do this work, which is listed once until it is done. False: there are no closers.
+pub(crate) fn give_to_closers(work: Arc<dyn MayWait>) -> bool {
+    let closers = CLOSERS.get();
+    closers.is_some_and(|closers| {
+        closers.list(work);
+        true
+    })
+}
+
 /// The threads that close, and the doors that wait for one.
 struct Closers {
     list: Mutex<List>,
@@ -185,9 +206,9 @@ struct Closers {
 }
 
 struct List {
-    /// Each door is here once at most.
-    doors: VecDeque<Arc<Door>>,
-    /// Closers that wait for a door, or are on their way to that.
+    /// Each door is here once at most, and so is what else may wait.
+    waiting: VecDeque<Arc<dyn MayWait>>,
+    /// Closers that wait for work, or are on their way to that.
     idle: usize,
 }
 
@@ -200,7 +221,7 @@ pub fn start_closers() -> io::Result<()> {
     let _one = locked(&STARTING);
     if CLOSERS.get().is_none() {
         begin()?;
-        let list = Mutex::new(List { doors: VecDeque::new(), idle: 1 });
+        let list = Mutex::new(List { waiting: VecDeque::new(), idle: 1 });
         let _ = CLOSERS.set(Closers { list, more: Condvar::new() });
     }
     Ok(())
@@ -212,9 +233,9 @@ fn begin() -> io::Result<()> {
 }
 
 impl Closers {
-    fn list(&self, door: Arc<Door>) {
+    fn list(&self, work: Arc<dyn MayWait>) {
         let mut list = locked(&self.list);
-        list.doors.push_back(door);
+        list.waiting.push_back(work);
         let wakes = list.idle > 0;
         drop(list);
         if wakes {
@@ -226,14 +247,14 @@ impl Closers {
     fn work(&self) {
         let mut list = locked(&self.list);
         loop {
-            list = self.more.wait_while(list, |list| list.doors.is_empty()).unwrap_or_else(PoisonError::into_inner);
-            let door = list.doors.pop_front();
-            // The last one is replaced before a close that may wait.
+            list = self.more.wait_while(list, |list| list.waiting.is_empty()).unwrap_or_else(PoisonError::into_inner);
+            let work = list.waiting.pop_front();
+            // The last one is replaced before work that may wait.
             let is_last = list.idle == 1;
             list.idle -= usize::from(!is_last);
             drop(list);
             let is_replaced = is_last && begin().is_ok();
-            door.into_iter().for_each(|door| door.close_all());
+            work.into_iter().for_each(|work| work.work());
             list = locked(&self.list);
             // Where no thread could be made, this one was counted as idle all the time.
             if !is_last || is_replaced {

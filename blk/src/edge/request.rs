@@ -21,13 +21,15 @@ pub enum Op {
         /// Storage may be released. Without it the range stays allocated.
         may_unmap: bool,
     },
+    /// Which of the bytes are stored? The answer goes into the buffer ([`crate::extents`]).
+    Extents,
 }
 
 impl Op {
     /// Number of operations.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
 
-    /// Position in counters by operation: read, write, flush, discard, write zeroes.
+    /// Position in counters by operation: read, write, flush, discard, write zeroes, extents.
     #[inline]
     pub const fn index(self) -> usize {
         match self {
@@ -36,6 +38,7 @@ impl Op {
             Op::Flush => 2,
             Op::Discard => 3,
             Op::WriteZeroes { .. } => 4,
+            Op::Extents => 5,
         }
     }
 }
@@ -106,7 +109,8 @@ pub struct Submission {
     pub length_bytes: u32,
     /// [`Op::Write`], [`Op::WriteZeroes`] and [`Op::Discard`]: stable before completion, as if a flush followed.
     pub fua: bool,
-    /// Bytes to write, or room for the bytes read (`length_bytes` of it); `None` for the other operations.
+    /// Bytes to write, or room for the bytes read (`length_bytes` of it), or for extents ([`crate::extents::ask`]);
+    /// `None` for the other operations.
     pub buffer: Option<crate::buffer::Buffer>,
     /// The client's own name for the request, handed back.
     pub cookie: u64,
@@ -123,7 +127,7 @@ pub struct Completion {
     pub op: Op,
     /// Length asked for.
     pub length_bytes: u32,
-    /// The buffer of the submission, filled if it was a read that ended well.
+    /// The buffer of the submission, filled if it was a read or a question for extents that ended well.
     pub buffer: Option<crate::buffer::Buffer>,
     /// Time from submission to dispatch.
     pub queued_ns: u64,

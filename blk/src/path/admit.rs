@@ -3,6 +3,7 @@
 use super::context::Full;
 use super::parts::{Cuts, Pending, share};
 use super::request_path::RequestPath;
+use crate::extents::SHEET_BYTES;
 use crate::request::{Op, Submission};
 use crate::table::{Charge, Owner};
 use mqfq_sched::cost::{CostKind, CostModel, CostTerm};
@@ -34,7 +35,11 @@ impl Charges {
         let flush = of(CostKind::Flush, true, 0);
         let discard = of(CostKind::Discard, false, 0);
         let zeroes = OpCharge { term: cost.zeroes(), ..discard };
-        Charges { by_op: [read, write, flush, discard, zeroes], zeroes_as_writes: cost.write_zeroes.is_none() }
+        // As a read of one sheet, however many bytes are asked about.
+        let sheet = cost.cost(CostKind::Read, SHEET_BYTES.into());
+        let term = CostTerm { base_bytes: sheet.0, per_byte_256ths: 0 };
+        let extents = OpCharge { term, is_sync: true, ..discard };
+        Charges { by_op: [read, write, flush, discard, zeroes, extents], zeroes_as_writes: cost.write_zeroes.is_none() }
     }
 
     /// Writes are charged by `term` from now on.

@@ -2,12 +2,14 @@
 
 use crate::harness::{Driver, POISON, Rig, pattern, plain, read, write};
 use mqfq_blk::device::{Command, QueueFull, Reaped};
+use mqfq_blk::extents::Stored;
 use mqfq_blk::foreign::ForeignMemory;
 use mqfq_blk::request::{Op, Status};
 use mqfq_testing::Random;
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1 << 20;
@@ -328,6 +330,83 @@ fn random_operations(rig: &Rig, seed: u64) {
         }
     }
     expect_bytes(&driver.read(0, model.len()), &model, &format!("seed {seed}, at the end"));
+}
+
+/// Random writes, discards and zeroes, and after each the extents around it against an array: a hole or zeroes are
+/// bytes that read as zero.
+pub fn data_is_never_called_a_hole_and_a_hole_reads_as_zero(rig: &Rig) {
+    const SPACE: u64 = 512 * KIB;
+    mqfq_blk::passed::start_closers().unwrap();
+    let mut choices = Random::new(1);
+    let mut driver = rig.open(0, 4);
+    let mut model = vec![0_u8; SPACE as usize];
+    let block = rig.block();
+    for step in 0..150 {
+        let mut span = |reach: u64| {
+            let offset = choices.scaled(SPACE / block) * block;
+            (offset, ((choices.scaled(reach) / block + 1) * block).min(SPACE - offset))
+        };
+        let (offset, length) = span([8 * KIB, 200 * KIB][step % 2]);
+        let (asked, asked_length) = span(SPACE);
+        let room = &mut model[offset as usize..(offset + length) as usize];
+        match step % 3 {
+            0 | 1 => {
+                room.copy_from_slice(&pattern(offset, length as usize, step as u64));
+                driver.write(offset, room);
+            }
+            _ => {
+                room.fill(0);
+                driver.ok(plain(0, ZEROES[step / 3 % 3], offset, length as usize));
+            }
+        }
+        for (from, length) in [(0, SPACE), (asked, asked_length)] {
+            for (at, length, stored) in driver.extents(from, length, [1, 3, 511][step % 3]) {
+                let bytes = &model[at as usize..(at + length) as usize];
+                let is_zero = bytes.iter().all(|byte| *byte == 0);
+                assert!(stored == Stored::Data || is_zero, "step {step}: {length} bytes at {at} are no {stored:?}");
+            }
+        }
+    }
+}
+
+/// A thread writes block after block, and says how many it was told are written; others ask meanwhile, and find no
+/// hole among those that were written before they asked. Behind them another thread discards.
+pub fn data_is_no_hole_for_those_who_ask_while_it_is_written(rig: &Rig) {
+    const BLOCKS: u64 = 96;
+    mqfq_blk::passed::start_closers().unwrap();
+    let (opener, done) = (&rig.opener(), &AtomicU64::new(0));
+    let block = rig.block().max(512);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut driver = opener(0, 4);
+            for place in 0..BLOCKS {
+                driver.write(place * 20 * KIB, &pattern(place, block as usize, 7));
+                done.store(place + 1, SeqCst);
+            }
+        });
+        scope.spawn(move || {
+            let mut driver = opener(1, 4);
+            while done.load(SeqCst) < BLOCKS {
+                driver.ok(plain(0, Op::Discard, BLOCKS * 20 * KIB, 64 * KIB as usize));
+            }
+        });
+        for hctx in 2..4 {
+            scope.spawn(move || {
+                let mut driver = opener(hctx, 4);
+                loop {
+                    let before = done.load(SeqCst);
+                    for (at, length, stored) in driver.extents(0, BLOCKS * 20 * KIB, 511) {
+                        let first = at.div_ceil(20 * KIB);
+                        let is_data = stored == Stored::Data || first * 20 * KIB >= at + length || first >= before;
+                        assert!(is_data, "{stored:?} from {at} to {}, {before} were written", at + length);
+                    }
+                    if before == BLOCKS {
+                        break;
+                    }
+                }
+            });
+        }
+    });
 }
 
 /// Threads that write next to each other, in the same blocks, each in bytes of its own, and one that overwrites whole

@@ -4,6 +4,7 @@
 use crate::watchdog::{self, Doing, Watch};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use mqfq_blk::extents::{self, Extent, Stored};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
 use mqfq_blkmq::{MultiQueue, QueueLayout, QueueMap, SharedQueues};
@@ -208,6 +209,26 @@ impl Driver {
     #[track_caller]
     pub fn read(&mut self, offset_bytes: u64, length: usize) -> Vec<u8> {
         self.ok(read(0, offset_bytes, length)).expect("a read's buffer comes back").as_slice()[..length].to_vec()
+    }
+
+    /// Extents of a range, over as many answers as it takes: offset, length, state.
+    #[track_caller]
+    pub fn extents(&mut self, offset_bytes: u64, length: u64, extents_max: usize) -> Vec<(u64, u64, Stored)> {
+        let (mut at, end) = (offset_bytes, offset_bytes + length);
+        let mut all = Vec::new();
+        while at < end {
+            let buffer = Some(extents::ask(extents_max));
+            let command = Command::new(Tag(0), Op::Extents, at, (end - at) as u32, buffer);
+            let buffer = self.ok(command).expect("its buffer comes back");
+            let answer: Vec<_> = extents::answered(&buffer).collect();
+            assert!((1..=extents_max).contains(&answer.len()), "{answer:?}");
+            for Extent { length_bytes, stored } in answer {
+                assert!(length_bytes > 0 && at + length_bytes <= end, "{length_bytes} at {at} of what ends at {end}");
+                all.push((at, length_bytes, stored));
+                at += length_bytes;
+            }
+        }
+        all
     }
 }
 

@@ -64,6 +64,8 @@ macro_rules! conformance {
             a_read_fills_every_byte_it_states
             a_queue_sees_what_another_was_told_is_written
             random_operations_agree_with_an_array
+            data_is_never_called_a_hole_and_a_hole_reads_as_zero
+            data_is_no_hole_for_those_who_ask_while_it_is_written
             neighbours_in_one_block_lose_nothing_to_each_other
             somebody_elses_memory_is_filled_and_nothing_beside_it_changes
             somebody_elses_memory_is_written_from_where_it_lies

@@ -55,6 +55,7 @@ use crate::memory::Short;
 use crate::stats::Counted;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, Event, Label, PackedClient, Refused};
+use mqfq_blk::extents::SHEET_BYTES;
 use mqfq_blk::patience::Answers;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use rustix::io::Errno;
@@ -269,10 +270,6 @@ impl Connection {
                 self.writing = Some(self.begin_large(request));
             }
             Taken::Piece(piece) => self.write_piece(context, piece),
-            Taken::BlockStatus { cookie, length_bytes } => {
-                self.counted.request(Command::BlockStatus as usize);
-                self.replies.block_status(cookie, length_bytes);
-            }
             Taken::Refused { cookie, command, rule } => {
                 self.counted.request(command.map_or(Command::ALL.len(), |command| command as usize));
                 self.refuse(cookie, command, rule);
@@ -387,7 +384,7 @@ impl Connection {
             Op::Read => transmission.piece_bytes(),
             Op::Discard | Op::WriteZeroes { .. } => RANGE_PIECE_BYTES,
             // A large write comes in pieces.
-            Op::Write | Op::Flush => u32::MAX,
+            Op::Write | Op::Flush | Op::Extents => u32::MAX,
         };
         if request.length_bytes > piece_bytes {
             let place = self.begin_large(request);
@@ -658,6 +655,10 @@ impl Client for Connection {
                 self.counted.read(length_bytes);
                 self.replies.data(cookie, offset_bytes, length_bytes, buffer);
             }
+            (Op::Extents, status, buffer) => {
+                self.give(SHEET_BYTES);
+                self.answer_status(cookie, offset_bytes, length_bytes, status, buffer);
+            }
             (_, Status::Recalled, buffer) => {
                 self.recalled.push_back(Request { cookie, op, fua, offset_bytes, length_bytes, buffer });
                 // No process took over, and a recalled request arrives after the end of the pause.
@@ -782,6 +783,7 @@ fn command_of(op: Op) -> Command {
         Op::Flush => Command::Flush,
         Op::Discard => Command::Trim,
         Op::WriteZeroes { .. } => Command::WriteZeroes,
+        Op::Extents => Command::BlockStatus,
     }
 }
 

@@ -183,13 +183,18 @@ fn a_whole_conversation_with_simple_replies() {
 #[test]
 fn a_whole_conversation_with_structured_replies() {
     let mut peer = structured();
-    let none = |cookie| (cookie, 0, vec![]);
-    assert_eq!(chunks(&peer.ask(&write(1, 10, b"hello"))), [none(1)]);
+    assert_eq!(chunks(&peer.ask(&write(1, 10, b"hello"))), [(1, 0, vec![])]);
     let data = [&10_u64.to_be_bytes()[..], b"hello"].concat();
     assert_eq!(chunks(&peer.ask(&read(2, 10, 5))), [(2, 1, data)]);
-    let extent = b"\0\0\0\x01\0\0\x02\0\0\0\0\0".to_vec();
-    assert_eq!(chunks(&peer.ask(&header(Command::BlockStatus, request::REQ_ONE, 3, 0, 512))), [(3, 5, extent)]);
-    assert_eq!(chunks(&peer.ask(&flush(4))), [none(4)]);
+    let extents = |extents: &[[u8; 4]]| [&[[0, 0, 0, 1]], extents].concat().concat();
+    let mut status = |flags| chunks(&peer.ask(&header(Command::BlockStatus, flags, 3, 0, 1024)));
+    let [data, hole] = [[[0, 0, 2, 0], [0; 4]], [[0, 0, 2, 0], [0, 0, 0, 3]]];
+    assert_eq!(status(0), [(3, 5, extents(&[data, hole].concat()))]);
+    assert_eq!(status(request::REQ_ONE), [(3, 5, extents(&data))]);
+    peer.status = Status::Unsupported;
+    assert_eq!(chunks(&peer.ask(&header(Command::BlockStatus, 0, 3, 0, 512))), [(3, 5, extents(&data))]);
+    peer.status = Status::Ok;
+    assert_eq!(chunks(&peer.ask(&flush(4))), [(4, 0, vec![])]);
     let sentence = Rule::OutOfRange.sentence().as_bytes();
     let error = [&22_u32.to_be_bytes()[..], &(sentence.len() as u16).to_be_bytes(), sentence].concat();
     assert_eq!(chunks(&peer.ask(&read(5, SIZE as u64, 1))), [(5, 0x8001, error)]);

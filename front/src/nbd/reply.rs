@@ -27,6 +27,7 @@ use super::wire::{self, Errno, chunk, put_chunk, put_last_chunk, put_simple_repl
 use crate::memory::Account;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Part;
+use mqfq_blk::extents::{Extent, Stored};
 use mqfq_blk::hctx::CLIENT_BYTES;
 use mqfq_blk::state::{StateFault, StateReader, StateWriter, demand};
 
@@ -44,9 +45,14 @@ const SPARE_BYTES_MAX: usize = 16 << 10;
 /// Answers of the handshake that may wait before no more options are read, bytes. As many again may be in a send.
 const HANDSHAKE_UNSENT_BYTES_MAX: usize = 16 << 10;
 
-/// Extent flags of base:allocation: allocated, and the contents not known. Always allowed, says the protocol, and all
-/// that we know: devices do not tell which of their bytes are holes.
-const ALLOCATED_DATA: u32 = 0;
+/// Extent flags of base:allocation. Data have none of them.
+const fn flags_of(stored: Stored) -> u32 {
+    match stored {
+        Stored::Data => 0,
+        Stored::Zeroes => wire::STATE_ZERO,
+        Stored::Hole => wire::STATE_HOLE | wire::STATE_ZERO,
+    }
+}
 
 /// Content of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -185,13 +191,20 @@ impl Replies {
         }
     }
 
-    /// One extent of `length_bytes`.
-    pub fn block_status(&mut self, cookie: u64, length_bytes: u32) {
+    /// Extents of a block status, at least one.
+    pub fn block_status(&mut self, cookie: u64, extents: impl Iterator<Item = Extent>) {
         let out = self.bytes();
-        put_last_chunk(out, chunk::BLOCK_STATUS, cookie, 4 + 8);
-        out.extend(wire::BASE_ALLOCATION_ID.to_be_bytes());
-        out.extend(length_bytes.to_be_bytes());
-        out.extend(ALLOCATED_DATA.to_be_bytes());
+        let start = out.len();
+        put_last_chunk(out, chunk::BLOCK_STATUS, cookie, 0);
+        out.extend_from_slice(&wire::BASE_ALLOCATION_ID.to_be_bytes());
+        for Extent { length_bytes, stored } in extents {
+            // An answer is no longer than its question.
+            out.extend_from_slice(&(length_bytes as u32).to_be_bytes());
+            out.extend_from_slice(&flags_of(stored).to_be_bytes());
+        }
+        let payload_at = start + wire::CHUNK_HEADER_BYTES;
+        let payload_bytes = (out.len() - payload_at) as u32;
+        out[payload_at - 4..payload_at].copy_from_slice(&payload_bytes.to_be_bytes());
         self.target().0.ends_reply();
     }
 
@@ -247,6 +260,44 @@ impl Replies {
         (self.gathered, self.behind) = (Gathered::default(), Gathered::default());
         self.streaming = false;
     }
+}
+
+/// `extents`, which begin at `offset_bytes`, with ends at whole blocks: a block of which a byte is data is data.
+/// `offset_bytes` is a multiple of `block_bytes`, a power of two, and so is the length that was asked about.
+pub fn whole_blocks(
+    offset_bytes: u64,
+    block_bytes: u64,
+    mut extents: impl Iterator<Item = Extent>,
+) -> impl Iterator<Item = Extent> {
+    let below_block = block_bytes - 1;
+    // Up to where extents were taken, and up to where they were given; the one that was taken and not given.
+    let (mut taken, mut given, mut ready) = (offset_bytes, offset_bytes, None);
+    std::iter::from_fn(move || {
+        loop {
+            let Some(Extent { length_bytes, stored }) = ready.take().or_else(|| extents.next()) else {
+                // The rest of a block is asked about again, unless nothing was given: the block was asked about.
+                let least = if given == offset_bytes { block_bytes } else { 0 };
+                let length_bytes = (taken & !below_block).saturating_sub(given).max(least);
+                given += length_bytes;
+                return (length_bytes > 0).then_some(Extent { length_bytes, stored: Stored::Data });
+            };
+            let (start, end) = ((taken + below_block) & !below_block, (taken + length_bytes) & !below_block);
+            if stored == Stored::Data || start >= end {
+                taken += length_bytes;
+                continue;
+            }
+            if given < start {
+                // First the data before it.
+                ready = Some(Extent { length_bytes, stored });
+                let length_bytes = start - given;
+                given = start;
+                return Some(Extent { length_bytes, stored: Stored::Data });
+            }
+            taken += length_bytes;
+            given = end;
+            return Some(Extent { length_bytes: end - start, stored });
+        }
+    })
 }
 
 /// Parts for the next sends, each with the replies that end in it and the memory that its end frees.
@@ -439,13 +490,34 @@ mod tests {
     }
 
     #[test]
-    fn block_status_is_one_extent_of_allocated_data() {
+    fn block_status_is_a_chunk_of_extents_with_their_flags() {
         let mut replies = Replies::new();
         replies.set_structured(true);
-        replies.block_status(7, 65536);
-        let header = b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x0c";
-        let expected = [&header[..], b"\0\0\0\x01", b"\0\x01\0\0", b"\0\0\0\0"].concat();
-        assert_eq!(bytes(&replies.begin_send().unwrap()), expected, "context 1, 65536 bytes, no flags");
+        replies.done(6);
+        let extents = [(65536, Stored::Data), (512, Stored::Hole), (1, Stored::Zeroes)];
+        replies.block_status(7, extents.into_iter().map(|(length_bytes, stored)| Extent { length_bytes, stored }));
+        let header = b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x1c\0\0\0\x01";
+        let extents = b"\0\x01\0\0\0\0\0\0\0\0\x02\0\0\0\0\x03\0\0\0\x01\0\0\0\x02";
+        let sent = bytes(&replies.begin_send().unwrap());
+        assert_eq!(sent[wire::CHUNK_HEADER_BYTES..], [&header[..], extents].concat(), "context 1 and three extents");
+    }
+
+    #[test]
+    fn extents_end_at_whole_blocks_and_a_block_with_a_byte_of_data_is_data() {
+        use Stored::{Data, Hole, Zeroes};
+        let given = |block_bytes, extents: &[(u64, Stored)]| -> Vec<(u64, Stored)> {
+            let extents = extents.iter().map(|&(length_bytes, stored)| Extent { length_bytes, stored });
+            whole_blocks(4096, block_bytes, extents).map(|extent| (extent.length_bytes, extent.stored)).collect()
+        };
+        let plain = [(1, Data), (2, Hole), (3, Zeroes), (4, Data), (5, Hole)];
+        assert_eq!(given(1, &plain), plain);
+        let mixed = [(1, Data), (10, Hole), (1, Data), (4, Zeroes)];
+        assert_eq!(given(4, &mixed), [(4, Data), (4, Hole), (4, Data), (4, Zeroes)]);
+        let rest = "the rest of a block is asked about again";
+        assert_eq!(given(4, &[(9, Hole), (9, Zeroes)]), [(8, Hole), (4, Data), (4, Zeroes)], "{rest}");
+        assert_eq!(given(4, &[(3, Hole), (3, Zeroes), (2, Hole)]), [(8, Data)]);
+        assert_eq!(given(4096, &[(512, Hole)]), [(4096, Data)], "an answer covers something");
+        assert_eq!(given(512, &[(5, Hole), (2000, Data)]), [(1536, Data)]);
     }
 
     #[test]

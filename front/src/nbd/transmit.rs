@@ -31,6 +31,7 @@ use super::validate::{Action, Session, validate};
 use super::wire::{Command, REQUEST_BYTES, RequestHeader, request};
 use crate::memory::{Account, Short};
 use mqfq_blk::buffer::Buffer;
+use mqfq_blk::extents::{self, EXTENTS_MAX, SHEET_BYTES};
 use mqfq_blk::request::Op;
 use mqfq_blk::state::{StateFault, StateReader, StateWriter, demand};
 
@@ -68,7 +69,7 @@ pub struct Request {
     pub offset_bytes: u64,
     /// Length; 0 for a flush.
     pub length_bytes: u32,
-    /// The bytes of a write.
+    /// The bytes of a write; of a block status room for its answer ([`extents`]).
     pub buffer: Option<Buffer>,
 }
 
@@ -101,13 +102,6 @@ pub enum Taken {
     LargeWrite(Request),
     /// A piece of the last [`Taken::LargeWrite`].
     Piece(Piece),
-    /// To be answered with one extent.
-    BlockStatus {
-        /// The client's name for it.
-        cookie: u64,
-        /// Length asked about, not 0.
-        length_bytes: u32,
-    },
     /// To be answered with the rule's error.
     Refused {
         /// The client's name for it.
@@ -314,7 +308,15 @@ impl Transmission {
             Ok(Action::Execute { op, fua }) => {
                 Some(Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer: None }))
             }
-            Ok(Action::BlockStatus) => Some(Taken::BlockStatus { cookie, length_bytes }),
+            Ok(Action::BlockStatus { one }) => {
+                if let Err(short) = self.account.take(Buffer::memory_bytes(SHEET_BYTES)) {
+                    self.requests -= 1;
+                    return Some(Taken::of(short));
+                }
+                let buffer = Some(extents::ask(if one { 1 } else { EXTENTS_MAX }));
+                let (op, fua) = (Op::Extents, false);
+                Some(Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer }))
+            }
             Ok(Action::Disconnect) => unreachable!("returned above"),
             Err(rule) => Some(self.refuse(&header, rule)),
         }

@@ -50,7 +50,8 @@ fn write(cookie: u64, offset_bytes: u64, payload: &[u8]) -> Vec<u8> {
 fn told(taken: &Taken) -> String {
     match taken {
         Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer }) => {
-            let payload = buffer.as_ref().map(|buffer| buffer.as_slice()[..*length_bytes as usize].to_vec());
+            let payload = buffer.as_ref().filter(|_| *op == Op::Write);
+            let payload = payload.map(|buffer| buffer.as_slice()[..*length_bytes as usize].to_vec());
             format!("{cookie}: {op:?} fua={fua} {offset_bytes}+{length_bytes} {payload:?}")
         }
         other => format!("{other:?}"),
@@ -141,7 +142,7 @@ fn requests_come_out_as_they_went_in() {
             format!("2: Write fua=false 100+7 {payload:?}"),
             "3: Flush fua=false 0+0 None".to_owned(),
             "4: Discard fua=false 0+1048576 None".to_owned(),
-            "BlockStatus { cookie: 5, length_bytes: 4096 }".to_owned(),
+            "5: Extents fua=false 0+4096 None".to_owned(),
             "Disconnect".to_owned(),
         ]
     );

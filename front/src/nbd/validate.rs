@@ -32,8 +32,11 @@ pub enum Action {
         /// nothing.
         fua: bool,
     },
-    /// Answered by us.
-    BlockStatus,
+    /// A question for extents.
+    BlockStatus {
+        /// One extent alone.
+        one: bool,
+    },
     /// No reply; close when all others are answered.
     Disconnect,
 }
@@ -57,7 +60,9 @@ pub fn validate(session: &Session, header: &RequestHeader) -> Result<Action, Rul
             let op = Op::WriteZeroes { may_unmap: header.flags & request::NO_HOLE == 0 };
             (execute(op, header.flags & request::FUA != 0), request::NO_HOLE)
         }
-        Command::BlockStatus => (Action::BlockStatus, request::REQ_ONE),
+        Command::BlockStatus => {
+            (Action::BlockStatus { one: header.flags & request::REQ_ONE != 0 }, request::REQ_ONE)
+        }
     };
     if header.flags & !(own_flags | request::FUA) != 0 {
         return Err(Rule::UnknownFlags);
@@ -154,7 +159,9 @@ mod tests {
         assert_eq!(zeroes(0), execute(Op::WriteZeroes { may_unmap: true }, false));
         assert_eq!(zeroes(request::NO_HOLE), execute(Op::WriteZeroes { may_unmap: false }, false));
         assert_eq!(zeroes(request::FUA), execute(Op::WriteZeroes { may_unmap: true }, true));
-        assert_eq!(does(header(Command::BlockStatus, request::REQ_ONE, 0, MIB as u32)), Action::BlockStatus);
+        let status = |flags| does(header(Command::BlockStatus, flags, 0, MIB as u32));
+        assert_eq!(status(request::REQ_ONE), Action::BlockStatus { one: true });
+        assert_eq!(status(0), Action::BlockStatus { one: false });
         assert_eq!(does(header(Command::Disconnect, 0xffff, 7, 7)), Action::Disconnect);
     }
 
@@ -163,7 +170,7 @@ mod tests {
         let does = |header| validate(&session(), &header).unwrap();
         assert_eq!(does(header(Command::Read, request::FUA, 0, 512)), execute(Op::Read, false));
         assert_eq!(does(header(Command::Flush, request::FUA, 0, 0)), execute(Op::Flush, false));
-        assert_eq!(does(header(Command::BlockStatus, request::FUA, 0, 512)), Action::BlockStatus);
+        assert_eq!(does(header(Command::BlockStatus, request::FUA, 0, 512)), Action::BlockStatus { one: false });
     }
 
     #[test]

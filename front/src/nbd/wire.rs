@@ -145,6 +145,10 @@ pub mod chunk {
 
 /// The one metadata context we know.
 pub const BASE_ALLOCATION: &str = "base:allocation";
+/// Extent flag of base:allocation: nothing is stored.
+pub const STATE_HOLE: u32 = 1 << 0;
+/// Extent flag of base:allocation: reads as zero.
+pub const STATE_ZERO: u32 = 1 << 1;
 /// Our number for base:allocation.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 

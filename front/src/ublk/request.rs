@@ -16,8 +16,8 @@ pub const RANGE_BYTES_MAX: u32 = 4 << 20;
 /// Names of requests, by [`Op::index`]; refused ones last.
 pub const REQUESTS: &[&str] = &["read", "write", "flush", "discard", "write_zeroes", "refused"];
 
-/// The place of refused requests among the names.
-pub const REFUSED: usize = Op::COUNT;
+/// The place of refused requests among the names: the driver does not ask for extents.
+pub const REFUSED: usize = Op::Extents.index();
 
 /// A rule that a request breaks, or that the driver does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

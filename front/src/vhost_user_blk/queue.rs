@@ -388,7 +388,7 @@ impl Queue {
         let left = handing.length_bytes - handing.at_bytes;
         let mut cookie = u64::from(handing.head) | handing.at_bytes << 32;
         let (buffer, length_bytes) = match handing.op {
-            Op::Flush => (None, 0),
+            Op::Flush | Op::Extents => (None, 0),
             Op::Discard | Op::WriteZeroes { .. } => (None, left.min(u64::from(disk.range_bytes())) as u32),
             Op::Read | Op::Write => {
                 let spans = &run.requests[usize::from(handing.head)].spans;

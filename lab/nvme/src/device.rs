@@ -470,6 +470,8 @@ impl Flight {
             // An NLB of 0 is one block, so there is no read or write of nothing; the empty range of a deallocate is
             // one. No preset has a volatile cache, so a completed deallocate is as stable as FUA asks.
             _ if blocks == 0 || op == Op::Discard => Entry::Deallocate { cid, range: DatasetRange { slba, blocks } },
+            // Takes the time of an empty deallocate; the store answers.
+            Op::Extents => Entry::Deallocate { cid, range: DatasetRange { slba, blocks: 0 } },
             Op::Read => Entry::Plain(SubmissionEntry::read(cid, slba, blocks, u64::from(cid))),
             Op::Write => Entry::Plain(SubmissionEntry::write(cid, slba, blocks, fua, u64::from(cid))),
             Op::WriteZeroes { may_unmap } => {

@@ -156,7 +156,7 @@ impl Scrape {
     }
 
     fn encode_tenants(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let by_operation = |metric: &mut MetricEncoder<'_>, of: fn(&NamedFlowStats) -> &[u64; 5]| {
+        let by_operation = |metric: &mut MetricEncoder<'_>, of: fn(&NamedFlowStats) -> &[u64; Op::COUNT]| {
             self.flows().try_for_each(|(device, flow)| {
                 let used = OPERATIONS.iter().zip(of(flow)).filter(|(_, count)| **count > 0);
                 used.into_iter().try_for_each(|(operation, count)| {

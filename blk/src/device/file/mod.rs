@@ -31,10 +31,12 @@
 //! | `gate.rs` | which writes may share a block at a time |
 //! | `syncs.rs` | which of several syncs is told of a lost page |
 //! | `watch.rs` | what did another process do to the file while it is served |
+//! | `extents.rs` | which bytes are stored |
 //! | `queue.rs` | one worker's queue: commands, the ring, the gate |
 //! | `pool.rs` | which backing has which addresses |
 
 mod elevator;
+mod extents;
 mod gate;
 mod open;
 mod patience;
@@ -160,6 +162,7 @@ struct Backing {
     hanging: AtomicU32,
     watch: Watch,
     read_only: bool,
+    questions: Arc<extents::Questions>,
     /// No other process serves it: the lock goes when this one closes it.
     is_own: AtomicBool,
 }
@@ -236,6 +239,12 @@ impl FileDevice {
     /// Unit of direct I/O, bytes; `None` through the page cache.
     pub fn direct_block_bytes(&self) -> Option<u32> {
         self.one.as_ref().map(|one| one.align_bytes).filter(|align_bytes| *align_bytes > 1)
+    }
+}
+
+impl AsFd for Backing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

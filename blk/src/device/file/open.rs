@@ -129,6 +129,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
             hanging: AtomicU32::new(0),
             watch: Watch::new(&options.path, &metadata, size_bytes),
             read_only: options.read_only,
+            questions: Default::default(),
             is_own: AtomicBool::new(is_own),
         },
         size_bytes,

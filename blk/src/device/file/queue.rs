@@ -2,12 +2,13 @@
 //! place at the gate, and syncs that wait for others.
 
 use super::Backing;
+use super::extents;
 use super::gate::{self, Gate};
 use super::pool::Pool;
 use super::syncs::{self, SyncTable};
 use super::work::{Next, Target, Work, refusal};
 use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
-use crate::request::Status;
+use crate::request::{Op, Status};
 use crate::ring::DeviceRing;
 use crate::tag::Tag;
 use mqfq_sched::topology::HctxId;
@@ -54,6 +55,7 @@ pub(super) struct FileQueue {
     /// Numbers of backings where syncs wait for others.
     holding: Vec<u16>,
     syncs: SyncTable,
+    questions: extents::Member,
     /// By tag. `None`: free, or ended and in `done`.
     works: Vec<Option<Work>>,
     /// Submitted since the last doorbell.
@@ -74,6 +76,7 @@ impl FileQueue {
         let ring = ring.ok_or("a file device needs a worker with an io_uring")?;
         let mut queue = FileQueue {
             hctx,
+            questions: extents::Member::new(hctx, interrupt.clone()),
             interrupt,
             ring,
             offset_bits: pool.offset_bits,
@@ -175,6 +178,21 @@ impl FileQueue {
                 self.hand_out(number, tag, Reaped { tag: name, generation, status, buffer });
             }
         }
+    }
+
+    /// A command that is none of the ring's: refused, or a question for extents.
+    #[cold]
+    fn refused(&mut self, number: u16, command: Command, status: Status) {
+        if command.op != Op::Extents || status != Status::Unsupported {
+            return self.done.push(command.ended(status));
+        }
+        let end_bytes = command.offset_bytes + u64::from(command.length_bytes);
+        let backing = part(&mut self.parts, number).backing.clone();
+        if backing.refuses(Op::Read) || end_bytes > backing.watch.ends_at_bytes() {
+            return self.done.push(command.ended(Status::Io));
+        }
+        let questions = backing.questions.clone();
+        self.questions.ask(&questions, backing, command.offset_bytes, command);
     }
 
     /// A command has ended. A sync that ended well may have to wait for others.
@@ -305,7 +323,7 @@ impl DeviceQueue for FileQueue {
         };
         command.offset_bytes &= (1 << self.offset_bits) - 1;
         if let Some(status) = refusal(&command, &part.backing) {
-            self.done.push(command.ended(status));
+            self.refused(number as u16, command, status);
             return Ok(());
         }
         let slot = &mut self.works[tag as usize];
@@ -327,6 +345,9 @@ impl DeviceQueue for FileQueue {
     fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
         self.take_grants();
         self.release();
+        if self.questions.waits() {
+            self.questions.take(&mut self.done);
+        }
         self.in_flight -= self.done.len();
         out.append(&mut self.done);
     }

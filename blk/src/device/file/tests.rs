@@ -578,9 +578,17 @@ fn what_the_layers_above_should_have_refused_never_reaches_the_kernel() {
     let mut hand = Hand::new(&device, 1);
     let without_buffer = Command { buffer: None, ..read(0, 0, 4096) };
     let small_buffer = Command { length_bytes: 8192, ..read(0, 0, 4096) };
-    for command in
-        [read(0, MIB, 1), read(0, u64::MAX, 1), plain(0, Op::Discard, 1, MIB as u32), without_buffer, small_buffer]
-    {
+    let behind_the_end = Command { op: Op::Extents, ..read(0, MIB - 1, 2) };
+    let unanswerable = plain(0, Op::Extents, 0, 1);
+    for command in [
+        read(0, MIB, 1),
+        read(0, u64::MAX, 1),
+        plain(0, Op::Discard, 1, MIB as u32),
+        without_buffer,
+        small_buffer,
+        behind_the_end,
+        unanswerable,
+    ] {
         hand.submit(0, command);
         assert_eq!(hand.reap_one(0).0, Status::Invalid);
     }

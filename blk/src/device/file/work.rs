@@ -83,8 +83,8 @@ struct Transfer {
 const NO_TRANSFER: Transfer =
     Transfer { is_write: false, offset_bytes: 0, memory: std::ptr::null_mut(), length_bytes: 0, done_bytes: 0 };
 
-/// Why a command is refused before it begins. The layers above have validated it; a mistake of theirs must not reach
-/// the kernel as a pointer.
+/// Why a command is refused before it begins; the ring does not support a question for extents. The layers above have
+/// validated it; a mistake of theirs must not reach the kernel as a pointer.
 pub(super) fn refusal(command: &Command, backing: &Backing) -> Option<Status> {
     let Command { op, offset_bytes, length_bytes, .. } = *command;
     let size_bytes = backing.watch.size_bytes();
@@ -104,6 +104,10 @@ pub(super) fn refusal(command: &Command, backing: &Backing) -> Option<Status> {
             let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
             length_bytes <= TRANSFER_BYTES_MAX && length_bytes as usize <= capacity_bytes
         }
+        Op::Extents if is_inside && command.buffer.as_ref().is_some_and(|buffer| !buffer.is_foreign()) => {
+            return Some(Status::Unsupported);
+        }
+        Op::Extents => false,
         Op::Flush | Op::Discard | Op::WriteZeroes { .. } => true,
     };
     (!is_inside || !has_buffer).then_some(Status::Invalid)
@@ -221,6 +225,7 @@ impl Work {
                 self.transfer(true, self.span(), memory)
             }
             Op::Write => self.start_patch(backing, self.span()),
+            Op::Extents => unreachable!("refused before"),
             Op::Discard | Op::WriteZeroes { .. } => {
                 let span = self.span();
                 let align_bytes = u64::from(backing.clear_align_bytes);

@@ -290,6 +290,7 @@ fn work(command: &Command) -> Work {
     let bytes = command.length_bytes;
     match command.op {
         Op::Flush => Work::Flush,
+        Op::Extents => Work::Hint,
         _ if bytes == 0 => Work::Deallocate,
         Op::Discard => Work::Deallocate,
         Op::Read => Work::Read { bytes },

@@ -1,9 +1,13 @@
-//! How does a large request end, well or not? Its reply leaves when nothing of it is left to wait for.
+//! How do a large request and a block status end, well or not? The reply to a large one leaves when nothing of it is
+//! left to wait for.
 
 use super::{Connection, PendingRequest, ProtocolPhase};
 use crate::nbd::rule::{Rule, errno_of_status};
+use crate::nbd::reply::whole_blocks;
+use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Context;
-use mqfq_blk::request::Op;
+use mqfq_blk::extents::{self, Extent, Stored};
+use mqfq_blk::request::{Op, Status};
 
 impl Connection {
     /// The rest of a large write is not waited for. The write gets no answer, and the connection waits for its pieces
@@ -42,6 +46,31 @@ impl Connection {
         let cookie = self.under_way.remove(place).cookie();
         if !is_read {
             self.replies.done(cookie);
+        }
+    }
+
+    /// Answers a block status of `length_bytes`. A device that does not say is taken to have data, which the protocol
+    /// always allows; so is one that another process may go on with.
+    pub(super) fn answer_status(
+        &mut self,
+        cookie: u64,
+        offset_bytes: u64,
+        length_bytes: u32,
+        status: Status,
+        buffer: Option<Buffer>,
+    ) {
+        let ProtocolPhase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
+        let block_bytes = transmission.session().export.block.min_bytes.into();
+        let all = Extent { length_bytes: length_bytes.into(), stored: Stored::Data };
+        match (status, &buffer, errno_of_status(status)) {
+            (Status::Ok, Some(buffer), _) => {
+                let extents = whole_blocks(offset_bytes, block_bytes, extents::answered(buffer));
+                self.replies.block_status(cookie, extents);
+            }
+            (Status::Unsupported | Status::Recalled, ..) | (.., None) => {
+                self.replies.block_status(cookie, std::iter::once(all));
+            }
+            (.., Some(errno)) => self.replies.error(cookie, errno, &status.to_string()),
         }
     }
 

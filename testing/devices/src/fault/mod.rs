@@ -118,6 +118,8 @@ pub enum Kind {
     Discard,
     /// [`Op::WriteZeroes`].
     WriteZeroes,
+    /// [`Op::Extents`].
+    Extents,
 }
 
 impl Kind {
@@ -128,6 +130,7 @@ impl Kind {
             Op::Flush => Kind::Flush,
             Op::Discard => Kind::Discard,
             Op::WriteZeroes { .. } => Kind::WriteZeroes,
+            Op::Extents => Kind::Extents,
         }
     }
 }

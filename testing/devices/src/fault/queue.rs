@@ -12,6 +12,7 @@ use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
 use super::{Fault, Interrupt, OnAbort, OnReset, REORDER_HOLD_MAX_NS, Shared, State, span_of};
 use mqfq_blk::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use mqfq_blk::extents::Stored;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
 use mqfq_sched::policy::ClassWeights;
@@ -133,6 +134,11 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             Some(Fault::Forget) => return self.silence(state, command.ended(Status::TimedOut)),
             Some(Fault::Lose) => is_lost = true,
         }
+        if command.op == Op::Extents && self.shared.plan.volatile_cache {
+            // The inner device has not all bytes.
+            let due_ns = now_ns.saturating_add(delay_ns);
+            return self.hold(epoch, due_ns, command.ended_as(Stored::Data));
+        }
         if !self.shared.plan.volatile_cache || command.op == Op::Read {
             return self.send(state, command, delay_ns, is_lost, None);
         }
@@ -156,7 +162,7 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         let stored = state.random.below(sectors.max(1));
         let end = if stored == 0 { span.start } else { (span.start / sector_bytes + stored) * sector_bytes };
         command.length_bytes = (end - span.start) as u32;
-        if matches!(command.op, Op::Read | Op::Flush) || command.length_bytes == 0 {
+        if matches!(command.op, Op::Read | Op::Flush | Op::Extents) || command.length_bytes == 0 {
             self.hold(state.epoch, now_ns, command.ended(status));
         } else if self.shared.plan.volatile_cache {
             cache(state, &mut command);
@@ -341,7 +347,7 @@ fn cache(state: &mut State, command: &mut Command) {
             state.cache.write(span_of(command), Payload::bytes(&bytes));
         }
         Op::Discard | Op::WriteZeroes { .. } => state.cache.write(span_of(command), Payload::Zeroes),
-        Op::Read | Op::Flush => {}
+        Op::Read | Op::Flush | Op::Extents => {}
     }
 }
 
