@@ -179,6 +179,7 @@ fn request<W: Write>(
         Op::Flush => "flush".to_owned(),
         Op::Discard => format!("discard {}", record.length_bytes),
         Op::WriteZeroes { .. } => format!("write zeroes {}", record.length_bytes),
+        Op::FastZeroes { .. } => format!("fast zeroes {}", record.length_bytes),
         Op::Extents => format!("extents {}", record.length_bytes),
     };
     let mut slice = |ph, name: &str, at_ns, args| {

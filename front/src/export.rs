@@ -271,7 +271,7 @@ impl Export {
     /// A request of `length_bytes` bytes of the device, which was valid when it came, still is: it may be handed to the
     /// block layer. `None`: it is; else the status that it ends with.
     pub fn refusal(&self, op: Op, device_offset_bytes: u64, length_bytes: u32) -> Option<Status> {
-        let changes = matches!(op, Op::Write | Op::Discard | Op::WriteZeroes { .. });
+        let changes = !matches!(op, Op::Read | Op::Flush | Op::Extents);
         if op == Op::Flush {
             return None;
         }
@@ -281,7 +281,8 @@ impl Export {
         let end_bytes = device_offset_bytes + u64::from(length_bytes);
         let is_inside =
             device_offset_bytes >= self.offset_bytes && end_bytes - self.offset_bytes <= self.size_now_bytes();
-        let status = if matches!(op, Op::Write | Op::WriteZeroes { .. }) { Status::NoSpace } else { Status::Invalid };
+        let fills = matches!(op, Op::Write | Op::WriteZeroes { .. } | Op::FastZeroes { .. });
+        let status = if fills { Status::NoSpace } else { Status::Invalid };
         (!is_inside).then_some(status)
     }
 

@@ -292,7 +292,7 @@ impl<C: Client> Peer<C> {
                     answer.push(block.len() as u64, stored);
                 }
             }
-            (Op::Discard | Op::WriteZeroes { .. }, None) => self.fake.store[range].fill(0),
+            (Op::Discard | Op::WriteZeroes { .. } | Op::FastZeroes { .. }, None) => self.fake.store[range].fill(0),
             (op, buffer) => panic!("{op:?} with buffer {buffer:?}"),
         }
         if self.status != Status::Recalled {

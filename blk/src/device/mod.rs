@@ -67,7 +67,7 @@ impl Command {
     /// Bytes that a device in memory copies or clears for it.
     pub(crate) fn payload_bytes(&self) -> u64 {
         match self.op {
-            Op::Read | Op::Write | Op::WriteZeroes { .. } => self.length_bytes.into(),
+            Op::Read | Op::Write | Op::WriteZeroes { .. } | Op::FastZeroes { .. } => self.length_bytes.into(),
             Op::Flush | Op::Discard => 0,
             // As long as a worker may be kept.
             Op::Extents => REAP_BYTES_MAX,

@@ -222,8 +222,13 @@ impl SparseStore {
             Op::Read => self.read_into(offset_bytes, command.room()),
             Op::Write => stored = self.write_from(offset_bytes, command.room()),
             Op::Flush => {}
-            Op::Discard | Op::WriteZeroes { may_unmap: true } => self.discard(offset_bytes, u64::from(length_bytes)),
-            Op::WriteZeroes { may_unmap: false } => self.write_zeroes(offset_bytes, u64::from(length_bytes)),
+            Op::Discard | Op::WriteZeroes { may_unmap: true } | Op::FastZeroes { may_unmap: true } => {
+                self.discard(offset_bytes, u64::from(length_bytes));
+            }
+            // Faster than to bring as many zeroes here.
+            Op::WriteZeroes { may_unmap: false } | Op::FastZeroes { may_unmap: false } => {
+                self.write_zeroes(offset_bytes, u64::from(length_bytes));
+            }
             Op::Extents => self.extents(offset_bytes, command.answer()),
         }
         if stored.is_ok() { Status::Ok } else { Status::NoSpace }

@@ -21,12 +21,18 @@ pub enum Op {
         /// Storage may be released. Without it the range stays allocated.
         may_unmap: bool,
     },
+    /// As [`Op::WriteZeroes`] if that takes less time than to write zeroes; else [`Status::Unsupported`] at once, and
+    /// no byte has changed.
+    FastZeroes {
+        /// As for [`Op::WriteZeroes`].
+        may_unmap: bool,
+    },
     /// Which of the bytes are stored? The answer goes into the buffer ([`crate::extents`]).
     Extents,
 }
 
 impl Op {
-    /// Number of operations.
+    /// Number of operations, zeroes that must be fast and others together.
     pub const COUNT: usize = 6;
 
     /// Position in counters by operation: read, write, flush, discard, write zeroes, extents.
@@ -37,7 +43,7 @@ impl Op {
             Op::Write => 1,
             Op::Flush => 2,
             Op::Discard => 3,
-            Op::WriteZeroes { .. } => 4,
+            Op::WriteZeroes { .. } | Op::FastZeroes { .. } => 4,
             Op::Extents => 5,
         }
     }
@@ -107,7 +113,7 @@ pub struct Submission {
     pub offset_bytes: u64,
     /// Length; 0 for [`Op::Flush`].
     pub length_bytes: u32,
-    /// [`Op::Write`], [`Op::WriteZeroes`] and [`Op::Discard`]: stable before completion, as if a flush followed.
+    /// Operations that change bytes: stable before completion, as if a flush followed.
     pub fua: bool,
     /// Bytes to write, or room for the bytes read (`length_bytes` of it), or for extents ([`crate::extents::ask`]);
     /// `None` for the other operations.

@@ -17,13 +17,16 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 /// The version that this code writes, and the newest that it reads.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The version from which on requests travel that were given back to a connection.
 pub const RECALLED_SINCE: u16 = 2;
 
 /// The version from which on a handshake travels in the middle of a list of exports.
 pub const LISTING_SINCE: u16 = 3;
+
+/// The version from which on extended headers travel, and requests to zero bytes fast.
+pub const EXTENDED_SINCE: u16 = 4;
 
 /// The versions that this code writes and reads.
 pub const VERSIONS: RangeInclusive<u16> = 1..=VERSION;

@@ -36,7 +36,7 @@ impl WriteCostMeter {
             let kind = match completion.op {
                 Op::Read => CostKind::Read,
                 Op::Write => CostKind::Write,
-                Op::Flush | Op::Discard | Op::WriteZeroes { .. } | Op::Extents => continue,
+                _ => continue,
             };
             self.cost.count(hctx, kind, completion.length_bytes.into());
         }

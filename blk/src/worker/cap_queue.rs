@@ -256,6 +256,6 @@ impl CapQueues {
 pub(super) fn capped_bytes(submission: &Submission) -> u32 {
     match submission.op {
         Op::Read | Op::Write => submission.length_bytes,
-        Op::Flush | Op::Discard | Op::WriteZeroes { .. } | Op::Extents => 0,
+        _ => 0,
     }
 }

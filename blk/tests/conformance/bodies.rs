@@ -19,6 +19,8 @@ const CHUNK: u64 = 64 * KIB;
 
 const ZEROES: [Op; 3] = [Op::Discard, Op::WriteZeroes { may_unmap: true }, Op::WriteZeroes { may_unmap: false }];
 
+const FAST: [Op; 2] = [Op::FastZeroes { may_unmap: true }, Op::FastZeroes { may_unmap: false }];
+
 #[track_caller]
 fn expect_bytes(seen: &[u8], expected: &[u8], what: &str) {
     if let Some(at) = (0..expected.len()).find(|&at| seen[at] != expected[at]) {
@@ -162,6 +164,24 @@ pub fn discarded_and_zeroed_bytes_read_as_zero_and_their_neighbours_stay(rig: &R
         driver.write(MIB - rig.block(), &vec![1; 2 * rig.block() as usize]);
         driver.ok(plain(0, op, 0, rig.info().size_bytes as usize));
         expect_bytes(&driver.read(MIB - 4096, 8192), &[0; 8192], &format!("{op:?} of everything"));
+    }
+}
+
+/// Whether it is carried out is for the device to say.
+pub fn fast_zeroes_are_carried_out_or_change_nothing(rig: &Rig) {
+    let mut driver = rig.open(0, 4);
+    let background = pattern(0, (4 * CHUNK) as usize, 0);
+    for op in FAST {
+        for (offset, length) in spans(rig).into_iter().filter(|(offset, length)| offset + *length as u64 <= 3 * CHUNK) {
+            driver.write(0, &background[..4 * CHUNK as usize]);
+            let Reaped { status, .. } = driver.run(plain(0, op, offset, length));
+            let mut expected = background.clone();
+            match status {
+                Status::Ok => expected[offset as usize..offset as usize + length].fill(0),
+                status => assert_eq!(status, Status::Unsupported, "{op:?} {offset}+{length}"),
+            }
+            expect_bytes(&driver.read(0, expected.len()), &expected, &format!("{op:?} {offset}+{length} {status}"));
+        }
     }
 }
 

@@ -59,6 +59,7 @@ macro_rules! conformance {
             a_command_hands_its_own_buffer_back
             every_command_is_reaped_once_at_every_depth
             discarded_and_zeroed_bytes_read_as_zero_and_their_neighbours_stay
+            fast_zeroes_are_carried_out_or_change_nothing
             bytes_written_after_a_discard_are_kept
             flush_and_fua_end_well_and_change_no_byte
             a_read_fills_every_byte_it_states

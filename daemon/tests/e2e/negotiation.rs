@@ -62,7 +62,7 @@ fn nbdinfo_sees_every_field_as_configured() {
         ("is_read_only", json!(false)),
         ("can_cache", json!(false)),
         ("can_df", json!(true)),
-        ("can_fast_zero", json!(false)),
+        ("can_fast_zero", json!(true)),
         ("can_flush", json!(true)),
         ("can_fua", json!(true)),
         ("can_multi_conn", json!(true)),

@@ -45,7 +45,7 @@ use super::large::{Large, PIECES_EACH, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
 use super::options::{HANDSHAKE_RECEIVE_BYTES, NAMES, NbdOptions};
 use super::reply::Replies;
-use super::rule::{Rule, errno_of_status};
+use super::rule::{Rule, errno_of};
 use super::transmit::{Piece, Request, Taken, Transmission};
 use super::wire::Command;
 use crate::connection_slots::ConnectionSlot;
@@ -382,7 +382,7 @@ impl Connection {
         };
         let piece_bytes = match request.op {
             Op::Read => transmission.piece_bytes(),
-            Op::Discard | Op::WriteZeroes { .. } => RANGE_PIECE_BYTES,
+            Op::Discard | Op::WriteZeroes { .. } | Op::FastZeroes { .. } => RANGE_PIECE_BYTES,
             // A large write comes in pieces.
             Op::Write | Op::Flush | Op::Extents => u32::MAX,
         };
@@ -668,7 +668,7 @@ impl Client for Connection {
                 if matches!(op, Op::Read | Op::Write) {
                     self.give(length_bytes);
                 }
-                match errno_of_status(status) {
+                match errno_of(op, status) {
                     None => {
                         assert!(op != Op::Read, "a read that ended well came back without its buffer");
                         self.counted.written(if op == Op::Write { length_bytes } else { 0 });
@@ -782,7 +782,7 @@ fn command_of(op: Op) -> Command {
         Op::Write => Command::Write,
         Op::Flush => Command::Flush,
         Op::Discard => Command::Trim,
-        Op::WriteZeroes { .. } => Command::WriteZeroes,
+        Op::WriteZeroes { .. } | Op::FastZeroes { .. } => Command::WriteZeroes,
         Op::Extents => Command::BlockStatus,
     }
 }

@@ -320,7 +320,7 @@ fn a_large_write_that_was_cut_is_packed_as_such() {
 
 #[test]
 fn a_state_that_no_server_writes_is_refused_with_a_sentence() {
-    let refused: [Refused; 24] = [
+    let refused: [Refused; 25] = [
         ("writes nothing", of_structured_replies, &[|state| state.larges.clear()]),
         (
             "writes twice",
@@ -350,7 +350,8 @@ fn a_state_that_no_server_writes_is_refused_with_a_sentence() {
             of_simple_replies,
             &[|state| state.recalled[0].offset_bytes = 512, |state| state.recalled[0].length_bytes = 512],
         ),
-        ("has a request of no kind", of_simple_replies, &[|state| state.recalled[1].op = 6]),
+        ("has a request of no kind", of_simple_replies, &[|state| state.recalled[1].op = 8]),
+        ("has a request of no kind", of_structured_replies, &[|state| state.larges[0].op = 8]),
         (
             "has a request that is no blocks of any device",
             of_simple_replies,
@@ -376,7 +377,7 @@ fn a_state_that_no_server_writes_is_refused_with_a_sentence() {
         (
             "has a large request of no kind",
             of_structured_replies,
-            &[|state| state.larges[0].op = 5, |state| state.larges[0].op = 6],
+            &[|state| state.larges[0].op = 5],
         ),
         ("has a failure of no kind", of_structured_replies, &[|state| state.larges[2].failed = 7]),
         (

@@ -164,7 +164,7 @@ fn a_whole_conversation_with_simple_replies() {
     let mut peer = connect();
     assert_eq!(std::mem::take(&mut peer.read), b"NBDMAGICIHAVEOPT\0\x03");
     let chosen = peer.ask(&[vec![0, 0, 0, 3], option(option::EXPORT_NAME, b"a")].concat());
-    assert_eq!(chosen, b"\0\0\0\0\0\x40\0\0\x01\x6d", "4 MiB and its flags");
+    assert_eq!(chosen, b"\0\0\0\0\0\x40\0\0\x09\x6d", "4 MiB and its flags");
     let ok = |cookie: u8| [b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0", &[cookie][..]].concat();
     assert_eq!(peer.ask(&write(1, 10, b"hello")), ok(1));
     assert_eq!(&peer.fake.store[SIZE + 10..SIZE + 15], b"hello", "the export begins at the device's middle");

@@ -24,7 +24,7 @@ use crate::export::Export;
 use crate::memory::{Account, PIECE_BYTES_MAX};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::request::{Op, Status};
-use mqfq_blk::state::{StateFault, StateReader, StateWriter, demand};
+use mqfq_blk::state::{EXTENDED_SINCE, StateFault, StateReader, StateWriter, demand};
 
 /// Pieces that each large request of a connection may have under way, whatever the others have.
 pub const PIECES_EACH: usize = 2;
@@ -206,15 +206,37 @@ impl Large {
     }
 }
 
-/// Operations by their number in a state.
-pub const OPS: [Op; 6] = [
+/// Operations by their number in a state; the last two since [`EXTENDED_SINCE`].
+const OPS: [Op; 8] = [
     Op::Read,
     Op::Write,
     Op::Discard,
     Op::WriteZeroes { may_unmap: false },
     Op::WriteZeroes { may_unmap: true },
     Op::Flush,
+    Op::FastZeroes { may_unmap: false },
+    Op::FastZeroes { may_unmap: true },
 ];
+
+/// Writes the number of an operation. A process that knows no fast zeroes carries them out however long it takes.
+///
+/// # Panics
+/// If the operation does not travel: an answer to a question for extents is not waited for.
+pub fn pack_op(op: Op, writer: &mut StateWriter) {
+    let op = match op {
+        Op::FastZeroes { may_unmap } if writer.version() < EXTENDED_SINCE => Op::WriteZeroes { may_unmap },
+        op => op,
+    };
+    writer.u8(OPS.iter().position(|known| *known == op).expect("it has all that travel") as u8);
+}
+
+/// The operation that [`pack_op`] has written.
+///
+/// # Errors
+/// A number of none.
+pub fn unpack_op(reader: &mut StateReader<'_>) -> Result<Op, StateFault> {
+    OPS.get(usize::from(reader.u8()?)).copied().ok_or(StateFault("has a request of no kind"))
+}
 
 /// Failures by their number in a state, from 1 on; 0 is no failure.
 const FAILURES: [Status; 6] =
@@ -226,8 +248,7 @@ impl Large {
     /// # Panics
     /// If a piece is under way.
     pub fn pack(&self, writer: &mut StateWriter) {
-        let op = OPS.iter().position(|op| *op == self.op).expect("a large request is one of these");
-        writer.u8(op as u8);
+        pack_op(self.op, writer);
         writer.flag(self.fua);
         writer.u64(self.offset_bytes);
         let lengths = [self.length_bytes, self.piece_bytes, self.issued_bytes, self.streamed_bytes];
@@ -253,7 +274,7 @@ impl Large {
     /// # Errors
     /// What no such request can be: no blocks of a device, beyond its own length, or over.
     pub fn unpack(reader: &mut StateReader<'_>, export: &Export, account: &mut Account) -> Result<Large, StateFault> {
-        let op = *OPS.get(usize::from(reader.u8()?)).ok_or(StateFault("has a large request of no kind"))?;
+        let op = unpack_op(reader)?;
         demand(op != Op::Flush, "has a large request of no kind")?;
         let fua = reader.flag()?;
         let offset_bytes = reader.u64()?;

@@ -462,7 +462,8 @@ fn refuse(option: u32, (kind, rule): Refusal, out: &mut Vec<u8>) -> Progress {
 pub fn transmission_flags(session: &Session) -> u16 {
     use transmission::*;
     let always = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN;
-    let changes = if session.export.is_read_only() { READ_ONLY } else { SEND_TRIM | SEND_WRITE_ZEROES };
+    let zeroes = SEND_WRITE_ZEROES | SEND_FAST_ZERO;
+    let changes = if session.export.is_read_only() { READ_ONLY } else { SEND_TRIM | zeroes };
     let fragments = if session.structured { SEND_DF } else { 0 };
     always | changes | fragments
 }

@@ -176,8 +176,8 @@ fn a_client_without_fixed_newstyle_may_only_name_an_export() {
 
 #[test]
 fn export_name_answers_size_flags_and_124_zeroes_unless_refused() {
-    // HAS_FLAGS 1 + FLUSH 4 + FUA 8 + TRIM 32 + WRITE_ZEROES 64 + MULTI_CONN 256 = 0x16d.
-    let size_and_flags = b"\0\0\0\0\0\x10\0\0\x01\x6d";
+    // HAS_FLAGS 1 + FLUSH 4 + FUA 8 + TRIM 32 + WRITE_ZEROES 64 + MULTI_CONN 256 + FAST_ZERO 2048 = 0x96d.
+    let size_and_flags = b"\0\0\0\0\0\x10\0\0\x09\x6d";
     let outcome = run(&[FIXED_NO_ZEROES, &option(option::EXPORT_NAME, b"a"), b"next"]);
     assert_eq!((&outcome.answers[..], &outcome.left[..]), (&size_and_flags[..], &b"next"[..]));
     let outcome = run(&[FIXED, &option(option::EXPORT_NAME, b"a")]);
@@ -200,7 +200,7 @@ fn export_name_of_nothing_closes_because_it_cannot_be_answered() {
 #[test]
 fn go_answers_the_exports_facts_and_begins() {
     let outcome = run(&[FIXED, &option(option::GO, &wants("a", &[])), b"next"]);
-    let facts = reply(option::GO, 3, b"\0\0\0\0\0\0\0\x10\0\0\x01\x6d");
+    let facts = reply(option::GO, 3, b"\0\0\0\0\0\0\0\x10\0\0\x09\x6d");
     assert_eq!(outcome.answers, [facts, reply(option::GO, 1, b"")].concat());
     assert_eq!((outcome.end, &outcome.left[..]), (transmit("a", false, false), &b"next"[..]));
 }
@@ -209,7 +209,7 @@ fn go_answers_the_exports_facts_and_begins() {
 fn go_answers_what_was_asked_for_and_ignores_what_it_does_not_know() {
     let kinds = [info::NAME, 77, info::DESCRIPTION, info::BLOCK_SIZE];
     let expected = [
-        reply(option::GO, 3, b"\0\0\0\0\0\0\0\x10\0\0\x01\x6d"),
+        reply(option::GO, 3, b"\0\0\0\0\0\0\0\x10\0\0\x09\x6d"),
         reply(option::GO, 3, b"\0\x01a"),
         reply(option::GO, 3, b"\0\x02first"),
         // 1, 4096, 32 MiB.
@@ -315,8 +315,8 @@ fn structured_replies_bring_the_dont_fragment_flag() {
     let outcome = run(&[FIXED, &both.concat()]);
     let expected = [
         reply(option::STRUCTURED_REPLY, 1, b""),
-        // 0x16d + DF 128.
-        reply(option::GO, 3, b"\0\0\0\0\0\0\0\x10\0\0\x01\xed"),
+        // 0x96d + DF 128.
+        reply(option::GO, 3, b"\0\0\0\0\0\0\0\x10\0\0\x09\xed"),
         reply(option::GO, 1, b""),
     ];
     assert_eq!((outcome.answers, outcome.end), (expected.concat(), transmit("a", true, false)));

@@ -4,7 +4,7 @@
 //! transmission phase answers with [`Rule::errno`] or closes ([`super::transmit`]).
 
 use super::wire::{Command, Errno};
-use mqfq_blk::request::Status;
+use mqfq_blk::request::{Op, Status};
 
 /// A rule of the protocol, or a limit of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -224,8 +224,9 @@ impl Rule {
 
 /// Error answered to a request that the device could not do; `None` for success. The protocol has no number for an
 /// operation that a device lacks: ENOTSUP is kept for zeroing that would be slow.
-pub fn errno_of_status(status: Status) -> Option<Errno> {
+pub fn errno_of(op: Op, status: Status) -> Option<Errno> {
     match status {
+        Status::Unsupported if matches!(op, Op::FastZeroes { .. }) => Some(Errno::NotSup),
         Status::Ok => None,
         // A request is never recalled to a client that takes none back.
         Status::Io | Status::TimedOut | Status::Recalled => Some(Errno::Io),
@@ -238,6 +239,14 @@ pub fn errno_of_status(status: Status) -> Option<Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_zeroes_that_must_be_fast_are_not_supported() {
+        let (fast, plain) = (Op::FastZeroes { may_unmap: true }, Op::WriteZeroes { may_unmap: true });
+        assert_eq!(errno_of(fast, Status::Unsupported), Some(Errno::NotSup));
+        assert_eq!(errno_of(plain, Status::Unsupported), Some(Errno::Inval));
+        assert_eq!((errno_of(fast, Status::NoSpace), errno_of(fast, Status::Ok)), (Some(Errno::NoSpc), None));
+    }
 
     #[test]
     fn a_rules_number_is_its_place_and_its_name_is_its_own() {

@@ -57,8 +57,10 @@ pub fn validate(session: &Session, header: &RequestHeader) -> Result<Action, Rul
         Command::Flush => (execute(Op::Flush, false), 0),
         Command::Trim => (execute(Op::Discard, header.flags & request::FUA != 0), 0),
         Command::WriteZeroes => {
-            let op = Op::WriteZeroes { may_unmap: header.flags & request::NO_HOLE == 0 };
-            (execute(op, header.flags & request::FUA != 0), request::NO_HOLE)
+            let may_unmap = header.flags & request::NO_HOLE == 0;
+            let is_fast = header.flags & request::FAST_ZERO != 0;
+            let op = if is_fast { Op::FastZeroes { may_unmap } } else { Op::WriteZeroes { may_unmap } };
+            (execute(op, header.flags & request::FUA != 0), request::NO_HOLE | request::FAST_ZERO)
         }
         Command::BlockStatus => {
             (Action::BlockStatus { one: header.flags & request::REQ_ONE != 0 }, request::REQ_ONE)
@@ -159,6 +161,9 @@ mod tests {
         assert_eq!(zeroes(0), execute(Op::WriteZeroes { may_unmap: true }, false));
         assert_eq!(zeroes(request::NO_HOLE), execute(Op::WriteZeroes { may_unmap: false }, false));
         assert_eq!(zeroes(request::FUA), execute(Op::WriteZeroes { may_unmap: true }, true));
+        assert_eq!(zeroes(request::FAST_ZERO), execute(Op::FastZeroes { may_unmap: true }, false));
+        let kept = zeroes(request::FAST_ZERO | request::NO_HOLE | request::FUA);
+        assert_eq!(kept, execute(Op::FastZeroes { may_unmap: false }, true));
         let status = |flags| does(header(Command::BlockStatus, flags, 0, MIB as u32));
         assert_eq!(status(request::REQ_ONE), Action::BlockStatus { one: true });
         assert_eq!(status(0), Action::BlockStatus { one: false });
@@ -184,7 +189,6 @@ mod tests {
 
     #[test]
     fn flags_that_are_unknown_or_another_commands_are_einval() {
-        let fast_zero = 1 << 4;
         let payload_length = 1 << 5;
         for (command, flags) in [
             (Command::Read, request::NO_HOLE),
@@ -193,7 +197,8 @@ mod tests {
             (Command::Write, payload_length),
             (Command::Flush, request::DF),
             (Command::Trim, request::NO_HOLE),
-            (Command::WriteZeroes, fast_zero),
+            (Command::Trim, request::FAST_ZERO),
+            (Command::WriteZeroes, payload_length),
             (Command::WriteZeroes, request::DF),
             (Command::BlockStatus, request::DF),
             (Command::BlockStatus, payload_length),

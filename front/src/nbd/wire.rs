@@ -115,6 +115,8 @@ pub mod transmission {
     pub const SEND_DF: u16 = 1 << 7;
     /// A flush on one connection covers all.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// The FAST_ZERO flag works.
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
 /// Flags of requests.
@@ -127,6 +129,8 @@ pub mod request {
     pub const DF: u16 = 1 << 2;
     /// BLOCK_STATUS: one extent.
     pub const REQ_ONE: u16 = 1 << 3;
+    /// WRITE_ZEROES: fail unless it takes less time than a write.
+    pub const FAST_ZERO: u16 = 1 << 4;
 }
 
 /// Types of structured reply chunks.
@@ -221,6 +225,8 @@ pub enum Errno {
     NoSpc = 28,
     /// Too long.
     Overflow = 75,
+    /// Zeroing would be slow.
+    NotSup = 95,
     /// The server goes away.
     Shutdown = 108,
 }

@@ -389,7 +389,9 @@ impl Queue {
         let mut cookie = u64::from(handing.head) | handing.at_bytes << 32;
         let (buffer, length_bytes) = match handing.op {
             Op::Flush | Op::Extents => (None, 0),
-            Op::Discard | Op::WriteZeroes { .. } => (None, left.min(u64::from(disk.range_bytes())) as u32),
+            Op::Discard | Op::WriteZeroes { .. } | Op::FastZeroes { .. } => {
+                (None, left.min(u64::from(disk.range_bytes())) as u32)
+            }
             Op::Read | Op::Write => {
                 let spans = &run.requests[usize::from(handing.head)].spans;
                 let memory = &run.start.memory;

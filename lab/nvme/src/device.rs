@@ -460,7 +460,7 @@ impl Flight {
         let start_bytes = offset_bytes + u64::from(self.covered_bytes);
         let left_bytes = length_bytes - self.covered_bytes;
         let piece_bytes = match op {
-            Op::WriteZeroes { .. } => left_bytes.min(WRITE_ZEROES_BYTES_MAX),
+            Op::WriteZeroes { .. } | Op::FastZeroes { .. } => left_bytes.min(WRITE_ZEROES_BYTES_MAX),
             _ => left_bytes,
         };
         self.covered_bytes += piece_bytes;
@@ -474,7 +474,7 @@ impl Flight {
             Op::Extents => Entry::Deallocate { cid, range: DatasetRange { slba, blocks: 0 } },
             Op::Read => Entry::Plain(SubmissionEntry::read(cid, slba, blocks, u64::from(cid))),
             Op::Write => Entry::Plain(SubmissionEntry::write(cid, slba, blocks, fua, u64::from(cid))),
-            Op::WriteZeroes { may_unmap } => {
+            Op::WriteZeroes { may_unmap } | Op::FastZeroes { may_unmap } => {
                 Entry::Plain(SubmissionEntry::write_zeroes(cid, slba, blocks, may_unmap, fua))
             }
             Op::Discard => unreachable!("handled above"),

@@ -161,6 +161,7 @@ mod tests {
     use super::*;
     use crate::extents::{answered, ask};
     use Stored::{Data, Hole};
+    use std::fs::File;
     use std::os::unix::fs::FileExt;
 
     const MIB: u64 = 1 << 20;

@@ -151,6 +151,8 @@ struct Backing {
     /// The file system said so once. Hints: a queue that has not seen them asks again.
     punch_unsupported: AtomicBool,
     zero_range_unsupported: AtomicBool,
+    /// The kernel writes zeroes where the drive cannot: it says nothing then. Of block devices.
+    zero_range_may_write: bool,
     /// A flush failed in the page cache: Linux reports a lost page once, then takes it for clean. Or the file was cut.
     lost_writes: AtomicBool,
     /// It lost writes otherwise than by a cut, or its drive is gone. Stays so until another one is opened.

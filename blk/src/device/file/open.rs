@@ -123,6 +123,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
             syncs: (align_bytes == 1).then(Syncs::new),
             punch_unsupported: AtomicBool::new(false),
             zero_range_unsupported: AtomicBool::new(false),
+            zero_range_may_write: is_block_device,
             lost_writes: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             on_failure: options.on_failure,

@@ -504,6 +504,37 @@ fn zeroes_are_written_where_the_file_system_can_do_nothing_better() {
 }
 
 #[test]
+fn zeroes_that_must_be_fast_are_refused_at_once_where_the_file_system_would_write_them() {
+    let folder = tempfile::tempdir().unwrap();
+    for (may_unmap, refused) in [(true, 2), (false, 1)] {
+        let (device, path) = buffered_device(&folder, MIB);
+        let mut hand = Hand::new(&device, 1);
+        let fast = |at| plain(0, Op::FastZeroes { may_unmap }, at, 600_000);
+        hand.submit(0, fast(0));
+        let step = hand.one_pushed(FALLOCATE);
+        hand.carry_out(&step);
+        assert_eq!(hand.reap_one(0).0, Status::Ok);
+        hand.submit(0, fast(1000));
+        for _ in 0..refused {
+            let step = hand.one_pushed(FALLOCATE);
+            hand.answer(&step, -libc::EOPNOTSUPP);
+        }
+        assert_eq!(hand.reap_one(0).0, Status::Unsupported);
+        // The first use has found out.
+        hand.submit(0, fast(1000));
+        assert_eq!((hand.reap_one(0).0, hand.pushed().len()), (Status::Unsupported, 0));
+        assert_eq!(bytes_at(&path, 600_000, 1000), [0xaa; 1000]);
+    }
+    // Bytes before a whole block would have to be read and written first.
+    let Some((device, _)) = direct_device(&folder, MIB) else { return };
+    let mut hand = Hand::new(&device, 1);
+    for (offset_bytes, length_bytes) in [(1, 3 * 4096), (0, 100)] {
+        hand.submit(0, plain(0, Op::FastZeroes { may_unmap: true }, offset_bytes, length_bytes));
+        assert_eq!((hand.reap_one(0).0, hand.pushed().len()), (Status::Unsupported, 0));
+    }
+}
+
+#[test]
 fn write_zeroes_that_may_not_unmap_never_makes_a_hole() {
     use std::os::unix::fs::MetadataExt;
     let folder = tempfile::tempdir().unwrap();

@@ -7,8 +7,8 @@
 //!           not aligned  Transfer ─▶ copy ─▶ end               of the blocks around, into the bounce buffer
 //!   Write   aligned      Transfer ─▶ end
 //!           not aligned  PATCH ─▶ end
-//!   Discard,             PATCH of the bytes before the first whole block, with zeroes
-//!   WriteZeroes            ─▶ CLEAR of the whole blocks
+//!   Discard, WriteZeroes, PATCH of the bytes before the first whole block, with zeroes
+//!   FastZeroes             ─▶ CLEAR of the whole blocks
 //!                          ─▶ PATCH of the bytes after the last ─▶ Sync, if FUA ─▶ end
 //!   Flush                Sync ─▶ end
 //!
@@ -21,7 +21,7 @@
 //!                                                 put the new bytes between, write all blocks
 //!   CLEAR:  Punch ─▶ …            may release storage and the file system can
 //!           ZeroRange ─▶ …        else, if the file system can
-//!           Transfer, Transfer …  else zeroes are written, 256 KiB at a time
+//!           Transfer, Transfer …  else zeroes are written, 256 KiB at a time; FastZeroes ends, unsupported
 //! ```
 //!
 //! # Invariants
@@ -108,7 +108,7 @@ pub(super) fn refusal(command: &Command, backing: &Backing) -> Option<Status> {
             return Some(Status::Unsupported);
         }
         Op::Extents => false,
-        Op::Flush | Op::Discard | Op::WriteZeroes { .. } => true,
+        Op::Flush | Op::Discard | Op::WriteZeroes { .. } | Op::FastZeroes { .. } => true,
     };
     (!is_inside || !has_buffer).then_some(Status::Invalid)
 }
@@ -226,16 +226,24 @@ impl Work {
             }
             Op::Write => self.start_patch(backing, self.span()),
             Op::Extents => unreachable!("refused before"),
-            Op::Discard | Op::WriteZeroes { .. } => {
+            Op::Discard | Op::WriteZeroes { .. } | Op::FastZeroes { .. } => {
                 let span = self.span();
                 let align_bytes = u64::from(backing.clear_align_bytes);
                 // If no whole block lies inside, everything is before the first or after the last.
                 let start = span.start.next_multiple_of(align_bytes).min(span.end);
                 let end = round_down(span.end, align_bytes).max(start);
                 (self.clear, self.tail) = (start..end, end..span.end);
+                // Nothing may change before the kernel has said that it is fast.
+                if self.is_fast() && (span.start < start || self.clear.is_empty()) {
+                    return Next::End(Status::Unsupported);
+                }
                 if span.start < start { self.start_patch(backing, span.start..start) } else { self.zero_next(backing) }
             }
         }
+    }
+
+    fn is_fast(&self) -> bool {
+        matches!(self.command.op, Op::FastZeroes { .. })
     }
 
     /// It may end well only if the bytes that it covers survive a loss of power.
@@ -510,13 +518,20 @@ impl Work {
     }
 
     fn clear(&mut self, backing: &Backing) -> Next {
-        let may_unmap = matches!(self.command.op, Op::Discard | Op::WriteZeroes { may_unmap: true });
+        let may_unmap = matches!(
+            self.command.op,
+            Op::Discard | Op::WriteZeroes { may_unmap: true } | Op::FastZeroes { may_unmap: true }
+        );
         // Relaxed, both: hints, see `Backing`.
         if may_unmap && !backing.punch_unsupported.load(Relaxed) {
             return self.step(Stage::Punch);
         }
-        if !backing.zero_range_unsupported.load(Relaxed) {
+        let may_zero_range = !self.is_fast() || !backing.zero_range_may_write;
+        if may_zero_range && !backing.zero_range_unsupported.load(Relaxed) {
             return self.step(Stage::ZeroRange);
+        }
+        if self.is_fast() {
+            return Next::End(Status::Unsupported);
         }
         let length_bytes = ZEROES_BYTES.max(u64::from(backing.align_bytes)).min(self.clear.end - self.clear.start);
         let mut zeroes = Buffer::new(length_bytes as usize);

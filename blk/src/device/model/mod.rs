@@ -295,7 +295,7 @@ fn work(command: &Command) -> Work {
         Op::Discard => Work::Deallocate,
         Op::Read => Work::Read { bytes },
         Op::Write => Work::Write { bytes, fua: command.fua },
-        Op::WriteZeroes { .. } => Work::WriteZeroes,
+        Op::WriteZeroes { .. } | Op::FastZeroes { .. } => Work::WriteZeroes,
     }
 }
 

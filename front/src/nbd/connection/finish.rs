@@ -2,7 +2,7 @@
 //! left to wait for.
 
 use super::{Connection, PendingRequest, ProtocolPhase};
-use crate::nbd::rule::{Rule, errno_of_status};
+use crate::nbd::rule::{Rule, errno_of};
 use crate::nbd::reply::whole_blocks;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Context;
@@ -62,7 +62,7 @@ impl Connection {
         let ProtocolPhase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
         let block_bytes = transmission.session().export.block.min_bytes.into();
         let all = Extent { length_bytes: length_bytes.into(), stored: Stored::Data };
-        match (status, &buffer, errno_of_status(status)) {
+        match (status, &buffer, errno_of(Op::Extents, status)) {
             (Status::Ok, Some(buffer), _) => {
                 let extents = whole_blocks(offset_bytes, block_bytes, extents::answered(buffer));
                 self.replies.block_status(cookie, extents);
@@ -83,7 +83,7 @@ impl Connection {
             transmission.account().give(buffer.capacity_bytes() as u64);
         }
         let status = large.failed().expect("as its name says");
-        let errno = errno_of_status(status).expect("a failure has a number");
+        let errno = errno_of(large.op, status).expect("a failure has a number");
         self.replies.error(cookie, errno, &status.to_string());
     }
 }

@@ -29,7 +29,7 @@ use crate::connection_slots::ConnectionSlot;
 use crate::export::{Export, ExportTable};
 use crate::memory::{Account, PIECE_BYTES_MAX};
 use crate::nbd::inbox::Inbox;
-use crate::nbd::large::{Large, OPS, RANGE_PIECE_BYTES};
+use crate::nbd::large::{Large, RANGE_PIECE_BYTES, pack_op, unpack_op};
 use crate::nbd::negotiate::Negotiation;
 use crate::nbd::options::NbdOptions;
 use crate::nbd::reply::Replies;
@@ -232,7 +232,7 @@ impl Connection {
 fn pack_request(request: &Request, writer: &mut StateWriter) {
     let Request { cookie, op, fua, offset_bytes, length_bytes, buffer } = request;
     writer.u64(*cookie);
-    writer.u8(OPS.iter().position(|known| known == op).expect("it has all of them") as u8);
+    pack_op(*op, writer);
     writer.flag(*fua);
     writer.u64(*offset_bytes);
     writer.u32(*length_bytes);
@@ -245,7 +245,7 @@ fn pack_request(request: &Request, writer: &mut StateWriter) {
 /// Whether it is inside its export is asked when it is handed over.
 fn unpack_request(reader: &mut StateReader<'_>, export: &Export) -> Result<Request, StateFault> {
     let cookie = reader.u64()?;
-    let op = *OPS.get(usize::from(reader.u8()?)).ok_or(StateFault("has a request of no kind"))?;
+    let op = unpack_op(reader)?;
     let fua = reader.flag()?;
     let (offset_bytes, length_bytes) = (reader.u64()?, reader.u32()?);
     if op == Op::Flush {

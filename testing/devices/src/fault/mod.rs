@@ -129,7 +129,7 @@ impl Kind {
             Op::Write => Kind::Write,
             Op::Flush => Kind::Flush,
             Op::Discard => Kind::Discard,
-            Op::WriteZeroes { .. } => Kind::WriteZeroes,
+            Op::WriteZeroes { .. } | Op::FastZeroes { .. } => Kind::WriteZeroes,
             Op::Extents => Kind::Extents,
         }
     }

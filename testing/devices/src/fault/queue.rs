@@ -346,7 +346,9 @@ fn cache(state: &mut State, command: &mut Command) {
             command.room().copy_to(&mut bytes);
             state.cache.write(span_of(command), Payload::bytes(&bytes));
         }
-        Op::Discard | Op::WriteZeroes { .. } => state.cache.write(span_of(command), Payload::Zeroes),
+        Op::Discard | Op::WriteZeroes { .. } | Op::FastZeroes { .. } => {
+            state.cache.write(span_of(command), Payload::Zeroes)
+        }
         Op::Read | Op::Flush | Op::Extents => {}
     }
 }
