@@ -18,7 +18,7 @@
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
 mod base;
-#[cfg(not(any(loom, watched)))]
+#[cfg(not(any(mqfq_loom, watched)))]
 pub mod door;
 pub mod flow;
 pub mod policy;
@@ -31,7 +31,7 @@ pub use queue::stage_queue;
 pub use shared::{mindicator, ready_set, throttle_wheel, token_tree};
 pub use tune::{depth, goal, window_rule, write_cost};
 
-#[cfg(all(watched, not(loom)))]
+#[cfg(all(watched, not(mqfq_loom)))]
 pub use sync::watched;
 
 /// The example of the README.

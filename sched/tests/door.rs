@@ -1,9 +1,14 @@
 //! The front door against one oracle, in its three forms: shares of actual cost by weight, over 200,000 jobs in virtual
 //! time, and everything back at the end. And its misuses: each is impossible, given back, or one clear refusal.
 
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../src/base/random.rs"]
+mod random;
+
 use mqfq_sched::door::{
     BuildError, Builder, JobId, Next, Permit, PermitFuture, Refused, Scheduler, Tenant, Wait, Worker,
 };
+use random::Random;
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,35 +19,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 const JOBS: u64 = 200_000;
-
-/// SplitMix64, here since the package has this test and not the crate that the others share.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ (bits >> 31)) % bound
-    }
-
-    fn index(&mut self, length: usize) -> usize {
-        self.below(length as u64) as usize
-    }
-
-    fn chance(&mut self, one_in: u64) -> bool {
-        self.below(one_in) == 0
-    }
-
-    fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below(high - low + 1)
-    }
-}
 
 /// Oracle: of two tenants that always wait, the second has three times the first's cost, and all permits come back.
 fn expect_one_to_three(scheduler: &Scheduler, tenants: &[Tenant; 2], permits: i64) {

@@ -46,9 +46,10 @@ fn models() -> Part {
 }
 
 fn loom_command() -> Command {
-    let mut loom = cargo("test -p mqfq-sched -p mqfq-policies -p mqfq-blk --profile loom --lib --no-fail-fast");
+    let mut loom = cargo("test -p mqfq-sched -p mqfq-policies -p mqfq-blk --features mqfq-sched/models");
+    loom.args(["--profile", "loom", "--lib", "--no-fail-fast"]);
     loom.arg("--target-dir").arg(target().join("loom")).arg("loom");
-    loom.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", LOOM_PREEMPTIONS);
+    loom.env("RUSTFLAGS", "--cfg mqfq_loom").env("LOOM_MAX_PREEMPTIONS", LOOM_PREEMPTIONS);
     loom
 }
 
@@ -174,9 +175,10 @@ pub fn checks() -> Result<(), String> {
     // others have been checked above.
     let mut fuzz = cargo("check --manifest-path fuzz/Cargo.toml --locked --features trace");
     run(fuzz.arg("--target-dir").arg(target()))?;
-    let mut loom = cargo("clippy -p mqfq-sched -p mqfq-policies -p mqfq-blk --lib --profile test --locked");
+    let mut loom = cargo("clippy -p mqfq-sched -p mqfq-policies -p mqfq-blk --features mqfq-sched/models");
+    loom.args(["--lib", "--profile", "test", "--locked"]);
     loom.arg("--target-dir").arg(target().join("loom")).args(["--", "-D", "warnings"]);
-    run(loom.env("RUSTFLAGS", "--cfg loom"))
+    run(loom.env("RUSTFLAGS", "--cfg mqfq_loom"))
 }
 
 /// `smoke`: the demo, as a user runs it; its report must be one JSON object with all scenarios.

@@ -43,6 +43,7 @@ cargo xtask COMMAND
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx
   package --as-built         the same of the program that lies in target/release, which is not built again
+  package --crate            the archive of mqfq-sched for crates.io: it builds and passes its tests by itself
   package --library          libmqfq-dev alone, and a program built with it; needs cargo-deb
   package --dkms             the package of the kernel's elevator, after it was built for each kernel it is for
   deny                       licences, bans, sources and advisories of all crates; needs cargo-deny
@@ -171,6 +172,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             databases::databases(&options)
         }
         ["package"] => package::package(false),
+        ["package", "--crate"] => package::crate_archive(),
         ["package", "--library"] => package::library_alone(),
         ["package", "--as-built"] => package::package(true),
         ["package", "--dkms"] => package::dkms(),

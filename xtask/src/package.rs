@@ -89,6 +89,52 @@ fn library(folder: &Path) -> Result<Option<String>, String> {
     Ok(left_out)
 }
 
+/// `package --crate`: the archive of the scheduling core for a registry of crates. It builds and passes its tests from
+/// what is in it, and loom is not in the lock file of a program that uses it.
+///
+/// # Errors
+/// One sentence about the first step that fails.
+pub fn crate_archive() -> Result<(), String> {
+    run(&mut cargo("package -p mqfq-sched --allow-dirty --no-verify"))?;
+    let name = concat!("mqfq-sched-", env!("CARGO_PKG_VERSION"));
+    let folder = std::env::temp_dir().join(format!("mqfq-crate-{}", std::process::id()));
+    let result = in_archive(&target().join(format!("package/{name}.crate")), &folder, name);
+    // The system cleans its temporary folder in the end.
+    let _ = std::fs::remove_dir_all(&folder);
+    result
+}
+
+/// Unpacks the archive in a folder outside of this workspace, tests it there, and uses it in a program.
+fn in_archive(archive: &Path, folder: &Path, name: &str) -> Result<(), String> {
+    let user = folder.join("user");
+    std::fs::create_dir_all(user.join("src")).map_err(|error| format!("{}: {error}", user.display()))?;
+    run(command("tar", ["-xzf"]).arg(archive).arg("-C").arg(folder))?;
+    let inside = folder.join(name);
+    let mut test = cargo("test --all-targets --manifest-path");
+    run(test.arg(inside.join("Cargo.toml")).arg("--target-dir").arg(target().join("archive")))?;
+    let mut doc = cargo("doc --no-deps --manifest-path");
+    doc.arg(inside.join("Cargo.toml")).arg("--target-dir").arg(target().join("archive"));
+    // A link to a private item is plain text there, and no dead link.
+    run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))?;
+    let manifest = format!(
+        "[package]\nname = \"user\"\nedition = \"2024\"\n[dependencies]\nmqfq-sched = {{ path = \"../{name}\" }}\n"
+    );
+    let write = |file: &str, text: &str| {
+        std::fs::write(user.join(file), text).map_err(|error| format!("{}: {error}", user.join(file).display()))
+    };
+    write("Cargo.toml", &manifest)?;
+    write("src/main.rs", include_str!("../../sched/examples/cores.rs"))?;
+    let mut build = cargo("build --manifest-path");
+    run(build.arg(user.join("Cargo.toml")).arg("--target-dir").arg(target().join("archive")))?;
+    let lock = std::fs::read_to_string(user.join("Cargo.lock")).map_err(|error| format!("Cargo.lock: {error}"))?;
+    let packages: Vec<&str> = lock.lines().filter_map(|line| line.strip_prefix("name = ")).collect();
+    if packages != ["\"mqfq-sched\"", "\"user\""] {
+        return Err(format!("a program that uses the crate has {packages:?} in its lock file"));
+    }
+    println!("crate: {}, with {} in a user's lock file", archive.display(), packages.join(" and "));
+    Ok(())
+}
+
 /// The package of the CPU scheduler, of its own for its licence. `Some`: what was left out.
 fn scheduler(folder: &Path) -> Result<Option<String>, String> {
     if !is_there("clang-19", "--version") || !Path::new("/usr/include/libelf.h").exists() {

@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn a_command_is_shown_as_it_would_be_typed() {
         let mut command = command("cargo", ["test", "a b"]);
-        command.env("RUSTFLAGS", "--cfg loom");
-        assert_eq!(shown(&command), "RUSTFLAGS='--cfg loom' cargo test 'a b'");
+        command.env("RUSTFLAGS", "--cfg mqfq_loom");
+        assert_eq!(shown(&command), "RUSTFLAGS='--cfg mqfq_loom' cargo test 'a b'");
     }
 
     #[test]
@@ -211,8 +211,8 @@ mod tests {
     #[test]
     fn a_command_at_the_lowest_priority_is_the_same_otherwise() {
         let mut loom = command("cargo", ["test", "a b"]);
-        loom.env("RUSTFLAGS", "--cfg loom");
-        assert_eq!(shown(&at_niceness(ONLY_IDLE, loom)), "RUSTFLAGS='--cfg loom' nice -n 19 cargo test 'a b'");
+        loom.env("RUSTFLAGS", "--cfg mqfq_loom");
+        assert_eq!(shown(&at_niceness(ONLY_IDLE, loom)), "RUSTFLAGS='--cfg mqfq_loom' nice -n 19 cargo test 'a b'");
         // A variable that only one of two cargos has makes each build ring, and all that is built on it, again.
         let nice = at_niceness(ONLY_IDLE, cargo("build"));
         assert!(nice.get_envs().any(|removed| removed == (OsStr::new("CARGO_PKG_NAME"), None)));

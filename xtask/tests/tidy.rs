@@ -141,7 +141,7 @@ const PLANTED: &[Planted] = &[
         broken: &[("sched/Cargo.toml", "[dependencies]\nlibc = \"1\"\n")],
         lawful: &[(
             "sched/Cargo.toml",
-            "[target.'cfg(loom)'.dependencies]\nloom = \"1\"\n[dev-dependencies]\nproptest = \"1\"\n",
+            "[target.'cfg(mqfq_loom)'.dependencies]\nloom = \"1\"\n[dev-dependencies]\nproptest = \"1\"\n",
         )],
     },
     Planted {
@@ -230,7 +230,7 @@ const PLANTED: &[Planted] = &[
         broken: &[("blk/src/path/hctx.rs", "fn f() { std::thread::spawn(|| ()); }\n")],
         lawful: &[
             ("blk/src/worker/thread.rs", "fn f() { std::thread::Builder::new(); }\n"),
-            ("sched/src/a.rs", "#[cfg(all(test, loom))]\nmod tests { fn f() { loom::thread::spawn(|| ()); } }\n"),
+            ("sched/src/a.rs", "#[cfg(all(test, mqfq_loom))]\nmod tests { fn f() { loom::thread::spawn(|| ()); } }\n"),
         ],
     },
     Planted {

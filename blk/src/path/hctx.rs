@@ -474,5 +474,5 @@ fn stage_by_detour<P: Policy>(
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 pub(super) mod tests;

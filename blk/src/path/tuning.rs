@@ -704,5 +704,5 @@ impl<T> TryOnce<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;

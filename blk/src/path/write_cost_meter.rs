@@ -49,7 +49,7 @@ impl WriteCostMeter {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::hctx::HwCtx;

@@ -42,7 +42,7 @@ pub const ALL: [PolicyKind; 8] = [PolicyKind::None, MQ_DEADLINE, KYBER, BFQ, SFQ
 /// Policies that the laboratory's programs can run.
 pub const REGISTRY: Registry = Registry::new(&ALL);
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod registry_tests {
     //! Properties of every policy.
 
@@ -180,7 +180,7 @@ mod registry_tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod sleeper_model {
     //! A model of two workers around any policy: one passes on its token while the other falls asleep on its wake word,
     //! as the workers of `blk` do. Work left undone when both have ended would never be done.

@@ -180,7 +180,7 @@ fn rank(arrival: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -53,7 +53,7 @@ impl FromStr for PriorityClass {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

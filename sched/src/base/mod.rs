@@ -3,6 +3,9 @@
 pub mod cache_padded;
 pub mod class;
 pub mod cost;
+#[cfg(all(test, not(mqfq_loom)))]
+#[allow(dead_code, reason = "the tests of other crates use the rest")]
+pub mod random;
 pub mod sync;
 pub mod topology;
 pub mod vtime;

@@ -1,5 +1,5 @@
-//! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`), counting ones where `bench`
-//! counts what an operation touches (`--cfg watched`, which only the package `lab/watched/sched` sets).
+//! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg mqfq_loom`), counting ones where
+//! `bench` counts what an operation touches (`--cfg watched`, which only the package `lab/watched/sched` sets).
 //!
 //! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships. It is
 //! public for what `blk` shares between workers, so that the simulator and the model checker see that, too.
@@ -10,28 +10,28 @@
 //! is always built inside the test body. A third limit is made good in `thorough`.
 #![allow(unused_imports, reason = "each structure takes what it needs; a loom build takes less")]
 
-#[cfg(loom)]
+#[cfg(mqfq_loom)]
 pub use loom::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicUsize, Ordering, fence},
 };
-#[cfg(not(loom))]
+#[cfg(not(mqfq_loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-#[cfg(not(any(loom, watched)))]
+#[cfg(not(any(mqfq_loom, watched)))]
 pub use std::sync::{
     Arc, Mutex, MutexGuard,
     atomic::{AtomicI64, AtomicU32, AtomicU64, fence},
 };
-#[cfg(loom)]
+#[cfg(mqfq_loom)]
 pub use thorough::{AtomicI64, AtomicU32, AtomicU64};
-#[cfg(all(watched, not(loom)))]
+#[cfg(all(watched, not(mqfq_loom)))]
 pub use watched::{AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, fence};
 
 /// The atomics and the lock under the counting ones.
-#[cfg(all(watched, not(loom)))]
+#[cfg(all(watched, not(mqfq_loom)))]
 use std::sync as plain;
 
-#[cfg(all(watched, not(loom)))]
+#[cfg(all(watched, not(mqfq_loom)))]
 #[path = "../../../lab/watched/sched/watched.rs"]
 pub mod watched;
 
@@ -40,9 +40,9 @@ pub mod watched;
 /// and is charged for what it does and not by a constant.
 #[inline(always)]
 pub fn touch<T>(slab: &[T], at: usize) {
-    #[cfg(all(watched, not(loom)))]
+    #[cfg(all(watched, not(mqfq_loom)))]
     watched::touch(slab, at);
-    #[cfg(not(all(watched, not(loom))))]
+    #[cfg(not(all(watched, not(mqfq_loom))))]
     let _ = (slab, at);
 }
 
@@ -73,7 +73,7 @@ impl Setting {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(mqfq_loom))]
 mod setting {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -96,7 +96,7 @@ mod setting {
     }
 }
 
-#[cfg(loom)]
+#[cfg(mqfq_loom)]
 mod setting {
     use super::{AtomicU64, Ordering::Relaxed};
 
@@ -136,7 +136,7 @@ mod setting {
 /// passed. Here each word has a shadow word per thread, changed by that thread before it loads and by the others before
 /// they write, so that their own loads no longer stand between. The shadows are relaxed and order nothing. Only in
 /// models that ask for it (`model::model`).
-#[cfg(loom)]
+#[cfg(mqfq_loom)]
 mod thorough {
     use std::cell::Cell;
 
@@ -276,7 +276,7 @@ mod thorough {
 }
 
 /// Tools of model tests, here and in `blk`.
-#[cfg(loom)]
+#[cfg(mqfq_loom)]
 pub mod model {
     pub use loom::{cell::UnsafeCell, model::Builder, sync::Arc, thread};
 

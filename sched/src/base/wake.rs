@@ -81,7 +81,7 @@ impl WakeWord {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 
@@ -100,7 +100,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests {
     use super::*;
     use crate::sync::model::{Arc, model, thread};

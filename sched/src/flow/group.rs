@@ -720,7 +720,7 @@ fn add(word: &AtomicU64, more: u64) {
     put(word, get(word) + more);
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests;
-#[cfg(all(test, not(loom), not(watched)))]
+#[cfg(all(test, not(mqfq_loom), not(watched)))]
 mod tests;

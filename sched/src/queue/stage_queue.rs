@@ -493,7 +493,7 @@ impl FlowIndex {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -64,7 +64,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use crate::topology::{HCTXS_MAX, HctxId, Topology};
 
 /// Words per socket. (A model's few hctxs need one, and building atomics is most of what a model's run costs.)
-const WORDS: usize = if cfg!(loom) { 1 } else { HCTXS_MAX / 64 };
+const WORDS: usize = if cfg!(mqfq_loom) { 1 } else { HCTXS_MAX / 64 };
 
 /// The set of ready hctxs of one device. See the module's text.
 pub struct ReadySet {
@@ -291,7 +291,7 @@ fn mask(start: usize, end: usize) -> u64 {
     (u64::MAX << start) & (u64::MAX >> (64 - end))
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;

@@ -92,11 +92,11 @@ use crate::topology::{HCTXS_MAX, HctxId};
 use crate::vtime::{VSpan, VTime};
 
 /// Words of a bucket. (A model's few hctxs need one, and building atomics is most of what a model's run costs.)
-const WORDS: usize = if cfg!(loom) { 1 } else { HCTXS_MAX / 64 };
+const WORDS: usize = if cfg!(mqfq_loom) { 1 } else { HCTXS_MAX / 64 };
 
 /// Buckets. With b of T/16 to T/8, 64 of them span 4 to 8 T; the queue of a lead farther ahead (after a large request)
 /// is woken that often for nothing. A model has so few that its small virtual times come round.
-const BUCKETS: usize = if cfg!(loom) { 4 } else { 64 };
+const BUCKETS: usize = if cfg!(mqfq_loom) { 4 } else { 64 };
 
 /// Slots per window: how much later than it must a queue is woken (at most T / 8) against how often the wheel turns.
 const SLOTS_PER_WINDOW: u64 = 8;
@@ -321,7 +321,7 @@ impl ThrottleWheel {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;

@@ -601,5 +601,5 @@ fn kept_thousandths(throughput: u64, reference: u64) -> u32 {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;

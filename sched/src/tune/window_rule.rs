@@ -243,7 +243,7 @@ impl WindowRule {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::policy::PolicyKind;

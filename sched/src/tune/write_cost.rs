@@ -202,7 +202,7 @@ fn scaled(term: CostTerm, times_256ths: u32) -> CostTerm {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -268,7 +268,7 @@ pub fn no_external(tree: &Tree, report: &mut Report) {
         let Some(manifest) = parse(tree, &path, report) else { continue };
         for kind in ["dependencies", "build-dependencies"] {
             for (condition, names) in sections(&manifest, kind) {
-                if condition == Some("cfg(loom)") {
+                if condition == Some("cfg(mqfq_loom)") {
                     continue;
                 }
                 for name in names.iter().filter(|name| !allowed.contains(&name.as_str())) {

@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn only_a_condition_that_asks_for_test_marks() {
-        assert!(lines("#[cfg(all(test, loom))]\nuse x;")[1].test);
+        assert!(lines("#[cfg(all(test, mqfq_loom))]\nuse x;")[1].test);
         assert!(!lines("#[cfg(not(test))]\nuse x;")[1].test);
         assert!(!lines("#[cfg(feature = \"test\")]\nuse x;")[1].test);
         assert!(lines("//! Text.\n#![cfg(test)]\nfn a() {}")[2].test);

@@ -294,7 +294,7 @@ fn admits(word: u32, alone: bool) -> bool {
     word & ALONE == 0 && (!alone || word & SHARED == 0)
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;

@@ -259,7 +259,7 @@ impl Syncs {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests {
     use super::*;
     use crate::tag::Tag;

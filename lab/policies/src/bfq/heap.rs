@@ -145,7 +145,7 @@ impl<O> Heap<O> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -92,7 +92,7 @@ impl Tunables for BfqOptions {
     ];
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

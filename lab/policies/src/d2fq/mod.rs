@@ -487,16 +487,16 @@ impl<G: GlobalVtime> DirectPolicy<D2fqQueue> for &D2fq<G> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod oracle_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests {
     //! Model checks of global virtual time and of activation: one race each.
     //!
-    //! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-policies --release --lib loom`.
+    //! Run: `cargo xtask loom`.
 
     use super::*;
     use mqfq_sched::sync::model::{Arc, model, thread};

@@ -107,7 +107,7 @@ impl Tunables for D2fqOptions {
     ];
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

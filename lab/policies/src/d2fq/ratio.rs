@@ -156,7 +156,7 @@ impl Adjuster {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     //! Equations 2 and 3 with numbers worked out by hand, and which flows count.
 

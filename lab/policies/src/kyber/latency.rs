@@ -154,7 +154,7 @@ fn percentile(counts: &Counts, percent: u64) -> usize {
         .expect("all samples lie in some bucket")
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

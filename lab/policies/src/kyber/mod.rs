@@ -505,11 +505,11 @@ impl Registered for Kyber {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests {
     //! Model checks of waiting for a token, with what wakes the worker that waits.
     //!
-    //! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-policies --release --lib loom`.
+    //! Run: `cargo xtask loom`.
 
     use super::*;
     use crate::sleeper_model::{one_token_passes_to_a_worker_that_falls_asleep, options};

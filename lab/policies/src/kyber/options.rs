@@ -77,7 +77,7 @@ impl Tunables for KyberOptions {
     ];
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

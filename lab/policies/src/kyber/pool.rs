@@ -216,7 +216,7 @@ impl Pools {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -67,7 +67,7 @@ impl Tunables for MqDeadlineOptions {
     ];
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -136,11 +136,11 @@ impl Registered for MqfqSerial {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests {
     //! Model check of the lock with what wakes a worker: the structures below have theirs.
     //!
-    //! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-policies --release --lib loom`.
+    //! Run: `cargo xtask loom`.
 
     use super::*;
     use crate::MQFQ_SERIAL;

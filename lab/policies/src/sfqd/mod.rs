@@ -206,11 +206,11 @@ impl Registered for Sfqd {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, mqfq_loom))]
 mod loom_tests {
     //! Model check of the grant to another worker, with what wakes that worker.
     //!
-    //! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-policies --release --lib loom`.
+    //! Run: `cargo xtask loom`.
 
     use super::*;
     use crate::SFQD;

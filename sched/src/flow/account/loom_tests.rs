@@ -5,7 +5,7 @@
 //! queue cuts increase (I9), the credit and what is in hand are within k L (L1), and the flow was charged for what it
 //! asked, to the last fraction (F3).
 //!
-//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`.
+//! Run: `cargo xtask loom`.
 
 use super::*;
 use crate::mindicator::Mindicator;

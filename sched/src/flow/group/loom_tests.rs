@@ -1,6 +1,6 @@
 //! Model checks of flows that begin to compete: one named race each.
 //!
-//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom_hierarchy`.
+//! Run: `cargo xtask loom`.
 
 use super::*;
 use crate::sync::model::{Arc, model, thread};

@@ -1,7 +1,7 @@
 //! Prices by themselves: against exact numbers, and what holds of them after each step whatever the demands are.
 
 use super::*;
-use mqfq_testing::random::{Random, for_seeds};
+use crate::base::random::{Random, for_seeds};
 
 fn weight(value: u64) -> Weight {
     Weight::new(value).expect("in range")

@@ -5,7 +5,7 @@
 //! Threads run their part and end, which is "asleep". Then the kicks that were sent are delivered, one worker at a
 //! time, until there are none. Work left undone after that would never be done: I4 is broken.
 //!
-//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`
+//! Run: `cargo xtask loom`
 
 use super::*;
 use crate::cost::Cost;

@@ -1,8 +1,8 @@
 //! The policy by itself, on one thread: what it reports, what follows a change of D, and how often it wakes others.
 
 use super::*;
+use crate::base::random::Random;
 use crate::policy::PolicyKind;
-use mqfq_testing::random::Random;
 
 mod far;
 mod waiting;

@@ -108,11 +108,11 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
+    use crate::base::random::{Random, for_seeds};
     use crate::stage_queue::Staged;
-    use mqfq_testing::random::{Random, for_seeds};
 
     const FLOWS: usize = 5;
 

@@ -1,6 +1,6 @@
 //! Model checks: one named race each. Leads are in grains, so that nothing is rounded.
 //!
-//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`. "Shown to fail"
+//! Run: `cargo xtask loom`. "Shown to fail"
 //! says which weakening of the code this test was seen to catch.
 
 use super::*;

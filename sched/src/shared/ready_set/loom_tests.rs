@@ -1,6 +1,6 @@
 //! Model checks: one named race each; the two-sided wake-up of I4 with the real token tree.
 //!
-//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`.
+//! Run: `cargo xtask loom`.
 
 use super::*;
 use crate::policy::DispatchToken;

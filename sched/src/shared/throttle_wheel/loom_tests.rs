@@ -1,6 +1,6 @@
 //! Model checks: one named race each. A model's wheel has 4 buckets of one word (see `BUCKETS`).
 //!
-//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`.
+//! Run: `cargo xtask loom`.
 
 use super::*;
 use crate::sync::model::{Arc, model, thread};

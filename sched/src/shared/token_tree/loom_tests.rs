@@ -1,6 +1,6 @@
 //! Model checks: one named race each. The two-sided wake-up of I4 is in `ready_set/loom_tests.rs`.
 //!
-//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`.
+//! Run: `cargo xtask loom`.
 
 use super::*;
 use crate::sync::AtomicU64;

@@ -1,6 +1,6 @@
 //! Sequential tests, and agreement with plain counters under generated histories.
 
-use mqfq_testing::random::for_seeds;
+use crate::base::random::for_seeds;
 use proptest::prelude::*;
 
 use super::*;

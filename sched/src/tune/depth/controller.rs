@@ -157,7 +157,7 @@ impl Controller {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::super::Work;
     use super::*;

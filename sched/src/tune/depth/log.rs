@@ -36,7 +36,7 @@ pub const fn log2_of_millionths(millionths: u64) -> i32 {
     log2(millionths) - log2(1_000_000)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -50,7 +50,7 @@ pub use sample::{CLASSES, Sample, Work, class_of};
 pub use search::{Probe, Reason, State, Table, Tried, Verdict};
 pub use turns::{Reaps, Turns};
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod drive;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;

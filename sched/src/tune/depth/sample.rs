@@ -182,7 +182,7 @@ impl Sizes {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

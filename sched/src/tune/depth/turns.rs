@@ -73,7 +73,7 @@ fn follow(mean: &mut u64, now: u64) {
     *mean = mean.saturating_add_signed((now as i64 - *mean as i64) / MEAN_STEPS);
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 
