@@ -13,7 +13,8 @@
 //!
 //! * a wait up to the ceiling that repeats itself is caught, and a longer one loses at most a quarter of its length: a
 //!   closed loop gets at least 1/1.25 of what the best fixed window gives it, for any distribution of waits;
-//! * sleepers learn as well as spinners: both see how long each wait was.
+//! * sleepers learn as well as spinners: both see how long each wait was, and a sleep that ended sooner than P says that
+//!   P is less for this waiter.
 //!
 //! It is the rule of ski rental: at worst a ceiling was spun where a sleep at once would have been right. A guest's kick
 //! and another worker's cost them as well, and the one that kicks has often to be woken first, so four prices are right
@@ -123,6 +124,8 @@ pub struct Patience {
     /// Waits by class; the last are longer than all classes, or than the ceiling.
     waits: [u16; CLASSES + 1],
     seen: u16,
+    /// Mean of the last sleeps, each at most the price: a wake-up of this waiter costs no more, ns.
+    sleep_ns: u64,
     /// Ceiling in prices.
     ceiling_prices: u64,
     /// Learnt; at most the ceiling of the price at which it is used.
@@ -140,7 +143,16 @@ impl Patience {
     pub fn cautious() -> Patience {
         let credit_ns = CREDIT_CEILINGS * ceiling_ns(PRICE_NS);
         let ceiling_prices = CEILING_PRICES;
-        Patience { waits: [0; CLASSES + 1], seen: 0, ceiling_prices, window_ns: 0, credit_ns, skips: 0, next_skips: 0 }
+        Patience {
+            waits: [0; CLASSES + 1],
+            seen: 0,
+            sleep_ns: u64::MAX,
+            ceiling_prices,
+            window_ns: 0,
+            credit_ns,
+            skips: 0,
+            next_skips: 0,
+        }
     }
 
     /// Of a waiter that spins through its first wait.
@@ -153,8 +165,20 @@ impl Patience {
         Patience { ceiling_prices: 1, ..Patience::cautious() }
     }
 
+    /// A sleep of this wait took so long, from its beginning to the end of its wake-up. Wake-ups by a peer may be
+    /// cheaper than those that the worker has measured: one on the same core sleeps while we run.
+    pub fn slept(&mut self, ns: u64, price_ns: u64) {
+        let ns = ns.min(price_ns);
+        self.sleep_ns = if self.sleep_ns == u64::MAX { ns } else { (7 * self.sleep_ns + ns) / 8 };
+    }
+
+    /// The price of its own wake-ups, ns.
+    pub fn own_price_ns(&self, price_ns: u64) -> u64 {
+        price_ns.min(self.sleep_ns)
+    }
+
     fn ceiling_ns(&self, price_ns: u64) -> u64 {
-        (self.ceiling_prices * price_ns).min(CLASS_NS << (CLASSES - 1))
+        (self.ceiling_prices * self.own_price_ns(price_ns)).min(CLASS_NS << (CLASSES - 1))
     }
 
     /// A wait begins: the time to stay awake, ns; 0: sleep at once.
@@ -209,7 +233,7 @@ impl Patience {
             self.seen = self.waits.iter().sum();
         }
         let ceiling_ns = self.ceiling_ns(price_ns);
-        let asleep = self.ceiling_prices * price_ns;
+        let asleep = self.ceiling_prices * self.own_price_ns(price_ns);
         let (mut left, mut awake_ns) = (u64::from(self.seen), 0);
         let (mut best_ns, mut least) = (0, asleep * left);
         for (waits, class) in self.waits[..CLASSES].iter().zip(0..) {
@@ -262,7 +286,11 @@ impl Answers {
         if window_ns > 0 && !caught {
             self.patience.in_vain(poll, window_ns);
         }
-        let late_ns = if has_slept { price_ns } else { 0 };
+        let mut late_ns = 0;
+        if has_slept {
+            self.patience.slept(waited_ns.saturating_sub(window_ns), price_ns);
+            late_ns = self.patience.own_price_ns(price_ns);
+        }
         self.patience.ended(poll, waited_ns.saturating_sub(late_ns), caught, price_ns);
     }
 }

@@ -343,8 +343,10 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
         if let Some(since_ns) = held_ns {
             let price_ns = wake_price.ns();
+            self.patience.slept(*now_ns - asleep_ns, price_ns);
             // It came after the spin, and before the wake-up.
-            let after_ns = (*now_ns - since_ns).saturating_sub(price_ns).max(asleep_ns - since_ns + 1);
+            let late_ns = self.patience.own_price_ns(price_ns);
+            let after_ns = (*now_ns - since_ns).saturating_sub(late_ns).max(asleep_ns - since_ns + 1);
             self.patience.ended(options.poll, after_ns, false, price_ns);
         }
     }

@@ -93,7 +93,11 @@ impl Looks {
         let after_ns = match has_come {
             true if caught => waited_ns,
             // A sleep has ended later than the wait.
-            true if wake.has_slept => waited_ns.saturating_sub(wake.price_ns).max(window_ns + 1),
+            true if wake.has_slept => {
+                let patience = self.patience(is_shown);
+                patience.slept(waited_ns.saturating_sub(window_ns), wake.price_ns);
+                waited_ns.saturating_sub(patience.own_price_ns(wake.price_ns)).max(window_ns + 1)
+            }
             true => waited_ns,
             // Not even then; a short wait says nothing.
             false if caught || waited_ns <= window_ns.max(ceiling_ns(wake.price_ns) / 4) => return,

@@ -69,6 +69,13 @@ fn serve(waits: &mut Waits, depth: u64, price_ns: u64, think: &mut dyn FnMut(u64
             if !caught && window_ns > 0 {
                 patience.in_vain(Poll::Auto, window_ns);
             }
+            let mut after_ns = after_ns;
+            if !caught {
+                // As a waiter sees it.
+                let slept_ns = after_ns + price_ns - window_ns.min(after_ns);
+                patience.slept(slept_ns, price.ns());
+                after_ns = (after_ns + price_ns).saturating_sub(patience.own_price_ns(price.ns())).max(window_ns + 1);
+            }
             patience.ended(Poll::Auto, after_ns, caught, price.ns());
         }
     }
@@ -283,4 +290,26 @@ fn a_worker_stays_awake_for_a_peer_that_answers_within_a_wake_up_and_no_longer()
     answers.received(&mut worker, Poll::For(0));
     answers.sent(&mut worker, Poll::For(7_000));
     assert_eq!(worker.awake_ns, 7_000);
+}
+
+#[test]
+fn a_peer_on_the_same_core_which_is_cheap_to_sleep_for_is_not_spun_for() {
+    // A worker's wake-up takes 50 us, but the peer runs only while we sleep, and then answers within 15 us.
+    let mut patience = Patience::cautious();
+    let mut vain_ns = 0;
+    for wait in 0..10_000 {
+        let window_ns = patience.window_ns(Poll::Auto, PRICE_NS);
+        // Now and then it gets another core, and answers at once.
+        let caught = window_ns > 0 && wait % 10 == 0;
+        if !caught {
+            if window_ns > 0 {
+                vain_ns += window_ns;
+                patience.in_vain(Poll::Auto, window_ns);
+            }
+            patience.slept(15_000, PRICE_NS);
+        }
+        let after_ns = if caught { 5_000 } else { window_ns + 1_000 };
+        patience.ended(Poll::Auto, after_ns, caught, PRICE_NS);
+    }
+    assert!(vain_ns < 10_000 * 15_000 / 10, "{vain_ns} ns of {} that it slept", 10_000 * 15_000);
 }
