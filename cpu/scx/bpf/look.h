@@ -16,6 +16,9 @@ struct look {
     /* A CPU that the request may take from another program, if its start tag is below this. */
     u64 most;
     s32 victim;
+    /* With `slept`: the CPU where its thread is, if that is such a one. */
+    s32 own;
+    u64 own_most;
     /* Such a CPU whose minimum slice is not over. */
     s32 due;
     /* The CPU of the sibling that is furthest ahead, and its place. */
@@ -24,6 +27,12 @@ struct look {
     /* Some CPU serves no request: it may be idle. */
     bool has_free;
 };
+
+/* A sibling must be so far ahead of a thread that takes its CPU, ns. */
+static __always_inline u64 far_ns(void)
+{
+    return slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
+}
 
 /* Where its program would be if the request had to end now. */
 static __always_inline u64 paid_of(struct service *on, struct program *g, u64 now_ns)
@@ -48,7 +57,7 @@ static void look_around(struct task_struct *p, s32 own, struct look *found)
 
     found->now = served;
     found->most = found->reached = 0;
-    found->victim = found->due = found->sibling = -1;
+    found->victim = found->own = found->due = found->sibling = -1;
     found->has_free = false;
     bpf_for(cpu, 0, nr_cpus) {
         struct service *on = service_of(cpu);
@@ -69,7 +78,7 @@ static void look_around(struct task_struct *p, s32 own, struct look *found)
         if (on->program == slot) {
             u64 at = on->within + (now_ns - on->since_ns);
 
-            if (found->sibling < 0 || is_before(found->reached, at)) {
+            if (found->sibling < 0 || is_before(found->reached, at) || (cpu == own && at - on->within > far_ns())) {
                 found->sibling = cpu;
                 found->reached = at;
             }
@@ -83,6 +92,11 @@ static void look_around(struct task_struct *p, s32 own, struct look *found)
             struct program *g = program_at(on->program);
             u64 paid = g ? paid_of(on, g, now_ns) : 0;
 
+            /* Its own, which needs no word to another CPU, is as good as the furthest. */
+            if (g && cpu == own) {
+                found->own = cpu;
+                found->own_most = g->finish;
+            }
             if (g && (found->victim < 0 || is_before(furthest, paid))) {
                 furthest = paid;
                 found->most = g->finish;
@@ -122,9 +136,11 @@ static u32 first_on(u32 cpu, u64 *tag)
     int top, word, step;
 
     *tag = 0;
-    bpf_for(top, 0, PROGRAMS_MAX / 4096) {
+    bpf_for(top, 0, (words + 63) / 64) {
         u64 words_of = *top_at(top);
 
+        if (!words_of)
+            continue;
         bpf_for(word, 0, 64) {
             u64 bits;
             u32 at;
@@ -160,6 +176,10 @@ static s32 ask(u64 tag, struct look *found)
 {
     u64 first;
 
+    if (found->own >= 0 && is_before(tag, found->own_most)) {
+        found->victim = found->own;
+        found->most = found->own_most;
+    }
     if (found->victim < 0 || !is_before(tag, found->most)) {
         if (min_slice_ns && found->due >= 0)
             service_of(found->due)->is_due = 1;
@@ -176,12 +196,6 @@ static s32 ask(u64 tag, struct look *found)
     return found->victim;
 }
 
-/* A sibling must be so far ahead of a thread that takes its CPU, ns. */
-static __always_inline u64 far_ns(void)
-{
-    return slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
-}
-
 /* The CPU of a sibling that is far ahead. */
 static s32 ask_sibling(u64 within, struct look *found)
 {
@@ -192,7 +206,10 @@ static s32 ask_sibling(u64 within, struct look *found)
     return found->sibling;
 }
 
+/* Where a thread that wakes up is among its siblings: two quanta behind the furthest, if it was further away. */
 static __always_inline u64 within_of(struct thread *t, struct program *f)
 {
-    return is_before(t->within, f->within) ? f->within : t->within;
+    u64 least = f->within - 2 * slice_ns;
+
+    return is_before(t->within, least) ? least : t->within;
 }

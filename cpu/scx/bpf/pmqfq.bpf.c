@@ -18,8 +18,8 @@
  * - A kernel thread that may run on one CPU only and wakes up goes there at once: others wait for it. It is charged, and
  *   when its quantum is over it waits for its turn.
  * - A thread that wakes up also takes the CPU of a sibling that is a third of a quantum ahead of it, for the rest of that
- *   one's quantum, so nothing changes for other programs. Siblings are compared by CPU time; one that slept begins where
- *   the others are.
+ *   one's quantum, so nothing changes for other programs. Siblings are compared by CPU time; one that slept begins
+ *   at most two quanta behind the furthest.
  * - The quantum ends at a tick.
  *
  * # Invariants
@@ -240,6 +240,8 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
             note(EVENT_ARRIVE, cpu, t->program, p->pid, tag, most);
             if (service_of(cpu)->program != t->program)
                 count_preemption(p, t, f, cpu, tag, most);
+            else
+                note(EVENT_SWAP, cpu, t->program, p->pid, tag, rest_ns);
             scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rest_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
             return;
         }
@@ -382,7 +384,7 @@ static void take_by_tags(struct service *on, u32 cpu, u64 flags)
                 return;
     }
     on->is_asked = ASKED_NOT;
-    end_after(on, cpu, wait_ns / 128);
+    end_after(on, cpu, short_ns(on));
 }
 
 /*

@@ -61,6 +61,7 @@ enum event_kind {
     EVENT_BLOCK = 5,    /* other: threads of the program that still run or wait */
     EVENT_WEIGHT = 6,   /* other: weight */
     EVENT_OVERDUE = 8,  /* a CPU takes an overdue thread; tag: the program's finish tag; other: how long it waited */
+    EVENT_SWAP = 9,     /* a thread takes the CPU of a sibling; tag: the program's finish tag; other: ns that are left */
     EVENT_PICK = 7,     /* a CPU is about to take a thread of the program; tag: its finish tag; no pid */
 };
 

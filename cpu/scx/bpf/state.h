@@ -15,7 +15,7 @@ const volatile u64 slice_ns = 3000000;
 const volatile u64 min_slice_ns = 0;
 const volatile u64 lag_ns = 100000000;
 /* A thread that waits for so long is overdue; 0: never. See books.h. */
-const volatile u64 wait_ns = 32000000;
+const volatile u64 wait_ns = 20000000;
 /* Slots that are used. */
 const volatile u32 nr_programs = PROGRAMS_MAX;
 const volatile bool by_process = false;

@@ -19,7 +19,8 @@
 //! **Example.** At a tick CPUs 0 and 2 both end a hog's quantum. CPU 0 picks the only waiting thread of g; CPU 2 finds
 //! g's queue empty and begins a hog, which is allowed; only then does g's thread begin, on CPU 0.
 //!
-//! An overdue thread ([`Kind::Overdue`]) is next whatever its program's tag is, so its request is not judged by tags.
+//! An overdue thread ([`Kind::Overdue`]) is next whatever its program's tag is, and a thread that goes on with the quantum
+//! of a sibling ([`Kind::Swap`]) takes nothing from another program: neither request is judged by tags.
 //!
 //! # The bound
 //! [`mqfq_cpu::bound`] over each interval throughout which two programs want more and at whose beginning they are
@@ -141,6 +142,8 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
     let mut picking: Vec<Option<u32>> = vec![None; head.cpus as usize];
     // CPUs whose next request, or the one in service, is an overdue thread's.
     let mut overdue: Vec<Option<u32>> = vec![None; head.cpus as usize];
+    // CPUs whose next request goes on with a sibling's quantum.
+    let mut swaps: Vec<bool> = vec![false; head.cpus as usize];
     // Threads whose request has ended, before the trace says whether they want another one.
     let mut between: BTreeMap<u32, u32> = BTreeMap::new();
     for event in events {
@@ -174,8 +177,9 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                 let waited =
                     |slot: &u32, g: &State| g.waiting > taken(slot) && g.waits_since_ns + WINDOW_NS < event.at_ns;
                 let others = || programs.iter().filter(|(slot, g)| **slot != event.program && waited(slot, g));
-                let is_overdue = overdue.get(cpu).is_some_and(Option::is_some);
-                if !is_overdue && others().next().is_some() {
+                let is_swap = swaps.get_mut(cpu).is_some_and(std::mem::take);
+                let is_judged = !is_swap && overdue.get(cpu).is_none_or(Option::is_none);
+                if is_judged && others().next().is_some() {
                     found.decisions += 1;
                     let is_behind = |g: &State| g.tags().max().is_some_and(|most| most < smallest);
                     found.not_allowed += u64::from(others().any(|(_, g)| is_behind(g)));
@@ -199,6 +203,11 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                 found.longest_wait_ns = found.longest_wait_ns.max(event.other);
                 if let Some(of) = overdue.get_mut(cpu) {
                     *of = Some(event.program);
+                }
+            }
+            Kind::Swap => {
+                if let Some(swap) = swaps.get_mut(cpu) {
+                    *swap = true;
                 }
             }
             Kind::Block | Kind::Weight => {}
@@ -371,6 +380,19 @@ mod tests {
         let found = check(&HEAD, &script.0);
         assert_eq!((found.overdue, found.longest_wait_ns, found.not_allowed), (2, 32_000_007, 0));
         assert!(found.verdict().is_ok() && format!("{found}").contains("longest wait of one 32.000 ms"), "{found}");
+    }
+
+    #[test]
+    fn a_thread_that_goes_on_with_a_siblings_quantum_is_not_judged() {
+        let mut script = turns(6);
+        for turn in 6..8 {
+            script.add(turn * Q, Kind::Swap, 1, (turn - 4) * Q, Q, 0);
+            script.turn(turn, 1, (turn - 4) * Q, (turn - 3) * Q);
+        }
+        assert_eq!(check(&HEAD, &script.0).not_allowed, 0);
+        // For one request only.
+        script.turn(8, 1, 4 * Q, 5 * Q);
+        assert_eq!(check(&HEAD, &script.0).not_allowed, 1);
     }
 
     #[test]

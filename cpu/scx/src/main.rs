@@ -75,7 +75,7 @@ struct Options {
     /// Most that a program may be behind, 0 to 10000 ms of CPU time [default: 100].
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     lag_ms: Option<u64>,
-    /// A thread that waits for so long runs next, 5 to 1000 ms, 0: by shares alone [default: 32].
+    /// A thread that waits for so long runs next, 5 to 1000 ms, 0: by shares alone [default: 20].
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=1_000))]
     wait_ms: Option<u64>,
     /// Places for programs. For tests.

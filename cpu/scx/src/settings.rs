@@ -5,7 +5,7 @@
 //! slice = "3ms"
 //! min-slice = "0us"
 //! lag = "100ms"
-//! wait = "32ms"
+//! wait = "20ms"
 //! stall = "5s"
 //! preempt = true
 //! ```
@@ -59,7 +59,7 @@ pub const STALL_NS: RangeInclusive<u64> = 100 * MS..=30_000 * MS;
 impl Default for Settings {
     fn default() -> Settings {
         let (slice_ns, lag_ns, stall_ns) = (3 * MS, 100 * MS, 5_000 * MS);
-        Settings { by: By::Cgroup, slice_ns, min_slice_ns: 0, lag_ns, wait_ns: 32 * MS, stall_ns, preempts: true }
+        Settings { by: By::Cgroup, slice_ns, min_slice_ns: 0, lag_ns, wait_ns: 20 * MS, stall_ns, preempts: true }
     }
 }
 

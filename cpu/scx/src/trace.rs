@@ -48,12 +48,16 @@ pub enum Kind {
     Pick = 7,
     /// `cpu` takes an overdue thread of the program. `tag`: the program's finish tag; `other`: how long it waited, ns.
     Overdue = 8,
+    /// A thread takes `cpu` from a sibling. `tag`: the program's finish tag; `other`: the rest of the quantum, ns.
+    Swap = 9,
 }
 
 impl Kind {
     fn of(number: u16) -> Option<Kind> {
-        use Kind::{Arrive, Begin, Block, End, Overdue, Pick, Preempt, Weight};
-        [Arrive, Begin, End, Preempt, Block, Weight, Pick, Overdue].into_iter().find(|kind| *kind as u16 == number)
+        use Kind::{Arrive, Begin, Block, End, Overdue, Pick, Preempt, Swap, Weight};
+        [Arrive, Begin, End, Preempt, Block, Weight, Pick, Overdue, Swap]
+            .into_iter()
+            .find(|kind| *kind as u16 == number)
     }
 }
 
