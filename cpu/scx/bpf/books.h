@@ -7,9 +7,9 @@
  * # What differs from the reference
  * - A thread that may run on several CPUs is on the books of the CPU where it ran last, or of another one by chance, if
  *   that has fewer.
- * - s is longer while over 128 threads are on the books, up to W/16: at 64 they already have half of the CPU, so that adds
- *   to their wait and not to the price, and the CPU spends less on switches.
- * - A request ends for an overdue thread at the next tick, so the bound is a tick longer. The short ones end by a timer.
+ * - s is longer while over 128 threads are on the books, up to W/16: at 64 they already have half of the CPU, so that
+ *   adds to their wait and not to the price, and the CPU spends less on switches.
+ * - A request ends for an overdue thread at the next tick, so the bound is a tick longer. Short ones end by a timer.
  *
  * # Invariants
  * - A CPU's books are read by that CPU alone, with its lock held. Others write tickets, each into a place of its own.

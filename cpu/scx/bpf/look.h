@@ -21,14 +21,14 @@ struct look {
     u64 own_most;
     /* Such a CPU whose minimum slice is not over. */
     s32 due;
-    /* The CPU of the sibling that is furthest ahead, and its place. */
+    /* The CPU of the sibling that is furthest ahead of those that have run for long, and its place. */
     s32 sibling;
     u64 reached;
     /* Some CPU serves no request: it may be idle. */
     bool has_free;
 };
 
-/* A sibling must be so far ahead of a thread that takes its CPU, ns. */
+/* A sibling must have run for so long, ns, before a thread takes its CPU. */
 static __always_inline u64 far_ns(void)
 {
     return slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
@@ -76,9 +76,9 @@ static void look_around(struct task_struct *p, s32 own, struct look *found)
         if (on->was_overdue || (!found->may_move && cpu != own) || (is_bound && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
             continue;
         if (on->program == slot) {
-            u64 at = on->within + (now_ns - on->since_ns);
+            u64 ran_ns = now_ns - on->since_ns, at = on->within + ran_ns;
 
-            if (found->sibling < 0 || is_before(found->reached, at) || (cpu == own && at - on->within > far_ns())) {
+            if (ran_ns > far_ns() && (found->sibling < 0 || is_before(found->reached, at))) {
                 found->sibling = cpu;
                 found->reached = at;
             }
@@ -196,10 +196,10 @@ static s32 ask(u64 tag, struct look *found)
     return found->victim;
 }
 
-/* The CPU of a sibling that is far ahead. */
+/* The CPU of a sibling that is ahead and has run for long. */
 static s32 ask_sibling(u64 within, struct look *found)
 {
-    if (found->sibling < 0 || !is_before(within + far_ns(), found->reached))
+    if (found->sibling < 0 || !is_before(within, found->reached))
         return -1;
     if (__sync_val_compare_and_swap(&service_of(found->sibling)->is_asked, ASKED_NOT, ASKED))
         return -1;

@@ -17,9 +17,9 @@
  * - No thread waits without bound (books.h).
  * - A kernel thread that may run on one CPU only and wakes up goes there at once: others wait for it. It is charged, and
  *   when its quantum is over it waits for its turn.
- * - A thread that wakes up also takes the CPU of a sibling that is a third of a quantum ahead of it, for the rest of that
- *   one's quantum, so nothing changes for other programs. Siblings are compared by CPU time; one that slept begins
- *   at most two quanta behind the furthest.
+ * - A thread that wakes up also takes the CPU of a sibling that is ahead of it and has run for a third of a quantum, for
+ *   the rest of that quantum, so nothing changes for other programs. Siblings are compared by CPU time; one that slept
+ *   begins at most two quanta behind the furthest.
  * - The quantum ends at a tick.
  *
  * # Invariants
@@ -184,7 +184,7 @@ static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most, u64 *rest_
         return false;
     if (on->program == t->program) {
         *rest_ns = on->granted_ns > ran_ns + 100000 ? on->granted_ns - ran_ns : 100000;
-        return is_before(t->within + far_ns(), on->within + ran_ns);
+        return ran_ns > far_ns() && is_before(t->within, on->within + ran_ns);
     }
     g = program_at(on->program);
     *most = t->slept && g ? g->finish : start_of(on);

@@ -19,8 +19,8 @@
 //! **Example.** At a tick CPUs 0 and 2 both end a hog's quantum. CPU 0 picks the only waiting thread of g; CPU 2 finds
 //! g's queue empty and begins a hog, which is allowed; only then does g's thread begin, on CPU 0.
 //!
-//! An overdue thread ([`Kind::Overdue`]) is next whatever its program's tag is, and a thread that goes on with the quantum
-//! of a sibling ([`Kind::Swap`]) takes nothing from another program: neither request is judged by tags.
+//! An overdue thread ([`Kind::Overdue`]) is next whatever its program's tag is, and a thread that goes on with the
+//! quantum of a sibling ([`Kind::Swap`]) takes nothing from another program: neither request is judged by tags.
 //!
 //! # The bound
 //! [`mqfq_cpu::bound`] over each interval throughout which two programs want more and at whose beginning they are
