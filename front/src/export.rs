@@ -296,12 +296,12 @@ impl Export {
     /// `length_bytes`, not 0, at `offset_bytes` are whole blocks that it could have. Whether it has them now, and lets
     /// them be written to, is asked when a request is handed over ([`Export::refusal`]): it may have become shorter
     /// since the request came.
-    pub fn could_hold(&self, offset_bytes: u64, length_bytes: u32) -> bool {
+    pub fn could_hold(&self, offset_bytes: u64, length_bytes: u64) -> bool {
         let end_bytes =
-            self.offset_bytes.checked_add(offset_bytes).and_then(|at_bytes| at_bytes.checked_add(length_bytes.into()));
+            self.offset_bytes.checked_add(offset_bytes).and_then(|at_bytes| at_bytes.checked_add(length_bytes));
         // A power of two, so its lower bits are what may not be set.
         let below_block = u64::from(self.block.min_bytes) - 1;
-        length_bytes > 0 && end_bytes.is_some() && (offset_bytes | u64::from(length_bytes)) & below_block == 0
+        length_bytes > 0 && end_bytes.is_some() && (offset_bytes | length_bytes) & below_block == 0
     }
 
     /// # Errors

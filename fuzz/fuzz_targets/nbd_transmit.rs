@@ -12,7 +12,7 @@ use mqfq_blk::request::Op;
 use mqfq_front::export::BlockSizes;
 use mqfq_front::nbd::transmit::{Limits, Piece as Part, Request, Taken, Transmission};
 use mqfq_front::nbd::validate::Session;
-use mqfq_front::nbd::wire::RequestHeader;
+use mqfq_front::nbd::wire::{RequestHeader, request};
 use std::sync::Arc;
 
 #[derive(Arbitrary, Debug)]
@@ -28,6 +28,7 @@ struct Input {
     direct_bytes: u16,
     pieces: Vec<Piece>,
     cuts: Vec<u16>,
+    extended: bool,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -41,26 +42,36 @@ enum Piece {
 }
 
 impl Piece {
-    fn bytes(&self, min_bytes: u32, out: &mut Vec<u8>) {
+    fn bytes(&self, min_bytes: u32, extended: bool, out: &mut Vec<u8>) {
+        let put = |mut header: RequestHeader, out: &mut Vec<u8>| match extended {
+            false => header.encode(out),
+            true => {
+                // A write says so, most often.
+                header.flags ^= if header.command == 1 { request::PAYLOAD } else { 0 };
+                header.encode_extended(out);
+            }
+        };
         match self {
             Piece::Request { command, flags, cookie, block, length_bytes } => {
                 let command = u16::from(command % 10);
                 let offset_bytes = u64::from(*block) * u64::from(min_bytes);
-                let length_bytes = u32::from(*length_bytes);
-                RequestHeader { flags: u16::from(*flags), command, cookie: *cookie, offset_bytes, length_bytes }
-                    .encode(out);
+                let length_bytes = u64::from(*length_bytes);
+                let (flags, cookie) = (u16::from(*flags), *cookie);
+                put(RequestHeader { flags, command, cookie, offset_bytes, length_bytes }, out);
                 if command == 1 {
                     out.extend((0..length_bytes).map(|index| index as u8));
                 }
             }
-            Piece::Header { flags, command, cookie, offset_bytes, length_bytes } => RequestHeader {
-                flags: *flags,
-                command: *command,
-                cookie: *cookie,
-                offset_bytes: *offset_bytes,
-                length_bytes: *length_bytes,
+            Piece::Header { flags, command, cookie, offset_bytes, length_bytes } => {
+                let header = RequestHeader {
+                    flags: *flags,
+                    command: *command,
+                    cookie: *cookie,
+                    offset_bytes: *offset_bytes,
+                    length_bytes: u64::from(*length_bytes),
+                };
+                put(header, out);
             }
-            .encode(out),
             Piece::Raw(bytes) => out.extend(bytes),
         }
     }
@@ -71,7 +82,7 @@ fn told(taken: &Taken, session: &Session) -> String {
     let export = &session.export;
     match taken {
         Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer }) => {
-            let length = u64::from(*length_bytes);
+            let length = *length_bytes;
             assert!(offset_bytes + length <= export.size_bytes);
             assert_eq!((offset_bytes | length) % u64::from(export.block.min_bytes), 0);
             assert_eq!(*op == Op::Flush, *length_bytes == 0);
@@ -132,7 +143,7 @@ fn run(session: &Session, limits: Limits, input: &[u8], cuts: &[usize], direct_b
                         let mut buffer = Buffer::new(gathered.len());
                         buffer.as_mut_slice()[..gathered.len()].copy_from_slice(&std::mem::take(&mut gathered));
                         let whole = large.take().expect("as above");
-                        assert_eq!(buffer.capacity_bytes(), Buffer::memory_bytes(whole.length_bytes) as usize);
+                        assert_eq!(buffer.capacity_bytes(), Buffer::memory_bytes(whole.length_bytes as u32) as usize);
                         all.push(told(&Taken::Request(Request { buffer: Some(buffer), ..whole }), session));
                     }
                 }
@@ -154,8 +165,9 @@ fuzz_target!(|input: Input| {
     let export = export(0, (u64::from(input.blocks) + 1) * u64::from(min_bytes), input.read_only, block);
     let session = Session {
         export: Arc::new(export),
-        structured: input.structured,
-        block_status: input.structured && input.block_status,
+        structured: input.structured || input.extended,
+        extended: input.extended,
+        block_status: (input.structured || input.extended) && input.block_status,
     };
     let limits = Limits {
         requests_max: usize::from(input.requests_max).max(1),
@@ -163,7 +175,7 @@ fuzz_target!(|input: Input| {
         piece_bytes: (4096 << (input.piece_shift % 4)).max(min_bytes),
     };
     let mut bytes = Vec::new();
-    input.pieces.iter().for_each(|piece| piece.bytes(min_bytes, &mut bytes));
+    input.pieces.iter().for_each(|piece| piece.bytes(min_bytes, input.extended, &mut bytes));
     let mut cuts: Vec<usize> = input.cuts.iter().map(|cut| usize::from(*cut) % (bytes.len() + 1)).collect();
     cuts.sort_unstable();
 

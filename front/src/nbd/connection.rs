@@ -44,7 +44,7 @@ use super::inbox::Inbox;
 use super::large::{Large, PIECES_EACH, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
 use super::options::{HANDSHAKE_RECEIVE_BYTES, NAMES, NbdOptions};
-use super::reply::Replies;
+use super::reply::{Form, Replies};
 use super::rule::{Rule, errno_of};
 use super::transmit::{Piece, Request, Taken, Transmission};
 use super::wire::Command;
@@ -236,7 +236,7 @@ impl Connection {
             }
             Progress::StartTls => self.start_tls(),
             Progress::Transmit(session) => {
-                self.replies.set_structured(session.structured);
+                self.replies.set_form(Form::of(&session));
                 context.cap_by(&session.export.caps);
                 self.say_admitted(&session.export);
                 let limits = self.options.limits(&session.export);
@@ -270,9 +270,9 @@ impl Connection {
                 self.writing = Some(self.begin_large(request));
             }
             Taken::Piece(piece) => self.write_piece(context, piece),
-            Taken::Refused { cookie, command, rule } => {
+            Taken::Refused { cookie, offset_bytes, command, rule } => {
                 self.counted.request(command.map_or(Command::ALL.len(), |command| command as usize));
-                self.refuse(cookie, command, rule);
+                self.refuse((cookie, offset_bytes), command, rule);
             }
             Taken::Disconnect => {
                 self.counted.request(Command::Disconnect as usize);
@@ -386,7 +386,7 @@ impl Connection {
             // A large write comes in pieces.
             Op::Write | Op::Flush | Op::Extents => u32::MAX,
         };
-        if request.length_bytes > piece_bytes {
+        if request.length_bytes > piece_bytes.into() {
             let place = self.begin_large(request);
             self.issuing.push_back(place);
             return self.issue(context);
@@ -398,6 +398,8 @@ impl Connection {
         let ProtocolPhase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
         let export = &transmission.session().export;
         let Request { cookie, op, fua, offset_bytes, length_bytes, buffer } = request;
+        // No longer than a piece.
+        let length_bytes = length_bytes as u32;
         let buffer = if op == Op::Read { Some(Buffer::new(length_bytes as usize)) } else { buffer };
         let submission = Submission {
             flow: export.flow,
@@ -531,7 +533,8 @@ impl Connection {
                         self.replies.stream(length_bytes, buffer, is_last);
                     }
                 } else {
-                    self.replies.piece(*cookie, offset_bytes, length_bytes, buffer, large.is_over());
+                    let asked = (*cookie, large.offset_bytes);
+                    self.replies.piece(asked, offset_bytes, length_bytes, buffer, large.is_over());
                 }
             }
             (op, status, _) => {
@@ -562,12 +565,13 @@ impl Connection {
         }
     }
 
-    fn refuse(&mut self, cookie: u64, command: Option<Command>, rule: Rule) {
+    fn refuse(&mut self, (cookie, offset_bytes): (u64, u64), command: Option<Command>, rule: Rule) {
         let ProtocolPhase::Transmitting(transmission) = &self.phase else {
             unreachable!("requests come after the handshake")
         };
         self.place.stats().count_broken(rule);
-        self.replies.error(cookie, rule.errno(command, transmission.session().structured), rule.sentence());
+        let errno = rule.errno(command, transmission.session().structured);
+        self.replies.error(cookie, offset_bytes, errno, rule.sentence());
     }
 
     fn close(&mut self, context: &mut dyn Context) {
@@ -660,6 +664,7 @@ impl Client for Connection {
                 self.answer_status(cookie, offset_bytes, length_bytes, status, buffer);
             }
             (_, Status::Recalled, buffer) => {
+                let length_bytes = length_bytes.into();
                 self.recalled.push_back(Request { cookie, op, fua, offset_bytes, length_bytes, buffer });
                 // No process took over, and a recalled request arrives after the end of the pause.
                 self.hand_over_recalled(context);
@@ -672,9 +677,9 @@ impl Client for Connection {
                     None => {
                         assert!(op != Op::Read, "a read that ended well came back without its buffer");
                         self.counted.written(if op == Op::Write { length_bytes } else { 0 });
-                        self.replies.done(cookie);
+                        self.replies.done(cookie, offset_bytes);
                     }
-                    Some(errno) => self.replies.error(cookie, errno, &status.to_string()),
+                    Some(errno) => self.replies.error(cookie, offset_bytes, errno, &status.to_string()),
                 }
             }
         }

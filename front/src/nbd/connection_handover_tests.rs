@@ -4,7 +4,7 @@ use super::*;
 use crate::fake::Fake;
 use crate::nbd::negotiate::OPTIONS_MAX;
 use crate::nbd::wire::option_reply;
-use mqfq_blk::state::{LISTING_SINCE, StateReader, VERSION};
+use mqfq_blk::state::{EXTENDED_SINCE, LISTING_SINCE, StateReader, VERSION};
 
 /// Pauses the connection as a worker does. Of the bytes that have come `received` get into the receive in flight before
 /// it is cancelled, and of the send in flight `sent` have left. Of requests that wait for the device `recalled` are
@@ -567,4 +567,50 @@ fn a_handshake_that_has_asked_about_an_export_goes_on_where_there_is_none_of_tha
     peer.ask(go);
     let ProtocolPhase::Transmitting(transmission) = &peer.client.phase else { panic!("it has chosen the other one") };
     assert!(!transmission.session().block_status);
+}
+
+#[test]
+fn a_client_of_extended_headers_goes_on_with_them_where_they_are_known() {
+    let mut peer = connect();
+    let contexts = [&[0, 0, 0, 1], &b"a"[..], &[0, 0, 0, 1, 0, 0, 0, 15], b"base:allocation"].concat();
+    let asked = [
+        vec![0, 0, 0, 3],
+        option(option::EXTENDED_HEADERS, b""),
+        option(option::SET_META_CONTEXT, &contexts),
+        option(option::GO, &[0, 0, 0, 1, b'a', 0, 0]),
+    ];
+    let (handshake, go) = asked.split_at(3);
+    peer.ask(&handshake.concat());
+    pause(&mut peer, 0, 0);
+    assert!(peer.client.pack(EXTENDED_SINCE - 1).unwrap().is_none(), "an older state has no place for it");
+    let mut peer = hand_over(peer, NbdOptions::default());
+    peer.ask(&go.concat());
+    let ask = |command: Command, flags, cookie, offset_bytes, length_bytes| {
+        let mut bytes = Vec::new();
+        let command = command as u16;
+        RequestHeader { flags, command, cookie, offset_bytes, length_bytes }.encode_extended(&mut bytes);
+        bytes
+    };
+    let reply = |kind: u16, cookie: u64, offset_bytes: u64, payload: &[u8]| {
+        let numbers = [cookie, offset_bytes, payload.len() as u64].map(u64::to_be_bytes).concat();
+        [b"\x6e\x8a\x27\x8c\0\x01", &kind.to_be_bytes()[..], &numbers, payload].concat()
+    };
+    let write = [ask(Command::Write, request::PAYLOAD, 1, 512, 512), vec![7; 512]].concat();
+    assert_eq!(peer.ask(&write), reply(0, 1, 512, b""));
+    pause(&mut peer, 0, 0);
+    assert!(peer.client.pack(EXTENDED_SINCE - 1).unwrap().is_none());
+    let mut peer = hand_over(peer, NbdOptions::default());
+    let data = [&1023_u64.to_be_bytes()[..], &[7, 0]].concat();
+    assert_eq!(peer.ask(&ask(Command::Read, 0, 2, 1023, 2)), reply(1, 2, 1023, &data));
+    let extents = [1 << 32 | 3, 512, 3, 512, 0, 512, 3].map(u64::to_be_bytes).concat();
+    assert_eq!(peer.ask(&ask(Command::BlockStatus, 0, 3, 0, 1536)), reply(6, 3, 0, &extents));
+    assert_eq!(peer.ask(&ask(Command::Trim, 0, 4, 4096, SIZE as u64 - 4096)), reply(0, 4, 4096, b""));
+    peer.status = Status::Unsupported;
+    let refused = peer.ask(&ask(Command::WriteZeroes, request::FAST_ZERO, 5, 4096, 4096));
+    let sentence = Status::Unsupported.to_string();
+    let error = [&95_u32.to_be_bytes()[..], &(sentence.len() as u16).to_be_bytes(), sentence.as_bytes()].concat();
+    assert_eq!(refused, reply(0x8001, 5, 4096, &error));
+    // A compact header ends it.
+    assert_eq!(peer.ask(&flush(6)), b"");
+    assert!(peer.gone());
 }

@@ -5,7 +5,7 @@ use crate::export::Export;
 use crate::memory::{Account, MemoryLimits, ServerMemory};
 
 /// A connection past its handshake whose tenant has this memory.
-fn structured_of(memory: Arc<TenantMemory>, options: NbdOptions) -> Peer<Connection> {
+pub(super) fn structured_of(memory: Arc<TenantMemory>, options: NbdOptions) -> Peer<Connection> {
     let export = Export { memory, ..Export::clone(&table().all()[0]) };
     let mut peer = Peer::new(connection_to(export, options), 2 * SIZE);
     peer.ask(&structured_handshake());

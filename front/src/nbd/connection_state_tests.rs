@@ -5,7 +5,7 @@ use super::handover::{packed_state, unpack};
 use super::*;
 use crate::export::PAYLOAD_BYTES_MAX;
 use crate::nbd::transmit::SKIPPED_BYTES_MAX;
-use mqfq_blk::state::{StateWriter, VERSION};
+use mqfq_blk::state::{StateReader, StateWriter, VERSION};
 
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
@@ -33,6 +33,8 @@ impl LargeState {
         writer.flag(self.fua);
         writer.u64(self.offset_bytes);
         self.lengths_bytes.iter().for_each(|bytes| writer.u32(*bytes));
+        // Upper halves.
+        (0..4).for_each(|_| writer.u32(0));
         writer.u8(self.failed);
         writer.flag(self.cut);
         writer.u8(self.ready.len() as u8);
@@ -81,6 +83,7 @@ struct State {
     behind: Gathered,
     structured: bool,
     block_status: bool,
+    extended: bool,
     larges: Vec<LargeState>,
     writes: bool,
     recalled: Vec<RecalledState>,
@@ -102,6 +105,7 @@ impl State {
         [512, PAYLOAD_BYTES_MAX].into_iter().for_each(|bytes| writer.u32(bytes));
         writer.flag(self.structured);
         writer.flag(self.block_status);
+        writer.flag(self.extended);
         writer.u32(self.larges.len() as u32);
         for large in &self.larges {
             writer.u64(large.cookie);
@@ -213,6 +217,7 @@ fn of_structured_replies() -> State {
         behind: vec![],
         structured: true,
         block_status: true,
+        extended: false,
         larges: vec![large(1, 2, [8 * MIB, 4 * MIB, 4 * MIB, 0]), large(2, 4, [9 * MIB, 2 * MIB, 3 * MIB, 0]), write],
         writes: true,
         recalled: vec![
@@ -309,13 +314,31 @@ fn requests_and_memory_that_arrive_are_counted() {
 
 #[test]
 fn a_large_write_that_was_cut_is_packed_as_such() {
-    let mut cut = Large::new(Op::Write, false, u64::from(MIB), 256 * KIB, 128 * KIB);
+    let mut cut = Large::new(Op::Write, false, u64::from(MIB), u64::from(256 * KIB), 128 * KIB);
     cut.cut();
     let [mut packed, mut written] = [(); 2].map(|()| StateWriter::new(VERSION));
     cut.pack(&mut packed);
     // 5: the server is shutting down.
     LargeState { fua: false, failed: 5, cut: true, ..large(1, 1, [256 * KIB, 128 * KIB, 0, 0]) }.pack(&mut written);
     assert_eq!(packed.into_bytes(), written.into_bytes());
+}
+
+#[test]
+fn a_large_range_travels_with_all_bits_of_its_lengths() {
+    let mut long = Large::new(Op::FastZeroes { may_unmap: true }, true, 0, 9 << 32, 4 * MIB);
+    for _ in 0..1025 {
+        let piece = long.next().unwrap();
+        long.issued(piece);
+        long.ended(piece.place);
+    }
+    let mut writer = StateWriter::new(VERSION);
+    long.pack(&mut writer);
+    let state = writer.into_bytes();
+    let export = &table().all()[0];
+    let mut account = crate::memory::Account::new(export.memory.clone(), 0);
+    let there = Large::unpack(&mut StateReader::new(VERSION, &state), export, &mut account).unwrap();
+    let issued_bytes = 1025 * u64::from(4 * MIB);
+    assert_eq!((there.op, there.length_bytes, there.issued_bytes()), (long.op, 9 << 32, issued_bytes));
 }
 
 #[test]

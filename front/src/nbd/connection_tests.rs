@@ -17,6 +17,8 @@ use std::time::Duration;
 
 #[path = "connection_handover_tests.rs"]
 mod handover;
+#[path = "connection_status_tests.rs"]
+mod block_status;
 #[path = "connection_large_tests.rs"]
 mod large;
 #[path = "connection_state_tests.rs"]
@@ -100,8 +102,12 @@ fn simple() -> Peer<Connection> {
 }
 
 fn header(command: Command, flags: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) -> Vec<u8> {
+    numbered(command as u16, flags, cookie, offset_bytes, length_bytes)
+}
+
+fn numbered(command: u16, flags: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    RequestHeader { flags, command: command as u16, cookie, offset_bytes, length_bytes }.encode(&mut bytes);
+    RequestHeader { flags, command, cookie, offset_bytes, length_bytes: length_bytes.into() }.encode(&mut bytes);
     bytes
 }
 
@@ -186,14 +192,6 @@ fn a_whole_conversation_with_structured_replies() {
     assert_eq!(chunks(&peer.ask(&write(1, 10, b"hello"))), [(1, 0, vec![])]);
     let data = [&10_u64.to_be_bytes()[..], b"hello"].concat();
     assert_eq!(chunks(&peer.ask(&read(2, 10, 5))), [(2, 1, data)]);
-    let extents = |extents: &[[u8; 4]]| [&[[0, 0, 0, 1]], extents].concat().concat();
-    let mut status = |flags| chunks(&peer.ask(&header(Command::BlockStatus, flags, 3, 0, 1024)));
-    let [data, hole] = [[[0, 0, 2, 0], [0; 4]], [[0, 0, 2, 0], [0, 0, 0, 3]]];
-    assert_eq!(status(0), [(3, 5, extents(&[data, hole].concat()))]);
-    assert_eq!(status(request::REQ_ONE), [(3, 5, extents(&data))]);
-    peer.status = Status::Unsupported;
-    assert_eq!(chunks(&peer.ask(&header(Command::BlockStatus, 0, 3, 0, 512))), [(3, 5, extents(&data))]);
-    peer.status = Status::Ok;
     assert_eq!(chunks(&peer.ask(&flush(4))), [(4, 0, vec![])]);
     let sentence = Rule::OutOfRange.sentence().as_bytes();
     let error = [&22_u32.to_be_bytes()[..], &(sentence.len() as u16).to_be_bytes(), sentence].concat();
@@ -725,7 +723,7 @@ proptest! {
             // about.
             let command = if command == Command::Disconnect as u16 { 77 } else { command };
             let flags = if command == Command::Read as u16 { flags & !request::DF } else { flags };
-            RequestHeader { flags, command, cookie: cookie as u64, offset_bytes, length_bytes }.encode(&mut input);
+            input.extend(numbered(command, flags, cookie as u64, offset_bytes, length_bytes));
             if command == Command::Write as u16 {
                 input.extend((0..length_bytes).map(|index| (index as usize ^ cookie) as u8));
             }

@@ -1,6 +1,6 @@
 //! A request longer than a piece: which piece comes next, and what its end means for the whole.
 //!
-//! No I/O and no memory: bytes of bookkeeping. A read, write, discard or write zeroes of up to 4 GiB goes to the block
+//! No I/O and no memory: bytes of bookkeeping. A read, write, discard or write zeroes of any length goes to the block
 //! layer as pieces. A request has [`PIECES_EACH`] of them under way, and [`PIECES_OUT_MAX`] if its connection has no
 //! more. So a large request is scheduled piece by piece, as many small ones would be, and holds memory for a few pieces
 //! however long it is; and a client with many large requests has pieces of all of them waiting, as its weight needs:
@@ -78,20 +78,20 @@ pub struct Large {
     /// First byte, in the export.
     pub offset_bytes: u64,
     /// Length of the whole request, bytes.
-    pub length_bytes: u32,
+    pub length_bytes: u64,
     piece_bytes: u32,
     /// Bytes of pieces that were handed over.
-    issued_bytes: u32,
+    issued_bytes: u64,
     places: [PieceState; PIECES_OUT_MAX],
     failed: Option<Status>,
     cut: bool,
     /// Bytes that have gone into the stream, if the reply is one.
-    streamed_bytes: u32,
+    streamed_bytes: u64,
 }
 
 impl Large {
     /// Nothing handed over. `piece_bytes`: a power of two.
-    pub fn new(op: Op, fua: bool, offset_bytes: u64, length_bytes: u32, piece_bytes: u32) -> Large {
+    pub fn new(op: Op, fua: bool, offset_bytes: u64, length_bytes: u64, piece_bytes: u32) -> Large {
         let places = Default::default();
         let (issued_bytes, failed, cut, streamed_bytes) = (0, None, false, 0);
         Large { op, fua, offset_bytes, length_bytes, piece_bytes, issued_bytes, places, failed, cut, streamed_bytes }
@@ -104,7 +104,7 @@ impl Large {
             return None;
         }
         let place = self.places.iter().position(|place| matches!(place, PieceState::Free))? as u32;
-        let offset_bytes = self.offset_bytes + u64::from(self.issued_bytes);
+        let offset_bytes = self.offset_bytes + self.issued_bytes;
         Some(NextPiece { place, offset_bytes, length_bytes: piece_length(offset_bytes, left_bytes, self.piece_bytes) })
     }
 
@@ -121,12 +121,12 @@ impl Large {
     /// `piece` was handed over.
     pub fn issued(&mut self, piece: NextPiece) {
         self.places[piece.place as usize] = PieceState::Out { offset_bytes: piece.offset_bytes };
-        self.issued_bytes += piece.length_bytes;
+        self.issued_bytes += u64::from(piece.length_bytes);
     }
 
     /// `length_bytes` of a write came that are not handed over, because it has failed.
     pub fn dropped(&mut self, length_bytes: u32) {
-        self.issued_bytes += length_bytes;
+        self.issued_bytes += u64::from(length_bytes);
     }
 
     /// A piece ended. Its first byte, in the export.
@@ -181,7 +181,7 @@ impl Large {
 
     /// Next piece of the stream, if it was read; and whether it is the last.
     pub fn next_in_stream(&mut self) -> Option<(u32, Buffer, bool)> {
-        let next_bytes = self.offset_bytes + u64::from(self.streamed_bytes);
+        let next_bytes = self.offset_bytes + self.streamed_bytes;
         let is_next = |piece: &&mut PieceState| match piece {
             PieceState::Ready { offset_bytes, .. } => *offset_bytes == next_bytes,
             _ => false,
@@ -190,7 +190,7 @@ impl Large {
         else {
             unreachable!("found as such")
         };
-        self.streamed_bytes += length_bytes;
+        self.streamed_bytes += u64::from(length_bytes);
         Some((length_bytes, buffer, self.streamed_bytes == self.length_bytes))
     }
 
@@ -251,8 +251,10 @@ impl Large {
         pack_op(self.op, writer);
         writer.flag(self.fua);
         writer.u64(self.offset_bytes);
-        let lengths = [self.length_bytes, self.piece_bytes, self.issued_bytes, self.streamed_bytes];
-        lengths.into_iter().for_each(|bytes| writer.u32(bytes));
+        let lengths = [self.length_bytes, self.piece_bytes.into(), self.issued_bytes, self.streamed_bytes];
+        // Before, none was longer.
+        lengths.iter().for_each(|bytes| writer.u32(*bytes as u32));
+        writer.since(EXTENDED_SINCE, |writer| lengths.iter().for_each(|bytes| writer.u32((*bytes >> 32) as u32)));
         let failure = |status| FAILURES.iter().position(|failure| *failure == status).expect("a failure is not Ok");
         writer.u8(self.failed.map_or(0, |status| failure(status) as u8 + 1));
         writer.flag(self.cut);
@@ -278,13 +280,25 @@ impl Large {
         demand(op != Op::Flush, "has a large request of no kind")?;
         let fua = reader.flag()?;
         let offset_bytes = reader.u64()?;
-        let [length_bytes, piece_bytes, issued_bytes, streamed_bytes] =
-            [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
+        let mut lengths = [0_u64; 4];
+        for bytes in &mut lengths {
+            *bytes = reader.u32()?.into();
+        }
+        if reader.version() >= EXTENDED_SINCE {
+            for bytes in &mut lengths {
+                *bytes |= u64::from(reader.u32()?) << 32;
+            }
+        }
+        let [length_bytes, piece_bytes, issued_bytes, streamed_bytes] = lengths;
+        let piece_bytes = u32::try_from(piece_bytes).unwrap_or(u32::MAX);
         let failed = match usize::from(reader.u8()?) {
             0 => None,
             number => Some(*FAILURES.get(number - 1).ok_or(StateFault("has a failure of no kind"))?),
         };
         let cut = reader.flag()?;
+        let is_long = op == Op::Read || op == Op::Write;
+        let longest_bytes = if is_long { export.block.payload_bytes_max.into() } else { u64::MAX };
+        demand(length_bytes <= longest_bytes, "has a large request longer than its export takes")?;
         demand(export.could_hold(offset_bytes, length_bytes), "has a large request that is no blocks of any device")?;
         let is_piece = piece_bytes.is_power_of_two() && piece_bytes >= export.block.min_bytes;
         demand(is_piece, "has a large request in pieces that are no power of two")?;
@@ -313,8 +327,8 @@ impl Large {
             pieces.push((reader.u64()?, reader.bytes()?));
         }
         pieces.sort_by_key(|(offset_bytes, _)| *offset_bytes);
-        let mut from_bytes = offset_bytes + u64::from(streamed_bytes);
-        let to_bytes = offset_bytes + u64::from(issued_bytes);
+        let mut from_bytes = offset_bytes + streamed_bytes;
+        let to_bytes = offset_bytes + issued_bytes;
         for (place, (offset_bytes, bytes)) in large.places.iter_mut().zip(pieces) {
             let end_bytes = offset_bytes.saturating_add(bytes.len() as u64);
             let is_inside = offset_bytes >= from_bytes && end_bytes <= to_bytes && !bytes.is_empty();
@@ -331,7 +345,7 @@ impl Large {
     }
 
     /// Bytes of it that were handed over.
-    pub fn issued_bytes(&self) -> u32 {
+    pub fn issued_bytes(&self) -> u64 {
         self.issued_bytes
     }
 }
@@ -343,7 +357,7 @@ mod tests {
     const KIB: u32 = 1 << 10;
 
     fn read(offset_bytes: u64, length_bytes: u32) -> Large {
-        Large::new(Op::Read, false, offset_bytes, length_bytes, 64 * KIB)
+        Large::new(Op::Read, false, offset_bytes, length_bytes.into(), 64 * KIB)
     }
 
     fn issue(large: &mut Large) -> Vec<(u32, u64, u32)> {
@@ -390,7 +404,7 @@ mod tests {
     #[test]
     fn a_write_that_failed_is_over_when_all_of_it_has_come_or_it_is_cut() {
         let write = || {
-            let mut large = Large::new(Op::Write, true, 0, 192 * KIB, 64 * KIB);
+            let mut large = Large::new(Op::Write, true, 0, u64::from(192 * KIB), 64 * KIB);
             large.issued(large.next().unwrap());
             large.ended(0);
             large.fail(Status::Io);
@@ -450,5 +464,19 @@ mod tests {
         large.keep(1, offset_bytes, 64 * KIB, Buffer::new(1));
         assert_eq!((large.take_ready().count(), large.take_ready().count(), large.pieces_out()), (1, 0, 2));
         assert_eq!((large.ended(0), large.ended(2)), (0, 128 << 10));
+    }
+
+    #[test]
+    fn a_range_beyond_4_gib_goes_in_pieces_to_its_end() {
+        let mut large = Large::new(Op::Discard, false, 0, (5 << 32) + 512, 1 << 30);
+        let mut lengths = Vec::new();
+        while let Some(piece) = large.next() {
+            assert_eq!(piece.offset_bytes, (lengths.len() as u64) << 30);
+            large.issued(piece);
+            large.ended(piece.place);
+            lengths.push(piece.length_bytes);
+        }
+        assert_eq!((lengths.len(), lengths.last()), (21, Some(&512)));
+        assert!(large.is_over());
     }
 }

@@ -30,7 +30,7 @@ use super::validate::Session;
 use super::wire::{self, Reader, handshake, info, option, option_reply, put_option_reply, transmission};
 use crate::export::{Export, ExportTable, NAME_BYTES_MAX};
 use crate::identity::Peer;
-use mqfq_blk::state::{LISTING_SINCE, StateFault, StateReader, StateWriter, demand};
+use mqfq_blk::state::{EXTENDED_SINCE, LISTING_SINCE, StateFault, StateReader, StateWriter, demand};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -94,6 +94,8 @@ pub struct Negotiation {
     fixed_newstyle: bool,
     no_zeroes: bool,
     structured: bool,
+    /// Headers are extended, and replies structured.
+    extended: bool,
     /// Export for which base:allocation was chosen.
     block_status_of: Option<Arc<Export>>,
     options: u32,
@@ -126,6 +128,7 @@ impl Negotiation {
             fixed_newstyle: false,
             no_zeroes: false,
             structured: false,
+            extended: false,
             block_status_of: None,
             options: 0,
             bytes_left: HANDSHAKE_BYTES_MAX,
@@ -142,7 +145,7 @@ impl Negotiation {
     /// The TLS handshake is over: the client is `peer`, and has agreed on nothing.
     pub fn secured(&mut self, peer: Peer) {
         (self.tls, self.peer) = (Tls::On, peer);
-        (self.structured, self.block_status_of) = (false, None);
+        (self.structured, self.extended, self.block_status_of) = (false, false, None);
     }
 
     /// The client's identity.
@@ -281,8 +284,11 @@ impl Negotiation {
                 Ok(session) if option == option::GO => return Progress::Transmit(session),
                 other => other.map(drop),
             },
-            option::STRUCTURED_REPLY => no_data(data).map(|()| {
-                self.structured = true;
+            option::STRUCTURED_REPLY if self.extended => {
+                no_data(data).and(Err((option_reply::ERR_EXT_HEADER_REQD, Rule::ExtendedAlready)))
+            }
+            option::EXTENDED_HEADERS | option::STRUCTURED_REPLY => no_data(data).map(|()| {
+                (self.structured, self.extended) = (true, option == option::EXTENDED_HEADERS);
                 put_option_reply(out, option, option_reply::ACK, &[]);
             }),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
@@ -308,12 +314,17 @@ impl Negotiation {
             option::INFO | option::GO | option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
                 (option_reply::ERR_TOO_BIG, Rule::OptionTooBig)
             }
-            option::LIST | option::STRUCTURED_REPLY => (option_reply::ERR_INVALID, Rule::OptionTakesNoData),
+            option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
+                (option_reply::ERR_INVALID, Rule::OptionTakesNoData)
+            }
             _ => (option_reply::ERR_UNSUP, Rule::OptionUnsupported),
         }
     }
 
     fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> Progress {
+        if self.extended {
+            return Progress::Close { broken: Some(Rule::ExtendedAlready) };
+        }
         let export = match self.export(data) {
             Ok(export) => export,
             Err((_, rule)) => return Progress::Close { broken: Some(rule) },
@@ -438,7 +449,7 @@ impl Negotiation {
         // Not compared by pointer: if the list of exports was replaced, the same export has another address.
         let is_chosen = |chosen: &Arc<Export>| (chosen.id, &chosen.name) == (export.id, &export.name);
         let block_status = self.block_status_of.as_ref().is_some_and(is_chosen);
-        Session { export, structured: self.structured, block_status }
+        Session { export, structured: self.structured, extended: self.extended, block_status }
     }
 }
 
@@ -471,7 +482,7 @@ pub fn transmission_flags(session: &Session) -> u16 {
 impl Negotiation {
     /// A state of this version has a place for all of it.
     pub fn can_be_handed_over(&self, version: u16) -> bool {
-        self.listing.is_none() || version >= LISTING_SINCE
+        (self.listing.is_none() || version >= LISTING_SINCE) && (!self.extended || version >= EXTENDED_SINCE)
     }
 
     /// Writes what [`Negotiation::unpack`] reads.
@@ -497,6 +508,7 @@ impl Negotiation {
             writer.u32(self.listing.as_ref().map_or(0, VecDeque::len) as u32);
             self.listing.iter().flatten().for_each(|export| writer.bytes(export.name.as_bytes()));
         });
+        writer.since(EXTENDED_SINCE, |writer| writer.flag(self.extended));
     }
 
     /// The handshake, about `exports`.
@@ -534,6 +546,8 @@ impl Negotiation {
             demand(is_listing || left.is_empty(), "has exports of a list that there is not")?;
             listing = is_listing.then_some(left);
         }
+        let extended = reader.version() >= EXTENDED_SINCE && reader.flag()?;
+        demand(structured || !extended, "has extended headers without structured replies")?;
         let gathered = gathered.to_vec();
         let of = Negotiation::new(exports);
         Ok(Negotiation {
@@ -542,6 +556,7 @@ impl Negotiation {
             fixed_newstyle,
             no_zeroes,
             structured,
+            extended,
             block_status_of,
             options,
             bytes_left,

@@ -119,7 +119,7 @@ fn run_admitting(input: &[u8], cuts: &[usize], admit: Admit<'_>) -> Outcome {
                 }
                 Progress::Answered { refused } => outcome.refused.extend(refused),
                 Progress::StartTls => unreachable!("no TLS is offered"),
-                Progress::Transmit(Session { export, structured, block_status }) => {
+                Progress::Transmit(Session { export, structured, block_status, .. }) => {
                     outcome.end = End::Transmit { name: export.name.clone(), structured, block_status };
                     outcome.left = [piece, &input[to..]].concat();
                     return outcome;
@@ -303,7 +303,7 @@ fn list_names_every_export_that_takes_clients_with_its_description() {
 
 #[test]
 fn options_without_data_refuse_data() {
-    for number in [option::LIST, option::STRUCTURED_REPLY] {
+    for number in [option::LIST, option::STRUCTURED_REPLY, option::EXTENDED_HEADERS] {
         let expected = error(number, option_reply::ERR_INVALID, Rule::OptionTakesNoData);
         assert_eq!(answers(&[option(number, b"x")]), expected);
     }
@@ -323,6 +323,23 @@ fn structured_replies_bring_the_dont_fragment_flag() {
 }
 
 #[test]
+fn extended_headers_take_the_place_of_structured_replies_and_need_go() {
+    let [structured, extended] = [option::STRUCTURED_REPLY, option::EXTENDED_HEADERS].map(|number| option(number, b""));
+    let go = option(option::GO, &wants("a", &[]));
+    let outcome = run(&[FIXED, &structured, &extended, &structured, &go]);
+    let expected = [
+        reply(option::STRUCTURED_REPLY, 1, b""),
+        reply(option::EXTENDED_HEADERS, 1, b""),
+        error(option::STRUCTURED_REPLY, option_reply::ERR_EXT_HEADER_REQD, Rule::ExtendedAlready),
+        reply(option::GO, 3, b"\0\0\0\0\0\0\0\x10\0\0\x09\xed"),
+        reply(option::GO, 1, b""),
+    ];
+    assert_eq!((outcome.answers, outcome.end), (expected.concat(), transmit("a", true, false)));
+    let outcome = run(&[FIXED, &extended, &option(option::EXPORT_NAME, b"a")]);
+    assert_eq!(outcome.end, End::Closed(Some(Rule::ExtendedAlready)));
+}
+
+#[test]
 fn abort_is_acknowledged_and_closes_whatever_it_carries() {
     for data in [&b""[..], b"bye"] {
         let outcome = run(&[FIXED, &option(option::ABORT, data), b"more"]);
@@ -332,7 +349,7 @@ fn abort_is_acknowledged_and_closes_whatever_it_carries() {
 
 #[test]
 fn options_we_do_not_speak_are_refused_and_the_next_is_understood() {
-    let unspoken = [option::STARTTLS, option::EXTENDED_HEADERS, 4, 0, 99, u32::MAX];
+    let unspoken = [option::STARTTLS, 12, 4, 0, 99, u32::MAX];
     for number in unspoken {
         for data in [&b""[..], b"data of an option from the future"] {
             let outcome = run(&[FIXED, &option(number, data), &option(option::ABORT, b"")]);

@@ -23,7 +23,8 @@
 //! gathered: [ header ][ piece 0 ][ piece 1 ] …            behind: [ header header ][ data ] …
 //! ```
 
-use super::wire::{self, Errno, chunk, put_chunk, put_last_chunk, put_simple_reply};
+use super::validate::Session;
+use super::wire::{self, Errno, chunk, put_chunk, put_extended_chunk, put_simple_reply};
 use crate::memory::Account;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Part;
@@ -70,10 +71,33 @@ impl Sent {
     }
 }
 
+/// Form of the replies.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Form {
+    /// A header, and the data of a read.
+    #[default]
+    Simple,
+    /// Chunks.
+    Structured,
+    /// Chunks with extended headers.
+    Extended,
+}
+
+impl Form {
+    /// Form that a session has agreed on.
+    pub fn of(session: &Session) -> Form {
+        match (session.extended, session.structured) {
+            (true, _) => Form::Extended,
+            (false, true) => Form::Structured,
+            (false, false) => Form::Simple,
+        }
+    }
+}
+
 /// Replies on their way to one client.
 #[derive(Debug, Default)]
 pub struct Replies {
-    structured: bool,
+    form: Form,
     gathered: Gathered,
     /// A simple reply is being streamed: other replies wait in `behind`.
     streaming: bool,
@@ -90,9 +114,9 @@ impl Replies {
         Replies::default()
     }
 
-    /// From now on replies are structured, or simple.
-    pub fn set_structured(&mut self, structured: bool) {
-        self.structured = structured;
+    /// From now on replies have this form.
+    pub fn set_form(&mut self, form: Form) {
+        self.form = form;
     }
 
     /// Nothing is gathered, nothing waits behind a stream, and nothing is being sent.
@@ -126,24 +150,35 @@ impl Replies {
         self.gathered.parts.iter().map(|part| part.as_slice().len()).sum::<usize>() > HANDSHAKE_UNSENT_BYTES_MAX
     }
 
-    /// Success, without data.
-    pub fn done(&mut self, cookie: u64) {
-        if self.structured {
-            put_last_chunk(self.bytes(), chunk::NONE, cookie, 0);
-        } else {
-            put_simple_reply(self.bytes(), 0, cookie);
+    /// Appends the header of a chunk about a request at `offset_bytes`, in a form that has chunks.
+    #[inline(always)]
+    fn put_chunk(&mut self, flags: u16, kind: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) -> &mut Vec<u8> {
+        let is_extended = self.form == Form::Extended;
+        let out = self.bytes();
+        match is_extended {
+            false => put_chunk(out, flags, kind, cookie, length_bytes),
+            true => put_extended_chunk(out, flags, kind, cookie, offset_bytes, length_bytes),
+        }
+        out
+    }
+
+    /// Success, without data, of a request at `offset_bytes`.
+    pub fn done(&mut self, cookie: u64, offset_bytes: u64) {
+        match self.form {
+            Form::Simple => put_simple_reply(self.bytes(), 0, cookie),
+            _ => drop(self.put_chunk(chunk::DONE, chunk::NONE, cookie, offset_bytes, 0)),
         }
         self.target().0.ends_reply();
     }
 
-    /// Failure. The sentence is sent if the form of reply has room for one.
-    pub fn error(&mut self, cookie: u64, errno: Errno, sentence: &str) {
-        if !self.structured {
+    /// Failure of a request at `offset_bytes`. The sentence is sent if the form of reply has room for one.
+    pub fn error(&mut self, cookie: u64, offset_bytes: u64, errno: Errno, sentence: &str) {
+        if self.form == Form::Simple {
             put_simple_reply(self.bytes(), errno as u32, cookie);
             return self.target().0.ends_reply();
         }
-        let out = self.bytes();
-        put_last_chunk(out, chunk::ERROR, cookie, 4 + 2 + sentence.len() as u32);
+        let length_bytes = 4 + 2 + sentence.len() as u32;
+        let out = self.put_chunk(chunk::DONE, chunk::ERROR, cookie, offset_bytes, length_bytes);
         out.extend((errno as u32).to_be_bytes());
         out.extend((sentence.len() as u16).to_be_bytes());
         out.extend_from_slice(sentence.as_bytes());
@@ -152,31 +187,39 @@ impl Replies {
 
     /// The first `length_bytes` of `buffer`, read at `offset_bytes` of the export: all that was asked for.
     pub fn data(&mut self, cookie: u64, offset_bytes: u64, length_bytes: u32, buffer: Buffer) {
-        if self.structured {
-            self.put_data_chunk(chunk::DONE, cookie, offset_bytes, length_bytes);
-        } else {
-            put_simple_reply(self.bytes(), 0, cookie);
+        match self.form {
+            Form::Simple => put_simple_reply(self.bytes(), 0, cookie),
+            _ => self.put_data_chunk(chunk::DONE, cookie, offset_bytes, offset_bytes, length_bytes),
         }
         self.target().0.payload(buffer, length_bytes, true);
     }
 
-    fn put_data_chunk(&mut self, flags: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) {
-        let out = self.bytes();
-        put_chunk(out, flags, chunk::OFFSET_DATA, cookie, 8 + length_bytes);
+    /// Appends the header of data at `offset_bytes`, of a request at `asked_bytes`.
+    #[inline(always)]
+    fn put_data_chunk(&mut self, flags: u16, cookie: u64, asked_bytes: u64, offset_bytes: u64, length_bytes: u32) {
+        let out = self.put_chunk(flags, chunk::OFFSET_DATA, cookie, asked_bytes, 8 + length_bytes);
         out.extend_from_slice(&offset_bytes.to_be_bytes());
     }
 
-    /// A piece of a long read, as a chunk of a structured reply. `is_last`: the reply ends with it.
-    pub fn piece(&mut self, cookie: u64, offset_bytes: u64, length_bytes: u32, buffer: Buffer, is_last: bool) {
-        assert!(self.structured, "a simple reply has no chunks");
-        self.put_data_chunk(if is_last { chunk::DONE } else { 0 }, cookie, offset_bytes, length_bytes);
+    /// A piece of a long read at `asked_bytes`, as a chunk of a structured reply. `is_last`: the reply ends with it.
+    pub fn piece(
+        &mut self,
+        (cookie, asked_bytes): (u64, u64),
+        offset_bytes: u64,
+        length_bytes: u32,
+        buffer: Buffer,
+        is_last: bool,
+    ) {
+        assert!(self.form != Form::Simple, "a simple reply has no chunks");
+        let flags = if is_last { chunk::DONE } else { 0 };
+        self.put_data_chunk(flags, cookie, asked_bytes, offset_bytes, length_bytes);
         self.gathered.payload(buffer, length_bytes, is_last);
     }
 
     /// Begins a simple reply to a long read: its data follow by [`Replies::stream`], and nothing else leaves before
     /// they do.
     pub fn begin_stream(&mut self, cookie: u64) {
-        assert!(!self.structured && !self.streaming, "one stream at a time, of simple replies");
+        assert!(self.form == Form::Simple && !self.streaming, "one stream at a time, of simple replies");
         put_simple_reply(self.bytes(), 0, cookie);
         self.streaming = true;
     }
@@ -191,18 +234,32 @@ impl Replies {
         }
     }
 
-    /// Extents of a block status, at least one.
-    pub fn block_status(&mut self, cookie: u64, extents: impl Iterator<Item = Extent>) {
-        let out = self.bytes();
-        let start = out.len();
-        put_last_chunk(out, chunk::BLOCK_STATUS, cookie, 0);
+    /// Extents of a block status at `offset_bytes`, at least one.
+    pub fn block_status(&mut self, cookie: u64, offset_bytes: u64, extents: impl Iterator<Item = Extent>) {
+        let is_extended = self.form == Form::Extended;
+        let kind = if is_extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
+        let out = self.put_chunk(chunk::DONE, kind, cookie, offset_bytes, 0);
+        let payload_at = out.len();
         out.extend_from_slice(&wire::BASE_ALLOCATION_ID.to_be_bytes());
-        for Extent { length_bytes, stored } in extents {
-            // An answer is no longer than its question.
-            out.extend_from_slice(&(length_bytes as u32).to_be_bytes());
-            out.extend_from_slice(&flags_of(stored).to_be_bytes());
+        if is_extended {
+            out.extend_from_slice(&[0; 4]);
         }
-        let payload_at = start + wire::CHUNK_HEADER_BYTES;
+        let mut count: u32 = 0;
+        for Extent { length_bytes, stored } in extents {
+            count += 1;
+            if is_extended {
+                out.extend_from_slice(&length_bytes.to_be_bytes());
+                out.extend_from_slice(&u64::from(flags_of(stored)).to_be_bytes());
+            } else {
+                // An answer is no longer than its question.
+                out.extend_from_slice(&(length_bytes as u32).to_be_bytes());
+                out.extend_from_slice(&flags_of(stored).to_be_bytes());
+            }
+        }
+        if is_extended {
+            out[payload_at + 4..payload_at + 8].copy_from_slice(&count.to_be_bytes());
+        }
+        // The length's lower half ends either header.
         let payload_bytes = (out.len() - payload_at) as u32;
         out[payload_at - 4..payload_at].copy_from_slice(&payload_bytes.to_be_bytes());
         self.target().0.ends_reply();
@@ -472,7 +529,7 @@ mod tests {
     #[test]
     fn a_structured_read_is_one_last_chunk_with_offset_and_data() {
         let mut replies = Replies::new();
-        replies.set_structured(true);
+        replies.set_form(Form::Structured);
         replies.data(7, 4096, 3, filled(b'x', 3));
         let header = b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x0b";
         let expected = [&header[..], b"\0\0\0\0\0\0\x10\0", b"xxx"].concat();
@@ -482,8 +539,8 @@ mod tests {
     #[test]
     fn a_structured_error_has_number_and_sentence() {
         let mut replies = Replies::new();
-        replies.set_structured(true);
-        replies.error(7, Errno::NoSpc, "full");
+        replies.set_form(Form::Structured);
+        replies.error(7, 0, Errno::NoSpc, "full");
         let header = b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x07\0\0\0\x0a";
         let expected = [&header[..], b"\0\0\0\x1c", b"\0\x04", b"full"].concat();
         assert_eq!(bytes(&replies.begin_send().unwrap()), expected);
@@ -492,14 +549,41 @@ mod tests {
     #[test]
     fn block_status_is_a_chunk_of_extents_with_their_flags() {
         let mut replies = Replies::new();
-        replies.set_structured(true);
-        replies.done(6);
+        replies.set_form(Form::Structured);
+        replies.done(6, 0);
         let extents = [(65536, Stored::Data), (512, Stored::Hole), (1, Stored::Zeroes)];
-        replies.block_status(7, extents.into_iter().map(|(length_bytes, stored)| Extent { length_bytes, stored }));
+        replies.block_status(7, 0, extents.into_iter().map(|(length_bytes, stored)| Extent { length_bytes, stored }));
         let header = b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x1c\0\0\0\x01";
         let extents = b"\0\x01\0\0\0\0\0\0\0\0\x02\0\0\0\0\x03\0\0\0\x01\0\0\0\x02";
         let sent = bytes(&replies.begin_send().unwrap());
         assert_eq!(sent[wire::CHUNK_HEADER_BYTES..], [&header[..], extents].concat(), "context 1 and three extents");
+    }
+
+    #[test]
+    fn extended_replies_name_the_offset_of_their_request_and_have_lengths_of_64_bits() {
+        let mut replies = Replies::new();
+        replies.set_form(Form::Extended);
+        replies.done(1, 4096);
+        replies.error(2, 4096, Errno::NotSup, "slow");
+        replies.piece((3, 4096), 8192, 2, filled(b'x', 2), true);
+        let extents = [(65536, Stored::Data), (1 << 31, Stored::Hole)];
+        let extents = extents.into_iter().map(|(length_bytes, stored)| Extent { length_bytes, stored });
+        replies.block_status(4, 4096, extents);
+        let header = |kind: [u8; 2], cookie: u64, length_bytes: u64| {
+            let numbers = [cookie, 4096, length_bytes].map(u64::to_be_bytes).concat();
+            [b"\x6e\x8a\x27\x8c\0\x01", &kind[..], &numbers].concat()
+        };
+        let status = [1 << 32 | 2, 65536, 0, 1 << 31, 3].map(u64::to_be_bytes).concat();
+        let expected = [
+            header([0, 0], 1, 0),
+            header([0x80, 1], 2, 10),
+            b"\0\0\0\x5f\0\x04slow".to_vec(),
+            header([0, 1], 3, 10),
+            b"\0\0\0\0\0\0\x20\0xx".to_vec(),
+            header([0, 6], 4, 40),
+            status,
+        ];
+        assert_eq!(bytes(&replies.begin_send().unwrap()), expected.concat());
     }
 
     #[test]
@@ -523,14 +607,14 @@ mod tests {
     #[test]
     fn replies_of_a_turn_leave_in_one_send_with_their_headers_packed() {
         let mut replies = Replies::new();
-        replies.done(1);
-        replies.error(2, Errno::Io, "not sent in a simple reply");
+        replies.done(1, 0);
+        replies.error(2, 0, Errno::Io, "not sent in a simple reply");
         replies.data(3, 0, 4096, filled(0, 4096));
-        replies.done(4);
+        replies.done(4, 0);
         let parts = replies.begin_send().unwrap();
         // done, error and the header of the read; the data; done.
         assert_eq!(parts.iter().map(|part| part.as_slice().len()).collect::<Vec<_>>(), [48, 4096, 16]);
-        replies.done(5);
+        replies.done(5, 0);
         assert!(replies.begin_send().is_none(), "one send at a time");
         assert_eq!(replies.end_send(parts), Sent { replies: 4, data_bytes: 4096 });
         assert_eq!(bytes(&replies.begin_send().unwrap()).len(), 16);
@@ -539,9 +623,9 @@ mod tests {
     #[test]
     fn pieces_are_chunks_of_one_reply_and_the_last_says_so() {
         let mut replies = Replies::new();
-        replies.set_structured(true);
-        replies.piece(7, 4, 3, filled(b'b', 3), false);
-        replies.piece(7, 1, 3, filled(b'a', 3), true);
+        replies.set_form(Form::Structured);
+        replies.piece((7, 0), 4, 3, filled(b'b', 3), false);
+        replies.piece((7, 0), 1, 3, filled(b'a', 3), true);
         let chunk = |flags: u8, offset: u8, data: &[u8]| {
             let header = [b"\x66\x8e\x33\xef\0", &[flags][..], b"\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x0b"].concat();
             [&header[..], b"\0\0\0\0\0\0\0", &[offset], data].concat()
@@ -554,10 +638,10 @@ mod tests {
     #[test]
     fn nothing_comes_between_the_data_of_a_stream() {
         let mut replies = Replies::new();
-        replies.done(1);
+        replies.done(1, 0);
         replies.begin_stream(2);
         replies.stream(2, filled(b'a', 2), false);
-        replies.done(3);
+        replies.done(3, 0);
         replies.data(4, 0, 1, filled(b'x', 1));
         let parts = replies.begin_send().unwrap();
         assert_eq!(bytes(&parts)[16..], [&b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x02"[..], b"aa"].concat());
@@ -574,10 +658,10 @@ mod tests {
     #[test]
     fn long_replies_leave_in_several_sends_and_are_counted_where_they_end() {
         let mut replies = Replies::new();
-        replies.set_structured(true);
-        let piece = |replies: &mut Replies, is_last| replies.piece(1, 0, 64 << 10, filled(0, 64 << 10), is_last);
+        replies.set_form(Form::Structured);
+        let piece = |replies: &mut Replies, is_last| replies.piece((1, 0), 0, 64 << 10, filled(0, 64 << 10), is_last);
         (0..4).for_each(|_| piece(&mut replies, false));
-        replies.done(2);
+        replies.done(2, 0);
         piece(&mut replies, true);
         // Three pieces reach 192 KiB; the fourth and, with it, the fifth; the rest of a header is never left behind its
         // data.
@@ -593,16 +677,16 @@ mod tests {
     #[test]
     fn memory_of_a_send_is_used_again() {
         let mut replies = Replies::new();
-        replies.done(1);
+        replies.done(1, 0);
         let parts = replies.begin_send().unwrap();
         let (vector, header) = (parts.as_ptr(), parts[0].as_slice().as_ptr());
         replies.end_send(parts);
         // The first send left an empty spare list behind; the list of this one is gathered into after the next.
-        replies.done(2);
+        replies.done(2, 0);
         let parts = replies.begin_send().unwrap();
         assert_eq!(parts[0].as_slice().as_ptr(), header);
         replies.end_send(parts);
-        replies.done(3);
+        replies.done(3, 0);
         let parts = replies.begin_send().unwrap();
         assert_eq!(parts.as_ptr(), vector);
     }
@@ -626,7 +710,7 @@ mod tests {
     fn nothing_is_left_when_all_was_sent_or_the_connection_is_broken() {
         let mut replies = Replies::new();
         assert!(replies.is_empty());
-        replies.done(1);
+        replies.done(1, 0);
         assert!(!replies.is_empty(), "gathered");
         let parts = replies.begin_send().unwrap();
         assert!(!replies.is_empty(), "being sent");
@@ -637,10 +721,10 @@ mod tests {
         replies.end_send(parts);
         assert!(!replies.is_empty(), "a stream's data are to come");
         replies.stream(1, filled(b'a', 1), false);
-        replies.done(3);
+        replies.done(3, 0);
         replies.abandon();
         assert!(replies.is_empty() && replies.begin_send().is_none());
-        replies.done(4);
+        replies.done(4, 0);
         assert_eq!(
             replies.begin_send().map(|parts| bytes(&parts).len()),
             Some(16),
@@ -678,7 +762,7 @@ mod tests {
         assert_eq!(replies.spare_bytes.len(), SPARE_MAX);
         assert!(replies.spare_parts.is_empty() && replies.spare_parts.capacity() >= SPARE_MAX);
         let mut replies = Replies::new();
-        replies.done(1);
+        replies.done(1, 0);
         let sealed = replies.begin_sealed_send(|plain| vec![Part::Bytes(vec![0; bytes(plain).len()])]).unwrap();
         assert_eq!((bytes(&sealed), replies.spare_bytes.len()), (vec![0; 16], 1));
         assert_eq!(replies.end_send(sealed).replies, 1);

@@ -49,6 +49,8 @@ pub enum Rule {
     TlsBroken,
     /// Handshake: metadata contexts before structured replies.
     NeedsStructuredReplies,
+    /// Handshake: structured replies after extended headers, or EXPORT_NAME, which closes.
+    ExtendedAlready,
     /// Transmission, closes: a request that does not begin with its magic.
     BadRequestMagic,
     /// Transmission, closes: a refused write too long to be skipped.
@@ -61,6 +63,8 @@ pub enum Rule {
     UnknownCommand,
     /// Transmission: a flag that is unknown, not offered, or not one of this command.
     UnknownFlags,
+    /// Transmission, extended headers: a write without a payload, or another command with one.
+    PayloadMismatch,
     /// Transmission: a change of a read-only export.
     ReadOnly,
     /// Transmission: BLOCK_STATUS without a metadata context.
@@ -89,7 +93,7 @@ impl From<Rule> for usize {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 34] = [
+    pub const ALL: [Rule; 36] = [
         Rule::UnknownClientFlags,
         Rule::BadOptionMagic,
         Rule::NeedsFixedNewstyle,
@@ -109,12 +113,14 @@ impl Rule {
         Rule::BytesBeforeTls,
         Rule::TlsBroken,
         Rule::NeedsStructuredReplies,
+        Rule::ExtendedAlready,
         Rule::BadRequestMagic,
         Rule::PayloadTooLong,
         Rule::FailedInTheMiddle,
         Rule::Truncated,
         Rule::UnknownCommand,
         Rule::UnknownFlags,
+        Rule::PayloadMismatch,
         Rule::ReadOnly,
         Rule::NeedsMetaContext,
         Rule::FlushHasNoRange,
@@ -148,12 +154,14 @@ impl Rule {
             Rule::BytesBeforeTls => "bytes_before_tls",
             Rule::TlsBroken => "tls_broken",
             Rule::NeedsStructuredReplies => "needs_structured_replies",
+            Rule::ExtendedAlready => "extended_already",
             Rule::BadRequestMagic => "bad_request_magic",
             Rule::PayloadTooLong => "payload_too_long",
             Rule::FailedInTheMiddle => "failed_in_the_middle",
             Rule::Truncated => "truncated",
             Rule::UnknownCommand => "unknown_command",
             Rule::UnknownFlags => "unknown_flags",
+            Rule::PayloadMismatch => "payload_mismatch",
             Rule::ReadOnly => "read_only",
             Rule::NeedsMetaContext => "needs_meta_context",
             Rule::FlushHasNoRange => "flush_has_no_range",
@@ -190,12 +198,14 @@ impl Rule {
             Rule::BytesBeforeTls => "bytes came between STARTTLS and its answer",
             Rule::TlsBroken => "the TLS session cannot be",
             Rule::NeedsStructuredReplies => "metadata contexts need structured replies, which were not asked for",
+            Rule::ExtendedAlready => "extended headers were agreed on, which need GO and take the place of structured replies",
             Rule::BadRequestMagic => "a request did not begin with the magic number of requests",
             Rule::PayloadTooLong => "a refused write was too long to be skipped",
             Rule::FailedInTheMiddle => "the device failed when a part of a simple reply had been sent",
             Rule::Truncated => "the client went away in the middle of a message",
             Rule::UnknownCommand => "this export does not know the command",
             Rule::UnknownFlags => "the command has a flag that is unknown, not offered, or not for this command",
+            Rule::PayloadMismatch => "a write has a payload and says so, and no other command has one",
             Rule::ReadOnly => "the export is read-only",
             Rule::NeedsMetaContext => "block status needs a metadata context, and none was chosen",
             Rule::FlushHasNoRange => "a flush has offset 0 and length 0",

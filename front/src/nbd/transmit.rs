@@ -28,7 +28,8 @@
 use super::large::Large;
 use super::rule::Rule;
 use super::validate::{Action, Session, validate};
-use super::wire::{Command, REQUEST_BYTES, RequestHeader, request};
+use super::wire::{Command, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC};
+use super::wire::{NO_MAGIC, REQUEST_BYTES, REQUEST_MAGIC, RequestHeader, request};
 use crate::memory::{Account, Short};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::extents::{self, EXTENTS_MAX, SHEET_BYTES};
@@ -51,9 +52,9 @@ pub struct Limits {
 }
 
 /// Bytes up to the next multiple of `piece_bytes` after `offset_bytes`, at most `left_bytes`.
-pub fn piece_length(offset_bytes: u64, left_bytes: u32, piece_bytes: u32) -> u32 {
+pub fn piece_length(offset_bytes: u64, left_bytes: u64, piece_bytes: u32) -> u32 {
     let to_boundary = u64::from(piece_bytes) - (offset_bytes & (u64::from(piece_bytes) - 1));
-    left_bytes.min(to_boundary as u32)
+    left_bytes.min(to_boundary) as u32
 }
 
 /// A valid and complete request for the device.
@@ -68,7 +69,7 @@ pub struct Request {
     /// First byte, in the export.
     pub offset_bytes: u64,
     /// Length; 0 for a flush.
-    pub length_bytes: u32,
+    pub length_bytes: u64,
     /// The bytes of a write; of a block status room for its answer ([`extents`]).
     pub buffer: Option<Buffer>,
 }
@@ -106,6 +107,8 @@ pub enum Taken {
     Refused {
         /// The client's name for it.
         cookie: u64,
+        /// First byte that it names.
+        offset_bytes: u64,
         /// Command, if known.
         command: Option<Command>,
         /// Rule that it broke.
@@ -134,6 +137,13 @@ pub struct Transmission {
     stage: Stage,
     requests: usize,
     account: Account,
+    /// Magic of a compact header, if the session has those.
+    compact_magic: u64,
+}
+
+/// Magic of the compact headers of a session.
+fn compact_magic(session: &Session) -> u64 {
+    if session.extended { NO_MAGIC } else { REQUEST_MAGIC.into() }
 }
 
 #[derive(Debug)]
@@ -178,7 +188,8 @@ impl Transmission {
     pub fn new(session: Session, limits: Limits) -> Transmission {
         assert!(limits.piece_bytes.is_power_of_two(), "pieces of {} bytes have no boundaries", limits.piece_bytes);
         let account = Account::new(session.export.memory.clone(), limits.bytes_max);
-        Transmission { session, limits, stage: Stage::Header, requests: 0, account }
+        let compact_magic = compact_magic(&session);
+        Transmission { session, limits, stage: Stage::Header, requests: 0, account, compact_magic }
     }
 
     /// Session agreed on.
@@ -225,13 +236,53 @@ impl Transmission {
             self.stage = Stage::Header;
         }
         if let Stage::Header = self.stage {
-            let Some(header) = input[used..].first_chunk::<REQUEST_BYTES>() else { return (used, Taken::More) };
-            match self.header(header) {
+            let Some(bytes) = input[used..].first_chunk::<REQUEST_BYTES>() else { return (used, Taken::More) };
+            let Some(header) = RequestHeader::decode(bytes, self.compact_magic) else {
+                return self.advance_extended(input, used);
+            };
+            match self.header(&header) {
                 Some(unfit @ (Taken::Full | Taken::NoMemory)) => return (used, unfit),
                 Some(taken) => return (used + REQUEST_BYTES, taken),
                 None => used += REQUEST_BYTES,
             }
         }
+        self.advance_payload(input, used)
+    }
+
+    /// [`Transmission::advance`] at a header that is no compact one.
+    #[cold]
+    fn advance_extended(&mut self, input: &[u8], used: usize) -> (usize, Taken) {
+        let mut decoded = None;
+        let is_extended = input[used..].starts_with(&EXTENDED_REQUEST_MAGIC.to_be_bytes());
+        if self.session.extended && is_extended {
+            let Some(bytes) = input[used..].first_chunk::<EXTENDED_REQUEST_BYTES>() else { return (used, Taken::More) };
+            decoded = RequestHeader::decode_extended(bytes);
+        }
+        let Some(mut header) = decoded else {
+            self.stage = Stage::Over;
+            return (used + REQUEST_BYTES, Taken::Broken(Rule::BadRequestMagic));
+        };
+        let command = Command::from_number(header.command);
+        let has_payload = header.flags & request::PAYLOAD != 0;
+        header.flags &= !request::PAYLOAD;
+        let taken = match has_payload != (command == Some(Command::Write)) && command != Some(Command::Disconnect) {
+            true if self.requests >= self.limits.requests_max => Some(Taken::Full),
+            true => {
+                self.requests += 1;
+                Some(self.refuse(&header, Rule::PayloadMismatch, if has_payload { header.length_bytes } else { 0 }))
+            }
+            false => self.header(&header),
+        };
+        match taken {
+            Some(unfit @ (Taken::Full | Taken::NoMemory)) => (used, unfit),
+            Some(taken) => (used + EXTENDED_REQUEST_BYTES, taken),
+            None => self.advance_payload(input, used + EXTENDED_REQUEST_BYTES),
+        }
+    }
+
+    /// Takes what there is of a payload.
+    #[inline(always)]
+    fn advance_payload(&mut self, input: &[u8], mut used: usize) -> (usize, Taken) {
         let Stage::Payload(payload) = &mut self.stage else { return (used, Taken::More) };
         if let Memory::None = payload.memory {
             match self.account.take(Buffer::memory_bytes(payload.length_bytes)) {
@@ -249,14 +300,11 @@ impl Transmission {
     }
 
     /// `None`: a write, whose payload comes next.
-    fn header(&mut self, bytes: &[u8; REQUEST_BYTES]) -> Option<Taken> {
-        let Some(header) = RequestHeader::decode(bytes) else {
-            self.stage = Stage::Over;
-            return Some(Taken::Broken(Rule::BadRequestMagic));
-        };
-        let RequestHeader { cookie, offset_bytes, length_bytes, .. } = header;
-        let is_large = length_bytes > self.limits.piece_bytes;
-        let mut action = validate(&self.session, &header);
+    #[inline(always)]
+    fn header(&mut self, header: &RequestHeader) -> Option<Taken> {
+        let &RequestHeader { cookie, offset_bytes, length_bytes, .. } = header;
+        let is_large = length_bytes > self.limits.piece_bytes.into();
+        let mut action = validate(&self.session, header);
         if is_large && header.flags & request::DF != 0 && matches!(action, Ok(Action::Execute { op: Op::Read, .. })) {
             // Allowed above 64 KiB. Source: NBD protocol, "NBD_CMD_FLAG_DF".
             action = Err(Rule::TooLongForOneChunk);
@@ -271,7 +319,7 @@ impl Transmission {
         }
         if !is_large
             && let Ok(Action::Execute { op: Op::Read | Op::Write, .. }) = action
-            && let Err(short) = self.account.take(Buffer::memory_bytes(length_bytes))
+            && let Err(short) = self.account.take(Buffer::memory_bytes(length_bytes as u32))
         {
             return Some(Taken::of(short));
         }
@@ -285,7 +333,8 @@ impl Transmission {
                     offset_bytes,
                     length_bytes: piece_bytes,
                     filled_bytes: 0,
-                    after_bytes: Some(length_bytes - piece_bytes),
+                    // No payload has 4 GiB.
+                    after_bytes: Some(length_bytes as u32 - piece_bytes),
                     memory: Memory::None,
                 });
                 let op = Op::Write;
@@ -298,7 +347,7 @@ impl Transmission {
                     cookie,
                     fua,
                     offset_bytes,
-                    length_bytes,
+                    length_bytes: length_bytes as u32,
                     filled_bytes,
                     after_bytes,
                     memory,
@@ -315,24 +364,31 @@ impl Transmission {
                 }
                 let buffer = Some(extents::ask(if one { 1 } else { EXTENTS_MAX }));
                 let (op, fua) = (Op::Extents, false);
+                // Whole blocks, no more than a submission has; the client asks on.
+                let longest_bytes = u32::MAX & !(self.session.export.block.min_bytes - 1);
+                let length_bytes = length_bytes.min(longest_bytes.into());
                 Some(Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer }))
             }
             Ok(Action::Disconnect) => unreachable!("returned above"),
-            Err(rule) => Some(self.refuse(&header, rule)),
+            Err(rule) => {
+                let is_write = header.command == Command::Write as u16;
+                Some(self.refuse(header, rule, if is_write { length_bytes } else { 0 }))
+            }
         }
     }
 
-    fn refuse(&mut self, header: &RequestHeader, rule: Rule) -> Taken {
-        let command = Command::from_number(header.command);
-        if command == Some(Command::Write) {
-            if header.length_bytes > SKIPPED_BYTES_MAX {
-                self.requests -= 1;
-                self.stage = Stage::Over;
-                return Taken::Broken(Rule::PayloadTooLong);
-            }
-            self.stage = Stage::Skip { left_bytes: header.length_bytes as usize };
+    /// Refuses a request; `payload_bytes` of it follow.
+    fn refuse(&mut self, header: &RequestHeader, rule: Rule, payload_bytes: u64) -> Taken {
+        if payload_bytes > SKIPPED_BYTES_MAX.into() {
+            self.requests -= 1;
+            self.stage = Stage::Over;
+            return Taken::Broken(Rule::PayloadTooLong);
         }
-        Taken::Refused { cookie: header.cookie, command, rule }
+        if payload_bytes > 0 {
+            self.stage = Stage::Skip { left_bytes: payload_bytes as usize };
+        }
+        let &RequestHeader { cookie, offset_bytes, .. } = header;
+        Taken::Refused { cookie, offset_bytes, command: Command::from_number(header.command), rule }
     }
 
     /// The bytes of a payload, or of a piece, have all come.
@@ -343,12 +399,12 @@ impl Transmission {
         let Payload { cookie, fua, offset_bytes, length_bytes, after_bytes, memory, .. } = payload;
         let Memory::Here(buffer) = memory else { unreachable!("as above: it was filled") };
         let Some(after_bytes) = after_bytes else {
-            let buffer = Some(buffer);
-            return Taken::Request(Request { cookie, op: Op::Write, fua, offset_bytes, length_bytes, buffer });
+            let (op, length_bytes, buffer) = (Op::Write, length_bytes.into(), Some(buffer));
+            return Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer });
         };
         if after_bytes > 0 {
             let next_bytes = offset_bytes + u64::from(length_bytes);
-            let piece_bytes = piece_length(next_bytes, after_bytes, self.limits.piece_bytes);
+            let piece_bytes = piece_length(next_bytes, after_bytes.into(), self.limits.piece_bytes);
             self.stage = Stage::Payload(Payload {
                 cookie,
                 fua,
@@ -436,7 +492,9 @@ impl Transmission {
     ) -> Result<Transmission, StateFault> {
         assert!(limits.piece_bytes.is_power_of_two(), "pieces of {} bytes have no boundaries", limits.piece_bytes);
         reader.flag()?;
-        let mut transmission = Transmission { session, limits, stage: Stage::Header, requests, account };
+        let compact_magic = compact_magic(&session);
+        let mut transmission =
+            Transmission { session, limits, stage: Stage::Header, requests, account, compact_magic };
         transmission.stage = match reader.u8()? {
             0 => Stage::Header,
             1 => Stage::Payload(transmission.unpack_payload(reader, writing)?),
@@ -462,14 +520,14 @@ impl Transmission {
         let filled = reader.bytes()?;
         let export = &self.session.export;
         let all_bytes = length_bytes.checked_add(after_bytes.unwrap_or(0)).unwrap_or(0);
-        let are_blocks = export.could_hold(offset_bytes, all_bytes) && length_bytes > 0;
+        let are_blocks = export.could_hold(offset_bytes, all_bytes.into()) && length_bytes > 0;
         demand(are_blocks, "has a write that is no blocks of any device")?;
         demand(all_bytes <= export.block.payload_bytes_max, "has a write longer than its export takes")?;
         let is_filled = filled.len() <= length_bytes as usize && (has_memory || filled.is_empty());
         demand(is_filled, "has more of a payload than there is")?;
         if let Some(large) = writing {
-            let at_bytes = large.offset_bytes + u64::from(large.issued_bytes());
-            let is_next = at_bytes == offset_bytes && large.issued_bytes() + all_bytes == large.length_bytes;
+            let at_bytes = large.offset_bytes + large.issued_bytes();
+            let is_next = at_bytes == offset_bytes && large.issued_bytes() + u64::from(all_bytes) == large.length_bytes;
             demand(is_next && after_bytes.is_some(), "has a piece that is not the next of its write")?;
         }
         let memory = match has_memory {

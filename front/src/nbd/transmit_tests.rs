@@ -32,13 +32,13 @@ fn session() -> Session {
         memory: TenantMemory::unbounded(),
         caps: mqfq_blk::cap::Caps::none(),
     };
-    Session { export: Arc::new(export), structured: true, block_status: true }
+    Session { export: Arc::new(export), structured: true, extended: false, block_status: true }
 }
 
 fn header(command: Command, cookie: u64, offset_bytes: u64, length_bytes: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let command = command as u16;
-    RequestHeader { flags: 0, command, cookie, offset_bytes, length_bytes }.encode(&mut bytes);
+    RequestHeader { flags: 0, command, cookie, offset_bytes, length_bytes: length_bytes.into() }.encode(&mut bytes);
     bytes
 }
 
@@ -153,14 +153,14 @@ fn a_refused_write_is_skipped_and_the_next_request_is_understood() {
     let input = [write(1, 128 * MIB, b"past the end"), header(Command::Flush, 2, 0, 0)].concat();
     assert_eq!(
         run(&input),
-        ["Refused { cookie: 1, command: Some(Write), rule: OutOfRange }", "2: Flush fua=false 0+0 None"]
+        ["Refused { cookie: 1, offset_bytes: 134217728, command: Some(Write), rule: OutOfRange }", "2: Flush fua=false 0+0 None"]
     );
 }
 
 #[test]
 fn a_refused_write_too_long_to_skip_breaks_the_stream() {
     let longest = header(Command::Write, 1, 0, SKIPPED_BYTES_MAX);
-    assert_eq!(run(&longest), ["Refused { cookie: 1, command: Some(Write), rule: PayloadOverMax }"]);
+    assert_eq!(run(&longest), ["Refused { cookie: 1, offset_bytes: 0, command: Some(Write), rule: PayloadOverMax }"]);
     let longer = header(Command::Write, 1, 0, SKIPPED_BYTES_MAX + 1);
     assert_eq!(run(&longer), ["Broken(PayloadTooLong)"]);
     // It counts for nothing any more, and what comes behind it is not read as requests.
@@ -251,14 +251,15 @@ fn a_piece_waits_for_memory_and_says_for_whose() {
 
 #[test]
 fn a_read_in_one_chunk_is_no_longer_than_a_piece() {
-    let read = |length_bytes| {
+    let read = |length_bytes: u32| {
         let mut bytes = Vec::new();
         let (flags, command) = (request::DF, Command::Read as u16);
+        let length_bytes = length_bytes.into();
         RequestHeader { flags, command, cookie: 1, offset_bytes: 0, length_bytes }.encode(&mut bytes);
         run(&bytes)
     };
     assert_eq!(read(PIECE), [format!("1: Read fua=false 0+{PIECE} None")]);
-    assert_eq!(read(PIECE + 1), ["Refused { cookie: 1, command: Some(Read), rule: TooLongForOneChunk }"]);
+    assert_eq!(read(PIECE + 1), ["Refused { cookie: 1, offset_bytes: 0, command: Some(Read), rule: TooLongForOneChunk }"]);
 }
 
 #[test]
@@ -303,6 +304,72 @@ fn a_payload_may_be_received_into_its_own_buffer() {
     assert!(matches!(transmission.advance(&[]), (0, Taken::More)));
 }
 
+#[test]
+fn extended_headers_take_a_payload_where_they_say_so_and_lengths_beyond_4_gib() {
+    let header = |command: Command, flags, cookie, offset_bytes, length_bytes| {
+        let mut bytes = Vec::new();
+        let command = command as u16;
+        RequestHeader { flags, command, cookie, offset_bytes, length_bytes }.encode_extended(&mut bytes);
+        bytes
+    };
+    let mut session = Session { extended: true, ..session() };
+    Arc::make_mut(&mut session.export).size_bytes = 1 << 40;
+    let take = |input: &[u8]| {
+        let limits = Limits { requests_max: 99, bytes_max: 16 * MIB, piece_bytes: PIECE };
+        let mut transmission = Transmission::new(session.clone(), limits);
+        let (mut at, mut all) = (0, Vec::new());
+        loop {
+            let (used, taken) = transmission.advance(&input[at..]);
+            at += used;
+            match taken {
+                Taken::More => break,
+                taken => all.push(told(&taken)),
+            }
+            if matches!(transmission.stage, Stage::Over) {
+                break;
+            }
+        }
+        (all, input.len() - at)
+    };
+    let input = [
+        header(Command::Read, 0, 1, 4096, 512),
+        header(Command::Write, request::PAYLOAD | request::FUA, 2, 100, 7),
+        b"payload".to_vec(),
+        header(Command::Trim, 0, 3, 512, 5 << 32),
+        header(Command::BlockStatus, 0, 4, 0, 1 << 40),
+        // Without a payload none is skipped, with one all of it.
+        header(Command::Write, 0, 5, 0, 512),
+        header(Command::BlockStatus, request::PAYLOAD, 6, 4096, 5),
+        b"ab\0\0\x21".to_vec(),
+        header(Command::Read, 0, 7, 0, 1 << 32),
+        header(Command::Disconnect, request::PAYLOAD, 8, 0, 0),
+    ];
+    let refused = |cookie, offset_bytes, command, rule| {
+        format!("Refused {{ cookie: {cookie}, offset_bytes: {offset_bytes}, command: Some({command}), rule: {rule} }}")
+    };
+    let expected = [
+        "1: Read fua=false 4096+512 None".to_owned(),
+        format!("2: Write fua=true 100+7 {:?}", Some(b"payload")),
+        format!("3: Discard fua=false 512+{} None", 5_u64 << 32),
+        format!("4: Extents fua=false 0+{} None", u32::MAX),
+        refused(5, 0, "Write", "PayloadMismatch"),
+        refused(6, 4096, "BlockStatus", "PayloadMismatch"),
+        refused(7, 0, "Read", "PayloadOverMax"),
+        "Disconnect".to_owned(),
+    ];
+    assert_eq!(take(&input.concat()), (expected.to_vec(), 0));
+    let mut cut = input.concat();
+    cut.truncate(31);
+    assert_eq!(take(&cut), (vec![], 31), "one byte of the header is missing");
+    let broken = vec!["Broken(BadRequestMagic)".to_owned()];
+    let mut compact = Vec::new();
+    RequestHeader { flags: 0, command: 0, cookie: 1, offset_bytes: 0, length_bytes: 512 }.encode(&mut compact);
+    assert_eq!(take(&compact), (broken.clone(), 0), "without waiting for more");
+    assert_eq!(run(&input[0][..]), broken, "where they were not agreed on");
+    let long = header(Command::Trim, request::PAYLOAD, 1, 0, u64::from(SKIPPED_BYTES_MAX) + 1);
+    assert_eq!(take(&long).0, ["Broken(PayloadTooLong)"]);
+}
+
 fn any_request() -> impl Strategy<Value = Vec<u8>> {
     // Numbers around the limits: the export's end, an empty length, the longest payload.
     let offset = prop_oneof![0..2 * MIB, 128 * MIB - 70_000..128 * MIB + 10, any::<u64>()];
@@ -310,7 +377,8 @@ fn any_request() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop_oneof![Just(0), Just(request::FUA), any::<u16>()];
     (0..10_u16, flags, any::<u64>(), offset, length).prop_map(|(command, flags, cookie, offset_bytes, length_bytes)| {
         let mut bytes = Vec::new();
-        RequestHeader { flags, command, cookie, offset_bytes, length_bytes }.encode(&mut bytes);
+        let header = RequestHeader { flags, command, cookie, offset_bytes, length_bytes: length_bytes.into() };
+        header.encode(&mut bytes);
         if command == Command::Write as u16 {
             bytes.extend((0..length_bytes).map(|index| (u64::from(index) ^ cookie) as u8));
         }

@@ -17,6 +17,8 @@ pub struct Session {
     pub export: Arc<Export>,
     /// Replies are structured.
     pub structured: bool,
+    /// Headers are extended, and replies structured.
+    pub extended: bool,
     /// The client chose base:allocation and may ask for block status.
     pub block_status: bool,
 }
@@ -82,16 +84,17 @@ pub fn validate(session: &Session, header: &RequestHeader) -> Result<Action, Rul
     if header.length_bytes == 0 {
         return Err(Rule::ZeroLength);
     }
-    if matches!(command, Command::Read | Command::Write) && header.length_bytes > export.block.payload_bytes_max {
+    let payload_bytes_max = u64::from(export.block.payload_bytes_max);
+    if matches!(command, Command::Read | Command::Write) && header.length_bytes > payload_bytes_max {
         return Err(Rule::PayloadOverMax);
     }
-    let end_bytes = header.offset_bytes.checked_add(u64::from(header.length_bytes));
+    let end_bytes = header.offset_bytes.checked_add(header.length_bytes);
     if end_bytes.is_none_or(|end_bytes| end_bytes > export.size_now_bytes()) {
         return Err(Rule::OutOfRange);
     }
     // A power of two, so its lower bits are what may not be set.
     let below_block = u64::from(export.block.min_bytes) - 1;
-    if (header.offset_bytes | u64::from(header.length_bytes)) & below_block != 0 {
+    if (header.offset_bytes | header.length_bytes) & below_block != 0 {
         return Err(Rule::Unaligned);
     }
     Ok(action)
@@ -131,7 +134,7 @@ mod tests {
             memory: TenantMemory::unbounded(),
             caps: mqfq_blk::cap::Caps::none(),
         };
-        Session { export: Arc::new(export), structured: true, block_status: true }
+        Session { export: Arc::new(export), structured: true, extended: false, block_status: true }
     }
 
     fn read_only(mut session: Session) -> Session {
@@ -140,7 +143,7 @@ mod tests {
     }
 
     fn header(command: Command, flags: u16, offset_bytes: u64, length_bytes: u32) -> RequestHeader {
-        RequestHeader { flags, command: command as u16, cookie: 1, offset_bytes, length_bytes }
+        RequestHeader { flags, command: command as u16, cookie: 1, offset_bytes, length_bytes: length_bytes.into() }
     }
 
     fn refused(session: &Session, header: RequestHeader) -> (Rule, Errno) {
@@ -189,19 +192,18 @@ mod tests {
 
     #[test]
     fn flags_that_are_unknown_or_another_commands_are_einval() {
-        let payload_length = 1 << 5;
         for (command, flags) in [
             (Command::Read, request::NO_HOLE),
             (Command::Read, request::REQ_ONE),
             (Command::Write, request::DF),
-            (Command::Write, payload_length),
+            (Command::Write, request::PAYLOAD),
             (Command::Flush, request::DF),
             (Command::Trim, request::NO_HOLE),
             (Command::Trim, request::FAST_ZERO),
-            (Command::WriteZeroes, payload_length),
+            (Command::WriteZeroes, request::PAYLOAD),
             (Command::WriteZeroes, request::DF),
             (Command::BlockStatus, request::DF),
-            (Command::BlockStatus, payload_length),
+            (Command::BlockStatus, request::PAYLOAD),
             (Command::Read, 1 << 15),
         ] {
             let header = header(command, flags, 0, if command == Command::Flush { 0 } else { 512 });

@@ -1,6 +1,7 @@
 //! The bytes of the protocol: numbers, request headers, and the writers of replies.
 //!
-//! Source: NBD protocol, doc/proto.md of NetworkBlockDevice/nbd as of 2025-05-31. All integers are big endian. Nothing
+//! Source: NBD protocol, doc/proto.md of NetworkBlockDevice/nbd as of 2025-05-31, and of its branch
+//! extension-ext-header for extended headers. All integers are big endian. Nothing
 //! here decides anything; [`super::negotiate`], [`super::validate`] and [`super::reply`] do.
 
 /// First 8 bytes of a server's greeting, "NBDMAGIC".
@@ -11,10 +12,16 @@ pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// Magic before each request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// No request has this magic.
+pub const NO_MAGIC: u64 = u64::MAX;
+/// Magic before each request with an extended header.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// Magic before each simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Magic before each structured reply chunk.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
+/// Magic before each reply chunk with an extended header.
+pub const EXTENDED_CHUNK_MAGIC: u32 = 0x6e8a_278c;
 
 /// Bytes of the client's flags.
 pub const CLIENT_FLAGS_BYTES: usize = 4;
@@ -22,10 +29,14 @@ pub const CLIENT_FLAGS_BYTES: usize = 4;
 pub const OPTION_HEADER_BYTES: usize = 16;
 /// Bytes of a request's header.
 pub const REQUEST_BYTES: usize = 28;
+/// Bytes of a request's extended header.
+pub const EXTENDED_REQUEST_BYTES: usize = 32;
 /// Bytes of a simple reply without data.
 pub const SIMPLE_REPLY_BYTES: usize = 16;
 /// Bytes of a structured reply chunk's header.
 pub const CHUNK_HEADER_BYTES: usize = 20;
+/// Bytes of a reply chunk's extended header.
+pub const EXTENDED_CHUNK_HEADER_BYTES: usize = 32;
 /// Zeroes after the reply to EXPORT_NAME, for a client that did not refuse them.
 pub const EXPORT_NAME_ZEROES_BYTES: usize = 124;
 
@@ -57,7 +68,7 @@ pub mod option {
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
-    /// 64-bit requests. Not spoken here.
+    /// Use headers with lengths of 64 bits.
     pub const EXTENDED_HEADERS: u32 = 11;
 }
 
@@ -83,6 +94,8 @@ pub mod option_reply {
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     /// The option is too long.
     pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+    /// Extended headers go before.
+    pub const ERR_EXT_HEADER_REQD: u32 = (1 << 31) + 10;
 }
 
 /// Kinds of facts in INFO replies.
@@ -131,6 +144,8 @@ pub mod request {
     pub const REQ_ONE: u16 = 1 << 3;
     /// WRITE_ZEROES: fail unless it takes less time than a write.
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// With extended headers: so many bytes as the length follow.
+    pub const PAYLOAD: u16 = 1 << 5;
 }
 
 /// Types of structured reply chunks.
@@ -143,6 +158,8 @@ pub mod chunk {
     pub const OFFSET_DATA: u16 = 1;
     /// Metadata context and extents.
     pub const BLOCK_STATUS: u16 = 5;
+    /// BLOCK_STATUS with extended headers.
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     /// Error number and text.
     pub const ERROR: u16 = (1 << 15) + 1;
 }
@@ -242,13 +259,13 @@ pub struct RequestHeader {
     pub cookie: u64,
     /// First byte, in the export.
     pub offset_bytes: u64,
-    /// Length of the request, bytes.
-    pub length_bytes: u32,
+    /// Length of the request, bytes; below 2^32 without extended headers.
+    pub length_bytes: u64,
 }
 
 impl RequestHeader {
-    /// Reads a header; `None` if it does not begin with the magic.
-    pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<RequestHeader> {
+    /// Reads a header; `None` if it does not begin with the magic `expected`: [`REQUEST_MAGIC`], or [`NO_MAGIC`].
+    pub fn decode(bytes: &[u8; REQUEST_BYTES], expected: u64) -> Option<RequestHeader> {
         let mut reader = Reader(bytes);
         let magic = reader.u32()?;
         let header = RequestHeader {
@@ -256,9 +273,31 @@ impl RequestHeader {
             command: reader.u16()?,
             cookie: reader.u64()?,
             offset_bytes: reader.u64()?,
-            length_bytes: reader.u32()?,
+            length_bytes: reader.u32()?.into(),
         };
-        (magic == REQUEST_MAGIC).then_some(header)
+        (u64::from(magic) == expected).then_some(header)
+    }
+
+    /// Reads an extended header; `None` if it does not begin with the magic.
+    pub fn decode_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> Option<RequestHeader> {
+        let mut reader = Reader(bytes);
+        let magic = reader.u32()?;
+        let header = RequestHeader {
+            flags: reader.u16()?,
+            command: reader.u16()?,
+            cookie: reader.u64()?,
+            offset_bytes: reader.u64()?,
+            length_bytes: reader.u64()?,
+        };
+        (magic == EXTENDED_REQUEST_MAGIC).then_some(header)
+    }
+
+    /// Appends the extended header.
+    pub fn encode_extended(&self, out: &mut Vec<u8>) {
+        out.extend(EXTENDED_REQUEST_MAGIC.to_be_bytes());
+        out.extend(self.flags.to_be_bytes());
+        out.extend(self.command.to_be_bytes());
+        [self.cookie, self.offset_bytes, self.length_bytes].iter().for_each(|number| out.extend(number.to_be_bytes()));
     }
 
     /// Appends the header.
@@ -268,7 +307,7 @@ impl RequestHeader {
         out.extend(self.command.to_be_bytes());
         out.extend(self.cookie.to_be_bytes());
         out.extend(self.offset_bytes.to_be_bytes());
-        out.extend(self.length_bytes.to_be_bytes());
+        out.extend((self.length_bytes as u32).to_be_bytes());
     }
 }
 
@@ -346,6 +385,26 @@ pub fn put_chunk(out: &mut Vec<u8>, flags: u16, kind: u16, cookie: u64, length_b
     out.extend_from_slice(&header);
 }
 
+/// Appends the extended header of a chunk of a reply to a request at `offset_bytes`.
+#[cold]
+pub fn put_extended_chunk(
+    out: &mut Vec<u8>,
+    flags: u16,
+    kind: u16,
+    cookie: u64,
+    offset_bytes: u64,
+    length_bytes: u32,
+) {
+    let mut header = [0; EXTENDED_CHUNK_HEADER_BYTES];
+    header[0..4].copy_from_slice(&EXTENDED_CHUNK_MAGIC.to_be_bytes());
+    header[4..6].copy_from_slice(&flags.to_be_bytes());
+    header[6..8].copy_from_slice(&kind.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.to_be_bytes());
+    header[16..24].copy_from_slice(&offset_bytes.to_be_bytes());
+    header[24..32].copy_from_slice(&u64::from(length_bytes).to_be_bytes());
+    out.extend_from_slice(&header);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -363,7 +422,25 @@ mod tests {
             &[7, 8, 9, 10],
         ];
         assert_eq!(bytes, expected.concat());
-        assert_eq!(RequestHeader::decode(bytes.as_slice().try_into().unwrap()), Some(header));
+        assert_eq!(RequestHeader::decode(bytes.as_slice().try_into().unwrap(), REQUEST_MAGIC.into()), Some(header));
+        assert_eq!(RequestHeader::decode(bytes.as_slice().try_into().unwrap(), NO_MAGIC), None);
+    }
+
+    #[test]
+    fn an_extended_header_is_32_bytes_with_a_length_of_64_bits() {
+        let header = RequestHeader { flags: 0x0102, command: 3, cookie: 4, offset_bytes: 5, length_bytes: 6 << 32 };
+        let mut bytes = Vec::new();
+        header.encode_extended(&mut bytes);
+        let [four, five, six] = [4_u64, 5, 6 << 32].map(u64::to_be_bytes);
+        assert_eq!(bytes, [&[0x21, 0xe4, 0x1c, 0x71, 1, 2, 0, 3][..], &four, &five, &six].concat());
+        let mut bytes: [u8; EXTENDED_REQUEST_BYTES] = bytes.try_into().unwrap();
+        assert_eq!(RequestHeader::decode_extended(&bytes), Some(header));
+        bytes[0] = 0x25;
+        assert_eq!(RequestHeader::decode_extended(&bytes), None);
+        let mut out = Vec::new();
+        put_extended_chunk(&mut out, chunk::DONE, chunk::NONE, 4, 5, 6);
+        let [four, five, six] = [4_u64, 5, 6].map(u64::to_be_bytes);
+        assert_eq!(out, [&[0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 0][..], &four, &five, &six].concat());
     }
 
     #[test]
@@ -372,7 +449,7 @@ mod tests {
 
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&0x21e4_1c71_u32.to_be_bytes());
-        assert_eq!(RequestHeader::decode(&bytes), None);
+        assert_eq!(RequestHeader::decode(&bytes, REQUEST_MAGIC.into()), None);
     }
 
     #[test]

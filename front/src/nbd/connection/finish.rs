@@ -42,10 +42,10 @@ impl Connection {
         if large.failed().is_some() {
             return self.answer_failed(place);
         }
-        let is_read = large.op == Op::Read;
+        let (is_read, offset_bytes) = (large.op == Op::Read, large.offset_bytes);
         let cookie = self.under_way.remove(place).cookie();
         if !is_read {
-            self.replies.done(cookie);
+            self.replies.done(cookie, offset_bytes);
         }
     }
 
@@ -65,12 +65,12 @@ impl Connection {
         match (status, &buffer, errno_of(Op::Extents, status)) {
             (Status::Ok, Some(buffer), _) => {
                 let extents = whole_blocks(offset_bytes, block_bytes, extents::answered(buffer));
-                self.replies.block_status(cookie, extents);
+                self.replies.block_status(cookie, offset_bytes, extents);
             }
             (Status::Unsupported | Status::Recalled, ..) | (.., None) => {
-                self.replies.block_status(cookie, std::iter::once(all));
+                self.replies.block_status(cookie, offset_bytes, std::iter::once(all));
             }
-            (.., Some(errno)) => self.replies.error(cookie, errno, &status.to_string()),
+            (.., Some(errno)) => self.replies.error(cookie, offset_bytes, errno, &status.to_string()),
         }
     }
 
@@ -84,6 +84,6 @@ impl Connection {
         }
         let status = large.failed().expect("as its name says");
         let errno = errno_of(large.op, status).expect("a failure has a number");
-        self.replies.error(cookie, errno, &status.to_string());
+        self.replies.error(cookie, large.offset_bytes, errno, &status.to_string());
     }
 }

@@ -32,13 +32,13 @@ use crate::nbd::inbox::Inbox;
 use crate::nbd::large::{Large, RANGE_PIECE_BYTES, pack_op, unpack_op};
 use crate::nbd::negotiate::Negotiation;
 use crate::nbd::options::NbdOptions;
-use crate::nbd::reply::Replies;
+use crate::nbd::reply::{Form, Replies};
 use crate::nbd::transmit::{Request, Transmission};
 use crate::nbd::validate::Session;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client as _, Context, Packed, PackedClient};
 use mqfq_blk::request::Op;
-use mqfq_blk::state::{RECALLED_SINCE, StateFault, StateReader, StateWriter, demand};
+use mqfq_blk::state::{EXTENDED_SINCE, RECALLED_SINCE, StateFault, StateReader, StateWriter, demand};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -98,7 +98,9 @@ impl Connection {
             if transmission.session().export.state.is_closed());
         let has_no_place =
             matches!(&self.phase, ProtocolPhase::Negotiating(negotiation) if !negotiation.can_be_handed_over(version));
-        if self.life == Life::Closed || self.channel.is_some() || has_gone || has_no_place {
+        let is_unknown = matches!(&self.phase, ProtocolPhase::Transmitting(transmission)
+            if transmission.session().extended && version < EXTENDED_SINCE);
+        if self.life == Life::Closed || self.channel.is_some() || has_gone || has_no_place || is_unknown {
             return Ok(None);
         }
         let mut writer = StateWriter::new(version);
@@ -174,7 +176,7 @@ impl Connection {
                 for _ in 0..reader.u32()? {
                     let request = unpack_request(reader, &session.export)?;
                     if matches!(request.op, Op::Read | Op::Write) {
-                        account.carry(Buffer::memory_bytes(request.length_bytes));
+                        account.carry(Buffer::memory_bytes(request.length_bytes as u32));
                     }
                     recalled.push_back(request);
                 }
@@ -189,7 +191,7 @@ impl Connection {
                 streams += usize::from(is_stream);
             }
             demand(streams <= 1 && (streams == 1 || !replies.is_streaming()), "has a stream of no request")?;
-            replies.set_structured(session.structured);
+            replies.set_form(Form::of(&session));
             replies.carry(&mut account);
             let requests = replies.unsent() + larges.len() + usize::from(writing.is_some()) + recalled.len();
             let writing = writing.map(|place| &*under_way.large(place));
@@ -235,7 +237,8 @@ fn pack_request(request: &Request, writer: &mut StateWriter) {
     pack_op(*op, writer);
     writer.flag(*fua);
     writer.u64(*offset_bytes);
-    writer.u32(*length_bytes);
+    // No longer than a piece.
+    writer.u32(*length_bytes as u32);
     if *op == Op::Write {
         let buffer = buffer.as_ref().expect("a write has its payload again");
         writer.bytes(&buffer.as_slice()[..*length_bytes as usize]);
@@ -247,14 +250,14 @@ fn unpack_request(reader: &mut StateReader<'_>, export: &Export) -> Result<Reque
     let cookie = reader.u64()?;
     let op = unpack_op(reader)?;
     let fua = reader.flag()?;
-    let (offset_bytes, length_bytes) = (reader.u64()?, reader.u32()?);
+    let (offset_bytes, length_bytes) = (reader.u64()?, u64::from(reader.u32()?));
     if op == Op::Flush {
         demand((offset_bytes, length_bytes) == (0, 0), "has a flush of some bytes")?;
         return Ok(Request { cookie, op, fua, offset_bytes, length_bytes, buffer: None });
     }
     demand(export.could_hold(offset_bytes, length_bytes), "has a request that is no blocks of any device")?;
     let most_bytes = if matches!(op, Op::Read | Op::Write) { PIECE_BYTES_MAX } else { RANGE_PIECE_BYTES };
-    demand(length_bytes <= most_bytes, "has a request that is too large")?;
+    demand(length_bytes <= most_bytes.into(), "has a request that is too large")?;
     let buffer = match op {
         Op::Write => {
             let bytes = reader.bytes()?;
@@ -278,6 +281,7 @@ fn pack_session(session: &Session, writer: &mut StateWriter) {
     [block.min_bytes, block.payload_bytes_max].into_iter().for_each(|bytes| writer.u32(bytes));
     writer.flag(session.structured);
     writer.flag(session.block_status);
+    writer.since(EXTENDED_SINCE, |writer| writer.flag(session.extended));
 }
 
 fn unpack_session(reader: &mut StateReader<'_>, exports: &ExportTable) -> Result<Session, String> {
@@ -285,6 +289,8 @@ fn unpack_session(reader: &mut StateReader<'_>, exports: &ExportTable) -> Result
     let (offset_bytes, size_bytes, read_only) = (reader.u64()?, reader.u64()?, reader.flag()?);
     let (min_bytes, payload_bytes_max) = (reader.u32()?, reader.u32()?);
     let (structured, block_status) = (reader.flag()?, reader.flag()?);
+    let extended = reader.version() >= EXTENDED_SINCE && reader.flag()?;
+    demand(structured || !extended, "has extended headers without structured replies")?;
     let Some(export) = exports.lookup(name).filter(|export| export.name == name) else {
         return Err(format!("export {name:?} has a connection and is no longer there"));
     };
@@ -297,6 +303,6 @@ fn unpack_session(reader: &mut StateReader<'_>, exports: &ExportTable) -> Result
     ];
     match differ.iter().find(|(_, differs)| *differs) {
         Some((what, _)) => Err(format!("export {name:?} has a connection and another {what} than its client was told")),
-        None => Ok(Session { export: export.clone(), structured, block_status }),
+        None => Ok(Session { export: export.clone(), structured, extended, block_status }),
     }
 }
