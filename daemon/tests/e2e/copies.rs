@@ -6,6 +6,8 @@ use crate::client::Client;
 use crate::server::{Server, arg, pattern};
 use mqfq_testing::machine;
 use mqfq_testing::tools::{need, run_ok, uri};
+use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
 
 /// The devices that keep their bytes.
 fn devices() -> [(&'static str, String); 3] {
@@ -222,4 +224,63 @@ nbd = "unix:@/three.sock"
     let ratio = three / one;
     println!("weights 1:3 gave 1:{ratio:.3} ({one} and {three} bytes)");
     assert!((ratio / 3.0 - 1.0).abs() <= 0.05, "1:3 came out as 1:{ratio:.3}");
+}
+
+/// Extents as a client tells them: first byte, length, and whether it reads as zero.
+fn zeroes(told: &str, is_zero: impl Fn(&Value) -> bool) -> Vec<(u64, u64, bool)> {
+    let map: Vec<Value> = serde_json::from_str(told).unwrap();
+    let mut all: Vec<(u64, u64, bool)> = Vec::new();
+    for extent in &map {
+        let at = extent["offset"].as_u64().or(extent["start"].as_u64()).unwrap_or_else(|| panic!("{extent}"));
+        let (length, is_zero) = (extent["length"].as_u64().unwrap(), is_zero(extent));
+        match all.last_mut() {
+            Some((_, before, was_zero)) if *was_zero == is_zero => *before += length,
+            _ => all.push((at, length, is_zero)),
+        }
+    }
+    all
+}
+
+#[test]
+fn holes_are_told_after_writes_trims_and_zeroes_and_clients_skip_them() {
+    need!("nbdinfo", "nbdcopy", "qemu-img", "qemu-io", "cmp");
+    let _machine = machine::shared();
+    for (device, keys) in devices() {
+        let folder = crate::server::Folder::new();
+        std::fs::File::create(folder.join("disk")).unwrap().set_len(16 * MIB).unwrap();
+        let config = format!(
+            "[device.d]\n{keys}\n[tenant.t]\n[export.a]\ndevice = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/s.sock\"\n"
+        );
+        let server = Server::start_in(folder, &config);
+        let a = uri(&server.join("s.sock"), "a");
+        let info = || {
+            let told = run_ok("nbdinfo", &["--map", "--json", &a]);
+            zeroes(&told, |extent| extent["type"].as_u64().is_some_and(|flags| flags & 2 != 0))
+        };
+        let map = || {
+            let told = run_ok("qemu-img", &["map", "-f", "raw", "--output=json", &a]);
+            zeroes(&told, |extent| extent["zero"] == true)
+        };
+        let (hole, data) = (true, false);
+        let io = |commands: &[&str]| {
+            let commands = commands.iter().flat_map(|command| ["-c", *command]);
+            run_ok("qemu-io", &["-f", "raw"].into_iter().chain(commands).chain([&*a]).collect::<Vec<_>>());
+        };
+        assert_eq!(info(), [(0, 16 * MIB, hole)], "{device}");
+        io(&["write -P 7 1M 1M", "write -P 7 4M 4M", "flush"]);
+        let written = [(0, MIB, hole), (MIB, MIB, data), (2 * MIB, 2 * MIB, hole), (4 * MIB, 4 * MIB, data)];
+        let written = [&written[..], &[(8 * MIB, 8 * MIB, hole)]].concat();
+        assert_eq!((info(), map()), (written.clone(), written), "{device}");
+        io(&["discard 5M 1M", "write -z -u 6M 1M", "write -z -n -u 7M 512k"]);
+        let cleared = [(MIB, MIB, data), (2 * MIB, 2 * MIB, hole), (4 * MIB, MIB, data), (5 * MIB, 5 * MIB / 2, hole)];
+        let told = info();
+        assert_eq!(told[1..5], cleared, "{device}");
+        let (back, whole) = (server.join("back"), server.join("whole"));
+        run_ok("nbdcopy", &[&a, arg(&back)]);
+        run_ok("qemu-img", &["convert", "-f", "raw", "-O", "raw", &a, arg(&whole)]);
+        run_ok("cmp", &[arg(&back), arg(&whole)]);
+        let stored_bytes = std::fs::metadata(&back).unwrap().blocks() * 512;
+        assert!(stored_bytes <= 3 * MIB, "{device}: {stored_bytes} bytes of a copy of {} of data", 5 * MIB / 2);
+        server.terminate();
+    }
 }
