@@ -63,6 +63,7 @@ const EDGES: &[Edges] = &[
     },
     // The policies that do not ship; what ships knows them in tests alone.
     Edges { folder: "lab/policies", package: "mqfq-policies", on: &["sched", "testing"], or_fewer: true },
+    Edges { folder: "lab/gateway", package: "mqfq-gateway", on: &["sched"], or_fewer: false },
     // Queues that workers share, and the controller on which three of them make a set.
     Edges {
         folder: "lab/blkmq",
