@@ -12,19 +12,20 @@
 //! The window is the one with the least sum over the last waits, of those up to 4 P, the *ceiling*. So
 //!
 //! * a wait up to the ceiling that repeats itself is caught, and a longer one loses at most a quarter of its length: a
-//!   closed loop gets at least 1/1.25 of what the best fixed window gives it, for any distribution of waits;
-//! * sleepers learn as well as spinners: both see how long each wait was, and a sleep that ended sooner than P says that
-//!   P is less for this waiter.
+//!   closed loop gets at least 1/1.25 of the requests that the best fixed window gives, for any distribution of waits;
+//! * sleepers learn as well as spinners: both see how long each wait was, and a sleep that ended sooner than P says
+//!   that P is less for this waiter.
 //!
-//! It is the rule of ski rental: at worst a ceiling was spun where a sleep at once would have been right. A guest's kick
-//! and another worker's cost them as well, and the one that kicks has often to be woken first, so four prices are right
-//! for these; for a socket and a driver's queue a time awake counts in full, and P is the ceiling ([`Patience::frugal`]).
+//! It is the rule of ski rental: at worst a ceiling was spun where a sleep at once would have been right. A guest's
+//! kick and another worker's cost them as well, and the one that kicks has often to be woken first, so four prices are
+//! right for these; for a socket and a driver's queue a time awake counts in full, and P is the ceiling
+//! ([`Patience::frugal`]).
 //!
 //! # Time spun in vain
-//! The waits may depend on the window, as those for a peer do that wants the very processor which spins. So a wait that
-//! was caught earns a ceiling, one that was not costs its window, and where nothing is left 1, 2, 4, ... waits are slept
-//! through. Time spun in vain is at most a ceiling for each wait caught, [`CREDIT_CEILINGS`] besides, and a ceiling for
-//! each [`SKIPS_MAX`] waits.
+//! The waits may depend on the window, as those for a peer do that wants the very processor which spins. So a wait
+//! that was caught earns a ceiling, one that was not costs its window, and where nothing is left 1, 2, 4, ... waits are
+//! slept through. Time spun in vain is at most a ceiling for each wait caught, [`CREDIT_CEILINGS`] besides, and a
+//! ceiling for each [`SKIPS_MAX`] waits.
 
 use crate::client::Context;
 
@@ -221,7 +222,7 @@ impl Patience {
         self.waits[class] += 1;
         self.seen += 1;
         // Mostly a wait that was caught changes nothing.
-        if !caught || self.seen % 16 == 0 {
+        if !caught || self.seen.is_multiple_of(16) {
             self.learn(price_ns);
         }
     }

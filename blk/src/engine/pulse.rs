@@ -16,7 +16,7 @@ impl Engine {
     pub(super) fn price_wake_ups(&self) {
         let (count, sleep) = FIRST;
         for _ in 0..count {
-            std::thread::sleep(sleep);
+            std::thread::park_timeout(sleep);
             self.wake_workers();
         }
     }

@@ -137,7 +137,8 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         self.hctxs.iter().any(HwCtx::is_held_back)
     }
 
-    /// Waits for a kick, or anything else to do, without sleeping: for how long, ns. `None`: nothing came in `window_ns`.
+    /// Waits for a kick, or anything else to do, without sleeping: for how long, ns. `None`: nothing came in
+    /// `window_ns`.
     pub(super) fn spin(&mut self, next_ns: Option<u64>, window_ns: u64) -> Option<u64> {
         let began_ns = self.now_ns;
         let until_ns = began_ns + window_ns;

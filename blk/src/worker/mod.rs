@@ -18,8 +18,8 @@
 //! worker looks at the sockets before the policy has lost its choice (`path/fair_intake.rs`), and does not sleep then.
 //!
 //! # Going to sleep
-//! A worker that only waits for another one to go on may spin for a while first (`edge/patience.rs`). It sleeps only if its
-//! bell lets it: a kick since the last look makes another turn.
+//! A worker that only waits for another one to go on, or for a client's peer that answers soon, may spin for a while
+//! first (`edge/patience.rs`). It sleeps only if its bell lets it: a kick since the last look makes another turn.
 //!
 //! # Waits
 //! A client asks for a time, or for a descriptor to become ready, and is called then. A client that is done is not kept

@@ -1,5 +1,6 @@
 //! Windows that are learnt beside the best fixed one, in virtual time: closed loops whose answers take 1 to 500 us, on
-//! machines whose wake-ups take 2 to 200 us. `cargo test -p mqfq-blk --lib learnt_window -- --nocapture` prints the table.
+//! machines whose wake-ups take 2 to 200 us. `cargo test -p mqfq-blk --lib learnt_window -- --nocapture` prints the
+//! table.
 
 use super::*;
 use std::cmp::Reverse;
