@@ -45,7 +45,8 @@ static bool promise(struct task_struct *p, struct thread *t, u32 cpu, bool may_m
     struct ticket *ticket;
     u64 number;
 
-    if (may_move) {
+    /* Now and then, for it reads another CPU's line. */
+    if (may_move && !(on->written & 3)) {
         /* Fibonacci hashing: another one each time. */
         u32 other = (u64)((u32)on->written * 2654435761U) * nr_cpus >> 32;
         struct service *there = service_of(other);

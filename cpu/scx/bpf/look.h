@@ -12,6 +12,8 @@ struct look {
     /* Whose request it is, and whether its program slept until now and it may leave its CPU. */
     u32 slot;
     bool slept, may_move;
+    /* What a sibling must have run, ns. */
+    u64 least_ns;
     u64 now;
     /* A CPU that the request may take from another program, if its start tag is below this. */
     u64 most;
@@ -28,10 +30,11 @@ struct look {
     bool has_free;
 };
 
-/* A sibling must have run for so long, ns, before a thread takes its CPU. */
-static __always_inline u64 far_ns(void)
+/* A sibling must have run for so long, ns, before a thread takes its CPU: not at all if the thread will not have it for
+ * long. */
+static __always_inline u64 least_of(struct thread *t)
 {
-    return slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
+    return t->burst_ns > slice_ns / 30 && slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
 }
 
 /* Where its program would be if the request had to end now. */
@@ -78,7 +81,7 @@ static void look_around(struct task_struct *p, s32 own, struct look *found)
         if (on->program == slot) {
             u64 ran_ns = now_ns - on->since_ns, at = on->within + ran_ns;
 
-            if (ran_ns > far_ns() && (found->sibling < 0 || is_before(found->reached, at))) {
+            if (ran_ns > found->least_ns && (found->sibling < 0 || is_before(found->reached, at))) {
                 found->sibling = cpu;
                 found->reached = at;
             }
@@ -133,38 +136,37 @@ static __always_inline u64 bit_of(u32 cpu)
 static u32 first_on(u32 cpu, u64 *tag)
 {
     u32 best = PROGRAMS_MAX;
-    int top, word, step;
+    int top, step;
 
     *tag = 0;
     bpf_for(top, 0, (words + 63) / 64) {
-        u64 words_of = *top_at(top);
+        u64 left = *top_at(top), bits = 0;
+        u32 at = 0;
 
-        if (!words_of)
+        if (!left)
             continue;
-        bpf_for(word, 0, 64) {
-            u64 bits;
-            u32 at;
+        /* One loop for words and bits: its turns are calls. */
+        bpf_for(step, 0, 64 * 65) {
+            struct program *f;
+            u32 slot;
 
-            if (!words_of)
-                break;
-            at = top * 64 + __builtin_ctzll(words_of);
-            words_of &= words_of - 1;
-            bits = *word_at(at);
-            bpf_for(step, 0, 64) {
-                struct program *f;
-                u32 slot;
-
-                if (!bits)
+            if (!bits) {
+                if (!left)
                     break;
-                slot = at * 64 + __builtin_ctzll(bits);
-                bits &= bits - 1;
-                f = program_at(slot);
-                if (!f || !(f->where & bit_of(cpu)))
+                at = top * 64 + __builtin_ctzll(left);
+                left &= left - 1;
+                bits = *word_at(at);
+                if (!bits)
                     continue;
-                if (best == PROGRAMS_MAX || is_before(f->finish, *tag)) {
-                    best = slot;
-                    *tag = f->finish;
-                }
+            }
+            slot = at * 64 + __builtin_ctzll(bits);
+            bits &= bits - 1;
+            f = program_at(slot);
+            if (!f || !(f->where & bit_of(cpu)))
+                continue;
+            if (best == PROGRAMS_MAX || is_before(f->finish, *tag)) {
+                best = slot;
+                *tag = f->finish;
             }
         }
     }

@@ -17,9 +17,10 @@
  * - No thread waits without bound (books.h).
  * - A kernel thread that may run on one CPU only and wakes up goes there at once: others wait for it. It is charged, and
  *   when its quantum is over it waits for its turn.
- * - A thread that wakes up also takes the CPU of a sibling that is ahead of it and has run for a third of a quantum, for
- *   the rest of that quantum, so nothing changes for other programs. Siblings are compared by CPU time; one that slept
- *   begins at most two quanta behind the furthest.
+ * - A thread that wakes up also takes the CPU of a sibling that is ahead of it, for the rest of that one's quantum, so
+ *   nothing changes for other programs: if the sibling has run for a third of a quantum, or at once if the thread slept
+ *   again within a 30th the last time. Siblings are compared by CPU time; one that slept begins at most two quanta behind
+ *   the furthest.
  * - The quantum ends at a tick.
  *
  * # Invariants
@@ -141,6 +142,7 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     found.slot = t->program;
     found.slept = slept;
     found.may_move = true;
+    found.least_ns = least_of(t);
     look_around(p, prev_cpu, &found);
     if (!slept)
         limit_lag(f, found.now);
@@ -184,7 +186,7 @@ static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most, u64 *rest_
         return false;
     if (on->program == t->program) {
         *rest_ns = on->granted_ns > ran_ns + 100000 ? on->granted_ns - ran_ns : 100000;
-        return ran_ns > far_ns() && is_before(t->within, on->within + ran_ns);
+        return ran_ns > least_of(t) && is_before(t->within, on->within + ran_ns);
     }
     g = program_at(on->program);
     *most = t->slept && g ? g->finish : start_of(on);
@@ -251,6 +253,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     found.slot = t->program;
     found.slept = t->slept;
     found.may_move = may_move;
+    found.least_ns = least_of(t);
     look_around(p, cpu, &found);
     limit_lag(f, found.now);
     note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, found.now);
@@ -519,6 +522,7 @@ void BPF_PROG(pmqfq_runnable, struct task_struct *p, u64 enq_flags)
     t->is_runnable = 1;
     t->runs_for = t->program;
     t->left_ns = 0;
+    t->woke_ns = p->se.sum_exec_runtime;
     t->within = within_of(t, f);
     t->slept = 0;
     if (__sync_fetch_and_add(&f->runnable, 1) == 0) {
@@ -541,6 +545,7 @@ void BPF_PROG(pmqfq_quiescent, struct task_struct *p, u64 deq_flags)
     if (!t->is_runnable)
         return;
     t->is_runnable = 0;
+    t->burst_ns = p->se.sum_exec_runtime - t->woke_ns;
     f = program_at(t->runs_for);
     if (!f)
         return;

@@ -163,6 +163,9 @@ struct thread {
     u64 ticket;
     /* Its program had no other thread to run when it woke up. */
     u32 slept;
+    /* CPU time of the thread when it last woke up, and what it used between waking up and sleeping the last time, ns. */
+    u64 woke_ns;
+    u64 burst_ns;
     /* Its place among its siblings: CPU time, ns, counted from where they were when it woke up. */
     u64 within;
 };
