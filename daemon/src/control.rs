@@ -574,7 +574,9 @@ impl Server for Running {
         let health = self.engine.health().into_iter().filter(|(_, health)| *health != Health::Well);
         let shown = self.shown();
         let closed = shown.closed.iter().map(|device| (device.clone(), "closed".to_owned()));
-        let troubled = health.map(|(device, health)| (device, health.name().to_owned())).chain(closed).collect();
+        let ailing = self.engine.ailing().into_iter();
+        let ailing = ailing.map(|(device, backing, state)| (format!("{device}: {backing}"), state.to_owned()));
+        let troubled = health.map(|(device, health)| (device, health.name().to_owned())).chain(ailing).chain(closed);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -587,7 +589,7 @@ impl Server for Running {
             config: Some(shown.file.path.clone()),
             listen: self.origin.listen.clone(),
             things: shown.state.things.iter().map(|(kind, things)| (kind.clone(), things.len())).collect(),
-            troubled,
+            troubled: troubled.collect(),
         }
     }
 

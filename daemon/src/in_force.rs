@@ -160,6 +160,7 @@ mod tests {
             write_cost_256ths: None,
             split: SplitControl::new(Split::Auto, 1).state(),
             health: Default::default(),
+            ailing: Vec::new(),
             flows: vec![NamedFlowStats {
                 last_ns: Vec::new(),
                 name: "alice".into(),

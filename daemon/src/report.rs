@@ -434,6 +434,7 @@ mod tests {
             write_cost_256ths,
             split,
             health: Default::default(),
+            ailing: Vec::new(),
             flows,
             groups: vec![],
             hctxs: vec![hctx],

@@ -524,6 +524,7 @@ pub(crate) mod tests {
             write_cost_256ths: None,
             split: SplitControl::new(Split::Off, 1).state(),
             health: Default::default(),
+            ailing: Vec::new(),
             flows,
             groups: Vec::new(),
             hctxs: vec![hctx],

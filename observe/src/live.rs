@@ -187,7 +187,12 @@ pub fn snapshot(
         DeviceLive {
             name: device.name.clone(),
             policy: device.policy.to_owned(),
-            trouble: if device.health == Health::Well { String::new() } else { device.health.name().to_owned() },
+            trouble: match (&device.ailing[..], device.health) {
+                ([], Health::Well) => String::new(),
+                ([], health) => health.name().to_owned(),
+                ([(backing, state)], _) => format!("{backing}: {state}"),
+                (many, _) => format!("{} backings ail", many.len()),
+            },
             depth_units: depth(device),
             window_bytes: window_bytes(device),
             commands: second.mean(now.in_flight_ns),

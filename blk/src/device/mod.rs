@@ -199,6 +199,12 @@ pub trait Device: Any + Send + Sync {
         Health::Well
     }
 
+    /// Parts of it that do not carry out all operations, and the state of each in a word, as of [`Health::name`]. For any
+    /// thread, at any time; does not wait.
+    fn ailing(&self) -> Vec<(String, &'static str)> {
+        Vec::new()
+    }
+
     /// State of it in this process, packed as `version` for the process that takes its place. Called
     /// while no command is under way. Its file, if it has one ([`Device::ring_file`]), was handed over before.
     ///
@@ -267,6 +273,12 @@ pub trait DeviceQueue {
     /// command, and nothing happened.
     fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
         let _ = (tag, now_ns);
+        false
+    }
+
+    /// A command that has timed out holds no depth of the device's any more: it hangs at a part of the device, beside
+    /// which the others go on. Constant.
+    fn has_parts(&self) -> bool {
         false
     }
 

@@ -210,6 +210,8 @@ pub struct DeviceStats {
     pub split: SplitState,
     /// Operations that still work.
     pub health: Health,
+    /// Parts that do not carry out all operations, and the state of each ([`Device::ailing`]).
+    pub ailing: Vec<(String, &'static str)>,
     /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
     /// The groups that they are in.
@@ -507,6 +509,16 @@ impl Engine {
         current.iter().flatten().map(|device| (device.name.clone(), device.shared.device.health())).collect()
     }
 
+    /// Devices with parts that do not carry out all operations, and the state of each part. Asks no worker.
+    pub fn ailing(&self) -> Vec<(String, String, &'static str)> {
+        let current = self.current();
+        let of = |device: &Current| {
+            let name = device.name.clone();
+            device.shared.device.ailing().into_iter().map(move |(part, state)| (name.clone(), part, state))
+        };
+        current.iter().flatten().flat_map(of).collect()
+    }
+
     fn read(&self, swept: Vec<Result<Vec<Swept>, Missing>>, with_latencies: bool) -> EngineStats {
         let at_ns = self.clock().now_ns();
         // By index; none where there is no device, and in a device none where there is no flow.
@@ -614,6 +626,7 @@ fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<Sha
         write_cost_256ths: current.shared.write_cost.as_ref().map(|cost| cost.estimate_256ths()),
         split: current.shared.split.state(),
         health: current.shared.device.health(),
+        ailing: current.shared.device.ailing(),
         flows: flows().map(named).collect(),
         groups: (0..).zip(names.iter().zip(&tree.groups)).map(group).collect(),
         hctxs: Vec::new(),

@@ -19,6 +19,15 @@ pub(super) trait Ending<P: Policy> {
     fn ended(policy: &P, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
 }
 
+/// The policy was told of the end before: the token is back.
+struct ToldBefore;
+
+impl<P: Policy> Ending<P> for ToldBefore {
+    fn ended(_: &P, _: &mut P::Queue, _: Done, token: DispatchToken, _: u64, _: &mut impl Kick) {
+        assert_eq!(token.into_units(), 0, "a token is given back once");
+    }
+}
+
 impl<P: Policy> RequestPath<P> {
     /// Completes all that the device has finished, on path `E`.
     #[inline(always)]
@@ -164,6 +173,21 @@ impl<P: Policy> RequestPath<P> {
     /// As `complete`, where the request may be a part, or its end is counted for `"auto"`.
     #[inline(never)]
     pub(super) fn complete_slowly<E: Ending<P>>(
+        &mut self,
+        handle: Handle,
+        status: Status,
+        buffer: &mut Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        if self.is_without_token(handle) {
+            return self.complete_slow_end::<ToldBefore>(handle, status, buffer, now_ns, kick, out);
+        }
+        self.complete_slow_end::<E>(handle, status, buffer, now_ns, kick, out);
+    }
+
+    fn complete_slow_end<E: Ending<P>>(
         &mut self,
         handle: Handle,
         status: Status,

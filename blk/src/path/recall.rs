@@ -66,6 +66,10 @@ impl DeviceQueue for Recall {
         self.device.set_class_weights(weights, now_ns)
     }
 
+    fn has_parts(&self) -> bool {
+        self.device.has_parts()
+    }
+
     fn follow(&mut self, number: u16) -> Result<(), String> {
         self.device.follow(number)
     }

@@ -24,6 +24,10 @@
 //! replayed. A request that failed is never carried out after its failure was told, so a client may write again what it
 //! was told is not written.
 //!
+//! # Parts of a device
+//! A backing of a pool may hang for ever while the others go on. So there a command that times out gives its token back
+//! at once, and keeps its tag, its buffer and its request until it ends: what hangs holds depth for one timeout.
+//!
 //! # Late ends
 //! An end that comes after the command was given back has the number of an earlier use of its tag (`InFlight`):
 //! ignored, counted.
@@ -39,10 +43,10 @@ use crate::device::Reaped;
 use crate::path_options::PathOptions;
 use crate::request::{Completion, Status};
 use crate::stats::{HctxStats, Trouble};
-use crate::table::Owner;
+use crate::table::{Owner, State};
 use crate::tag::Tag;
 use crate::trace::TraceEvent;
-use mqfq_sched::policy::{Handle, Kick, Policy};
+use mqfq_sched::policy::{DispatchToken, Handle, Kick, Policy};
 
 /// No look is due.
 const NEVER: u64 = u64::MAX;
@@ -73,13 +77,15 @@ pub(super) struct Expiry {
     retries: u8,
     look_ns: u64,
     specials: Vec<Special>,
+    /// Requests on the device whose tokens are back.
+    without_token: Vec<Handle>,
     trouble: Option<Trouble>,
 }
 
 impl Expiry {
     pub(super) fn new(path: &PathOptions) -> Expiry {
         let &PathOptions { timeout_ns, retries, .. } = path;
-        Expiry { timeout_ns, retries, look_ns: NEVER, specials: Vec::new(), trouble: None }
+        Expiry { timeout_ns, retries, look_ns: NEVER, specials: Vec::new(), without_token: Vec::new(), trouble: None }
     }
 
     /// Commands went to the device.
@@ -143,7 +149,7 @@ impl<P: Policy> RequestPath<P> {
                 continue;
             }
             match special.map_or(CommandState::Again, |special| special.state) {
-                CommandState::Again => self.expire(tag, slot.head, now_ns),
+                CommandState::Again => self.expire::<E>(tag, slot.head, now_ns, kick),
                 CommandState::Aborted => resets = true,
                 CommandState::Stuck => {}
             }
@@ -173,12 +179,40 @@ impl<P: Policy> RequestPath<P> {
     }
 
     /// A command has been on the device for too long.
-    fn expire(&mut self, tag: Tag, head: Handle, now_ns: u64) {
+    fn expire<E: Ending<P>>(&mut self, tag: Tag, head: Handle, now_ns: u64, kick: &mut impl Kick) {
         self.counters.stats().timeouts.add(1);
         self.on_timeout(head, now_ns);
         self.counters.stats().aborts.add(u64::from(self.commands.device.abort(tag, now_ns)));
         let generation = self.commands.by_tag[tag.0 as usize].generation;
         self.expiry.set(Special { tag, generation, since_ns: now_ns, state: CommandState::Aborted });
+        if self.commands.device.has_parts() {
+            self.give_token_back::<E>(head, now_ns, kick);
+        }
+    }
+
+    /// A request gives its token back before it ends.
+    fn give_token_back<E: Ending<P>>(&mut self, head: Handle, now_ns: u64, kick: &mut impl Kick) {
+        let request = self.requests.get_mut(head);
+        let State::Dispatched { token, .. } = &mut request.state else { return };
+        if token.units() == 0 {
+            return;
+        }
+        let token = std::mem::replace(token, DispatchToken::new(0));
+        self.meter.given_back(token.units());
+        self.slow_completions += 1;
+        self.expiry.without_token.push(head);
+        let done = self.requests.get_mut(head).done(head);
+        E::ended(&self.policy, &mut self.queue, done, token, now_ns, kick);
+        // Requests that wait here may have it, and nothing has ended that would lead to them.
+        kick.kick(self.id);
+    }
+
+    /// A request ends. Whether its token is back already.
+    pub(super) fn is_without_token(&mut self, handle: Handle) -> bool {
+        let Some(place) = self.expiry.without_token.iter().position(|other| *other == handle) else { return false };
+        self.expiry.without_token.swap_remove(place);
+        self.slow_completions -= 1;
+        true
     }
 
     /// Called for each command that times out, with its request.

@@ -2,6 +2,7 @@
 //! tokens are back.
 
 use crate::harness::{Ended, Narrow, RequestSpec, Rig, Setup, is_all};
+use mqfq_blk::PolicyKind;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::model::{ModelDevice, presets};
@@ -477,4 +478,70 @@ fn without_a_timeout_nothing_is_ever_looked_at() {
     rig.wake_all();
     assert!(rig.run().is_empty());
     assert_eq!((rig.stats().timeouts, device.forgotten()), (0, 1));
+}
+
+/// A device of parts, of which one may hang beside the others.
+struct Parts(FaultDevice, bool);
+
+struct PartsQueue(Box<dyn DeviceQueue>, bool);
+
+impl Device for Parts {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        Ok(Box::new(PartsQueue(self.0.open_queue(options)?, self.1)))
+    }
+}
+
+impl DeviceQueue for PartsQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        self.0.submit(command)
+    }
+
+    fn ring_doorbell(&mut self, now_ns: u64) {
+        self.0.ring_doorbell(now_ns);
+    }
+
+    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
+        self.0.reap(now_ns, out);
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        self.0.next_event_ns()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.in_flight()
+    }
+
+    fn has_parts(&self) -> bool {
+        self.1
+    }
+}
+
+#[test]
+fn i17_a_part_that_hangs_holds_depth_for_one_timeout_and_every_request_ends_once() {
+    for has_parts in [false, true] {
+        let delay = Fault::Delay { ns: 50 * TIMEOUT_NS };
+        let rules = (0..2).map(|n| nth_write(n, delay)).collect();
+        let device = Parts(device(rules, OnAbort::Refused, OnReset::Refused), has_parts);
+        let setup = Setup { kind: PolicyKind::Mqfq, weights: vec![100, 100], depth: 2, ..Setup::plain(path()) };
+        let mut rig = Rig::new(&setup, &device);
+        (0..2).for_each(|block| rig.write(0, at(block), BLOCK, 7));
+        let mut ended = rig.run();
+        (2..8).for_each(|block| rig.read(1, at(block), BLOCK));
+        ended.extend(rig.run());
+        assert!(ended.is_empty(), "all tokens are at the part that hangs");
+        ended.extend(rig.go_to(TIMEOUT_NS));
+        let reads = ended.iter().filter(|ended| ended.asked.op == Op::Read).count();
+        assert_eq!(reads, if has_parts { 6 } else { 0 }, "the others have the depth again");
+        ended.extend(rig.finish());
+        assert!(ended.len() == 8 && ended.iter().all(|ended| ended.completion.status == Status::Ok));
+        rig.assert_clean();
+        (0..2).for_each(|block| rig.read(0, at(block), BLOCK));
+        assert!(rig.finish().iter().all(|ended| is_all(ended, 7)));
+        rig.assert_clean();
+    }
 }

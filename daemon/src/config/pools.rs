@@ -58,7 +58,7 @@ fn not_absolute(entry: &Entry<'_, '_>, path: &Path) -> ConfigError {
 }
 
 fn display(path: &Path) -> String {
-    shown(&path.to_string_lossy()).into()
+    shown(&path.to_string_lossy())
 }
 
 /// The backings of exports of pools, in the order of exports; `None`: an export of another device. Backings of a pool

@@ -218,7 +218,7 @@ fn fua_and_may_unmap_reach_the_device() {
             (Op::WriteZeroes { may_unmap: false }, base + 512, 512, false),
             (Op::WriteZeroes { may_unmap: true }, base + 512, 512, true),
             (Op::Read, base, 512, false),
-            (Op::Flush, 0, 0, false),
+            (Op::Flush, 4194304, 0, false),
         ]
     );
 }

@@ -56,7 +56,7 @@ use crate::state::{StateReader, StateWriter};
 pub use elevator::drive_of;
 use gate::{Gate, REGIONS_OF_POOL_MAX};
 use pool::Pool;
-pub use pool::{BACKINGS_MAX, BackingState, REGION_BITS, REGION_BYTES, number_of, region_of};
+pub use pool::{BACKINGS_MAX, REGION_BITS, REGION_BYTES, number_of, region_of};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -280,6 +280,10 @@ impl Device for FileDevice {
     fn health(&self) -> Health {
         // A pool is as well as it was: its backings have a health each.
         self.one.as_ref().map_or(Health::Well, |one| one.health())
+    }
+
+    fn ailing(&self) -> Vec<(String, &'static str)> {
+        if self.is_pool() { self.pool.ailing() } else { Vec::new() }
     }
 
     fn pack(&self, version: u16) -> Result<Packed, String> {

@@ -109,7 +109,16 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
         }
         Err(reason) => return Err(format!("direct I/O is demanded, but {reason}")),
     };
-    let may_sleep = may_sleep(&file);
+    let is_fuse = is_on_fuse(&file);
+    let may_sleep = is_fuse || may_sleep(&file);
+    if is_fuse {
+        let connection = libc::minor(metadata.dev());
+        warnings.push(format!(
+            "{}: is on FUSE, which lets few requests be under way, so threads of the kernel submit them; a number such as \
+             256 in /sys/fs/fuse/connections/{connection}/max_background lets more",
+            options.path.display()
+        ));
+    }
     let number = if is_block_device { metadata.rdev() } else { metadata.dev() };
     let below = elevator::warnings(Path::new("/sys"), libc::major(number), libc::minor(number));
     warnings.extend(below.into_iter().map(|warning| format!("{}: {warning}", options.path.display())));
@@ -302,6 +311,17 @@ fn may_sleep(file: &File) -> bool {
     // SAFETY: the vector names one byte, which lives through the call, and the descriptor is open.
     let result = unsafe { libc::preadv2(file.as_raw_fd(), &raw const vector, 1, 0, libc::RWF_NOWAIT) };
     result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP)
+}
+
+/// A file system in user space: beyond its `max_background` requests (12 unless it says otherwise) the thread that
+/// submits one sleeps. Source: linux fs/fuse/dev.c, uapi/linux/magic.h.
+fn is_on_fuse(file: &File) -> bool {
+    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    let mut answer = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open, and the kernel writes at most one statfs.
+    let result = unsafe { libc::fstatfs(file.as_raw_fd(), answer.as_mut_ptr()) };
+    // SAFETY: statfs is made of integers, so zeroes are one too.
+    result == 0 && unsafe { answer.assume_init() }.f_type as i64 == FUSE_SUPER_MAGIC
 }
 
 /// Unit of a hole's offset and length. On a block device its blocks. A file may be cut anywhere, but its system

@@ -81,6 +81,21 @@ impl Pool {
         numbered.filter_map(|(number, backing)| Some((number, backing?))).collect()
     }
 
+    /// Paths of backings that are not well, and their state in a word.
+    pub(super) fn ailing(&self) -> Vec<(String, &'static str)> {
+        let state = |(_, backing): (u16, Arc<Backing>)| {
+            // Relaxed: what is shown may be a moment old.
+            let is_hanging = backing.hanging.load(Ordering::Relaxed) > 0;
+            let state = match backing.health() {
+                Health::Well if is_hanging => "hanging",
+                Health::Well => return None,
+                health => health.name(),
+            };
+            Some((backing.watch.path().display().to_string(), state))
+        };
+        self.all().into_iter().filter_map(state).collect()
+    }
+
     /// News about some backings, about all of them in as many calls as it takes.
     pub(super) fn check_up(&self) -> Vec<String> {
         let all = self.all();
@@ -94,21 +109,6 @@ impl Pool {
     pub(super) fn is_pool(&self) -> bool {
         self.offset_bits == REGION_BITS
     }
-}
-
-/// A backing as reports show it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BackingState {
-    /// Its number.
-    pub number: u16,
-    /// The path that it was opened at.
-    pub path: PathBuf,
-    /// Bytes that are served.
-    pub size_bytes: u64,
-    /// Its remaining operations.
-    pub health: Health,
-    /// It has not ended a command within the device's timeout, and fails others at once until it has.
-    pub is_hanging: bool,
 }
 
 impl FileDevice {
@@ -177,19 +177,6 @@ impl FileDevice {
         }
         backing.watch.grow(size_bytes);
         Ok(())
-    }
-
-    /// The backings of a pool, or the one of a file.
-    pub fn backings(&self) -> Vec<BackingState> {
-        let state = |(number, backing): (u16, Arc<Backing>)| BackingState {
-            number,
-            path: backing.watch.path().to_owned(),
-            size_bytes: backing.watch.size_bytes(),
-            health: backing.health(),
-            // Relaxed: what is shown may be a moment old.
-            is_hanging: backing.hanging.load(Ordering::Relaxed) > 0,
-        };
-        self.pool.all().into_iter().map(state).collect()
     }
 
     /// Descriptors of the backings, each with number and path, for a process that takes this one's place.

@@ -372,6 +372,10 @@ impl DeviceQueue for FileQueue {
         true
     }
 
+    fn has_parts(&self) -> bool {
+        self.pool.is_pool()
+    }
+
     fn follow(&mut self, number: u16) -> Result<(), String> {
         let now = self.pool.get(number.into());
         let before = self.parts.get(usize::from(number)).and_then(Option::as_ref);

@@ -99,6 +99,7 @@ fn stats(scenario: &Scenario, counters: &Counters) -> EngineStats {
         write_cost_256ths: None,
         split: SplitControl::new(Split::Off, 1).state(),
         health: Default::default(),
+        ailing: Vec::new(),
         flows: scenario.tenants.iter().zip(flows).zip(last_ns).map(flow).collect(),
         groups: (0..scenario.groups.len()).map(group).collect(),
         hctxs: hctxs.iter().map(hctx).collect(),

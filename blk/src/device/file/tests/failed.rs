@@ -291,3 +291,42 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn i17_a_backing_that_hangs_fails_its_own_exports_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = FileDevice::pool();
+    for number in 0..2 {
+        let path = folder.path().join(number.to_string());
+        File::create(&path).unwrap().set_len(MIB).unwrap();
+        pool.add(number, &FileOptions { direct: Direct::Never, ..FileOptions::new(&path) }, None).unwrap();
+    }
+    let mut hand = Hand::new(&pool, 2);
+    let hangs = region_of(1);
+    hand.submit(0, read(0, hangs, 4096));
+    let late = hand.one_pushed(READ);
+    assert!(pool.ailing().is_empty());
+    assert!(hand.queues[0].has_parts() && hand.queues[0].abort(Tag(0), 0));
+    assert!(hand.pushed().iter().all(|pushed| pushed.opcode != READ), "it is cancelled, as far as the kernel can");
+    assert_eq!(pool.ailing(), [(folder.path().join("1").display().to_string(), "hanging")]);
+    // On every worker; nothing of it gets to the kernel.
+    for queue in 0..2 {
+        hand.submit(queue, read(1, hangs + 8192, 4096));
+        assert_eq!(hand.reap_one(queue).0, Status::TimedOut);
+        hand.submit(queue, plain(1, Op::Flush, hangs, 0));
+        assert_eq!(hand.reap_one(queue).0, Status::TimedOut);
+        assert!(hand.pushed().is_empty());
+        hand.submit(queue, write(1, 0, &[7; 512]));
+        let pushed = hand.one_pushed(WRITE);
+        hand.carry_out(&pushed);
+        assert_eq!(hand.reap_one(queue).0, Status::Ok, "the other backing");
+    }
+    // It answers after all, and is as it was.
+    hand.carry_out(&late);
+    assert_eq!(hand.reap_one(0).0, Status::Ok);
+    assert!(pool.ailing().is_empty());
+    hand.submit(1, read(1, hangs, 4096));
+    let pushed = hand.one_pushed(READ);
+    hand.carry_out(&pushed);
+    assert_eq!(hand.reap_one(1).0, Status::Ok);
+}
