@@ -130,7 +130,7 @@ impl Guest {
         for _ in 0..count {
             let want = Want::draw(random, (0, sectors), sectors);
             self.wants.push_back(match want {
-                Want::Read(from, count) => Want::Read(from, count.min(SECTORS_MAX)),
+                Want::Read(from, count) | Want::Status(from, count) => Want::Read(from, count.min(SECTORS_MAX)),
                 Want::Write(from, count, _) => Want::Write(from, count.min(SECTORS_MAX), false),
                 Want::Zero(from, count, is_trim, _) => Want::Zero(from, count, is_trim, false),
                 Want::Flush => Want::Flush,
@@ -278,7 +278,7 @@ impl Guest {
         let asked_at = oracle.tick();
         let (mut values, mut data, mut length) = (Vec::new(), Vec::new(), 0);
         let (kind, sector) = match want {
-            Want::Read(from, count) => {
+            Want::Read(from, count) | Want::Status(from, count) => {
                 oracle.read_begins(from, count);
                 length = count * SECTOR_BYTES;
                 data = vec![0xee; length];
@@ -355,6 +355,8 @@ impl Guest {
                 oracle.write_ends(from, &values, is_good, self.is_writethrough);
                 Ok(())
             }
+            // A guest has no way to ask.
+            Want::Status(..) => unreachable!("a guest reads instead"),
             Want::Flush => {
                 if is_good {
                     oracle.flushed(asked_at);

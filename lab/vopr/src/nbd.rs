@@ -7,8 +7,9 @@ use crate::net::SharedPipe;
 use crate::oracle::{Oracle, SECTOR_BYTES};
 use mqfq_blk::random::Random;
 use mqfq_front::nbd::wire::{
-    CHUNK_HEADER_BYTES, CHUNK_MAGIC, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC,
-    SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, chunk, handshake, option, option_reply, request,
+    BASE_ALLOCATION, CHUNK_HEADER_BYTES, CHUNK_MAGIC, EXTENDED_CHUNK_HEADER_BYTES, EXTENDED_CHUNK_MAGIC,
+    GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, RequestHeader, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
+    STATE_ZERO, chunk, handshake, option, option_reply, request,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +23,7 @@ mod command {
     pub const FLUSH: u16 = 3;
     pub const TRIM: u16 = 4;
     pub const WRITE_ZEROES: u16 = 6;
+    pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Request that a client is to make.
@@ -29,6 +31,8 @@ mod command {
 pub enum Want {
     /// Reads sectors: from, count.
     Read(usize, usize),
+    /// Asks which of them are holes.
+    Status(usize, usize),
     /// Writes them; FUA.
     Write(usize, usize, bool),
     /// Makes zeroes of them: trim, or write zeroes; FUA.
@@ -75,12 +79,22 @@ impl Want {
     }
 }
 
+impl Want {
+    /// The first sector; `None`: of a flush.
+    fn from(self) -> Option<usize> {
+        match self {
+            Want::Read(from, _) | Want::Status(from, _) | Want::Write(from, ..) | Want::Zero(from, ..) => Some(from),
+            Want::Flush => None,
+        }
+    }
+}
+
 /// A request under way.
 struct UnderWay {
     want: Want,
     values: Vec<u64>,
     asked_at: u64,
-    /// Bytes of a read, as chunks come.
+    /// Bytes of a read, as chunks come; of a status one for each sector.
     bytes: Vec<u8>,
     error: u32,
 }
@@ -103,6 +117,13 @@ pub struct Manners {
     pub depth: usize,
     /// Bytes that the server receives at once, at most.
     pub piece_bytes: usize,
+}
+
+impl Manners {
+    /// Its headers are extended: half of those who ask for structured replies, without another draw.
+    pub fn is_extended(&self) -> bool {
+        self.structured && self.depth.is_multiple_of(2)
+    }
 }
 
 /// Counts of all clients.
@@ -239,7 +260,14 @@ impl NbdClient {
     pub fn want(&mut self, count: u64, random: &mut Random) {
         let sectors = self.oracle.borrow().sectors();
         for _ in 0..count {
-            let want = Want::draw(random, self.region, sectors);
+            let mut want = Want::draw(random, self.region, sectors);
+            // Some of the reads, without another draw.
+            if let Want::Read(from, count) = want
+                && self.manners.structured
+                && (from + count).is_multiple_of(5)
+            {
+                want = Want::Status(from, count);
+            }
             self.wants.push_back(want);
             if let Want::Write(from, count, _) = want
                 && random.chance(16384)
@@ -302,7 +330,7 @@ impl NbdClient {
         for (_, UnderWay { want, .. }) in std::mem::take(&mut self.under_way) {
             self.counts.forsaken += 1;
             match want {
-                Want::Read(from, count) => oracle.forsaken(from, count, false),
+                Want::Read(from, count) | Want::Status(from, count) => oracle.forsaken(from, count, false),
                 Want::Write(from, count, _) | Want::Zero(from, count, ..) => oracle.forsaken(from, count, true),
                 Want::Flush => {}
             }
@@ -343,13 +371,15 @@ impl NbdClient {
     }
 
     fn request(&self, flags: u16, command: u16, cookie: u64, offset: u64, length: u32, payload: &[u8]) {
-        let mut bytes = Vec::with_capacity(28 + payload.len());
-        bytes.extend(REQUEST_MAGIC.to_be_bytes());
-        bytes.extend(flags.to_be_bytes());
-        bytes.extend(command.to_be_bytes());
-        bytes.extend(cookie.to_be_bytes());
-        bytes.extend(offset.to_be_bytes());
-        bytes.extend(length.to_be_bytes());
+        let mut bytes = Vec::with_capacity(32 + payload.len());
+        let length_bytes = u64::from(length);
+        let mut header = RequestHeader { flags, command, cookie, offset_bytes: offset, length_bytes };
+        if self.manners.is_extended() {
+            header.flags |= if command == command::WRITE { request::PAYLOAD } else { 0 };
+            header.encode_extended(&mut bytes);
+        } else {
+            header.encode(&mut bytes);
+        }
         bytes.extend_from_slice(payload);
         self.say(&bytes);
     }
@@ -371,6 +401,10 @@ impl NbdClient {
                 Want::Read(from, count) => {
                     oracle.read_begins(from, count);
                     self.request(0, command::READ, cookie, place(from), length(count), &[]);
+                }
+                Want::Status(from, count) => {
+                    oracle.read_begins(from, count);
+                    self.request(0, command::BLOCK_STATUS, cookie, place(from), length(count), &[]);
                 }
                 Want::Write(from, count, _) | Want::Zero(from, count, ..) if !oracle.is_free(from, count) => continue,
                 Want::Write(from, count, fua) => {
@@ -428,11 +462,14 @@ impl NbdClient {
             said.extend((data.len() as u32).to_be_bytes());
             said.extend_from_slice(data);
         };
-        if self.manners.structured {
-            option(option::STRUCTURED_REPLY, &[]);
-        }
         let name = self.export.as_bytes();
-        option(option::GO, &[&(name.len() as u32).to_be_bytes()[..], name, &0u16.to_be_bytes()].concat());
+        let counted = |text: &[u8]| [&(text.len() as u32).to_be_bytes()[..], text].concat();
+        if self.manners.structured {
+            option(if self.manners.is_extended() { option::EXTENDED_HEADERS } else { option::STRUCTURED_REPLY }, &[]);
+            let query = counted(BASE_ALLOCATION.as_bytes());
+            option(option::SET_META_CONTEXT, &[&counted(name)[..], &1u32.to_be_bytes(), &query].concat());
+        }
+        option(option::GO, &[&counted(name)[..], &0u16.to_be_bytes()].concat());
         self.say(&said);
         self.phase = Phase::Options;
         18
@@ -481,17 +518,28 @@ impl NbdClient {
             self.ended(cookie);
             return SIMPLE_REPLY_BYTES + payload;
         }
-        assert_eq!(magic, CHUNK_MAGIC, "{}: a reply begins with its magic", self.name);
-        if bytes.len() < CHUNK_HEADER_BYTES {
+        let is_extended = self.manners.is_extended();
+        let (expected, header_bytes) = match is_extended {
+            false => (CHUNK_MAGIC, CHUNK_HEADER_BYTES),
+            true => (EXTENDED_CHUNK_MAGIC, EXTENDED_CHUNK_HEADER_BYTES),
+        };
+        assert_eq!(magic, expected, "{}: a reply begins with its magic", self.name);
+        if bytes.len() < header_bytes {
             return 0;
         }
         let [flags, kind] = [4, 6].map(|at| u16::from_be_bytes(be(bytes, at)));
-        let length = u32::from_be_bytes(be(bytes, 16)) as usize;
-        if bytes.len() < CHUNK_HEADER_BYTES + length {
+        // The lower half of an extended length, whose upper half is 0.
+        let length = u32::from_be_bytes(be(bytes, header_bytes - 4)) as usize;
+        if bytes.len() < header_bytes + length {
             return 0;
         }
         let under_way = self.under_way.get_mut(&cookie).unwrap_or_else(lost);
-        let data = &bytes[CHUNK_HEADER_BYTES..][..length];
+        if is_extended {
+            let asked = under_way.want.from().map_or(0, |from| (from * SECTOR_BYTES) as u64);
+            let told = [16, 24].map(|at| u64::from_be_bytes(be(bytes, at)));
+            assert_eq!(told, [asked, length as u64], "{}: offset and length of {:?}", self.name, under_way.want);
+        }
+        let data = &bytes[header_bytes..][..length];
         if kind == chunk::OFFSET_DATA {
             let Want::Read(from, count) = under_way.want else {
                 panic!("{}: data for {:?}", self.name, under_way.want)
@@ -499,13 +547,23 @@ impl NbdClient {
             let at = u64::from_be_bytes(be(data, 0)) as usize - from * SECTOR_BYTES;
             under_way.bytes.resize(count * SECTOR_BYTES, 0xee);
             under_way.bytes[at..at + length - 8].copy_from_slice(&data[8..]);
+        } else if kind == if is_extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS } {
+            // As many bytes as extents say: 1, where they read as zero.
+            let (numbers, size) = if is_extended { (&data[8..], 8) } else { (&data[4..], 4) };
+            let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            for extent in numbers.chunks_exact(2 * size) {
+                let (length, flags) = (number(&extent[..size]), number(&extent[size..]));
+                assert!(length > 0 && length.is_multiple_of(SECTOR_BYTES as u64), "{}: {length}", self.name);
+                let is_zero = u8::from(flags & u64::from(STATE_ZERO) != 0);
+                under_way.bytes.extend(std::iter::repeat_n(is_zero, length as usize / SECTOR_BYTES));
+            }
         } else if kind >> 15 != 0 {
             under_way.error = u32::from_be_bytes(be(data, 0));
         }
         if flags & chunk::DONE != 0 {
             self.ended(cookie);
         }
-        CHUNK_HEADER_BYTES + length
+        header_bytes + length
     }
 
     fn ended(&mut self, cookie: u64) {
@@ -517,7 +575,9 @@ impl NbdClient {
         let mut oracle = self.oracle.borrow_mut();
         if is_good {
             let judged = match want {
-                Want::Read(from, count) => oracle.may_end_well(asked_at, from, count, false),
+                Want::Read(from, count) | Want::Status(from, count) => {
+                    oracle.may_end_well(asked_at, from, count, false)
+                }
                 Want::Write(from, count, _) | Want::Zero(from, count, ..) => {
                     oracle.may_end_well(asked_at, from, count, true)
                 }
@@ -529,6 +589,14 @@ impl NbdClient {
             Want::Read(from, count) => {
                 let judged = oracle.read_ends(from, count, is_good.then_some(&bytes[..]));
                 judged.unwrap_or_else(|what| panic!("{}: {what}", self.name));
+            }
+            Want::Status(from, count) => {
+                assert!(!is_good || (1..=count).contains(&bytes.len()), "{}: {} sectors", self.name, bytes.len());
+                for at in 0..count {
+                    let is_zero = bytes.get(at).is_some_and(|is_zero| *is_zero == 1);
+                    let judged = oracle.read_ends(from + at, 1, is_zero.then_some(&[0; SECTOR_BYTES][..]));
+                    judged.unwrap_or_else(|what| panic!("{}: called a hole: {what}", self.name));
+                }
             }
             Want::Write(from, _, fua) => oracle.write_ends(from, &values, is_good, fua),
             Want::Zero(from, _, _, fua) => oracle.write_ends(from, &values, is_good, fua),
