@@ -365,7 +365,7 @@ impl Transmission {
                 let buffer = Some(extents::ask(if one { 1 } else { EXTENTS_MAX }));
                 let (op, fua) = (Op::Extents, false);
                 // Whole blocks, no more than a submission has; the client asks on.
-                let longest_bytes = u32::MAX & !(self.session.export.block.min_bytes - 1);
+                let longest_bytes = !(self.session.export.block.min_bytes - 1);
                 let length_bytes = length_bytes.min(longest_bytes.into());
                 Some(Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer }))
             }
