@@ -39,14 +39,22 @@ fn with_library() -> Folder {
     folder
 }
 
-/// The compilers that there are: Rust links by `cc`.
-fn compilers() -> Vec<&'static str> {
-    let works = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|run| run.status.success());
-    let found: Vec<&str> = ["cc", "clang", "clang-19"].into_iter().filter(works).collect();
-    if !found.iter().any(|name| name.starts_with("clang")) {
-        println!("skipped: the same by clang, which is not there (apt-get install clang)");
+/// The compilers that there are: Rust links by `cc`; clang with the runtimes of its sanitizers.
+fn compilers(folder: &Folder) -> Vec<&'static str> {
+    let source = folder.join("empty.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").expect("a file");
+    let works = |name: &&str| {
+        ["address,undefined", "thread"].into_iter().all(|sanitizer| {
+            let mut compile = Command::new(name);
+            compile.arg(format!("-fsanitize={sanitizer}")).arg(&source).arg("-o").arg(folder.join("empty"));
+            compile.output().is_ok_and(|run| run.status.success())
+        })
+    };
+    let found: Vec<&str> = ["clang", "clang-19"].into_iter().filter(works).collect();
+    if found.is_empty() {
+        println!("skipped: the same by clang, which is not there with its sanitizers");
     }
-    found
+    ["cc"].into_iter().chain(found).collect()
 }
 
 /// Runs a program of a folder: under a sanitizer for threads at fixed addresses where it refuses others. That sanitizer
@@ -77,7 +85,7 @@ fn expect_success(what: &str, output: &Output) -> String {
 fn programs_run_clean_under_sanitizers() {
     let folder = with_library();
     let library = arg(folder.path());
-    for compiler in compilers() {
+    for compiler in compilers(&folder) {
         for sanitizer in ["address,undefined", "thread"] {
             let sanitize = format!("-fsanitize={sanitizer}");
             for (source, end) in [("tests/all/misuse.c", "all as mqfq.h says\n"), ("examples/threads.c", "")] {
