@@ -76,6 +76,7 @@ impl Watcher {
 
     /// Takes a reading.
     pub fn tick(&self) {
+        self.source.wake_workers();
         let is_watched = self.live.receiver_count() > 0;
         let (limited, stats) =
             (self.source.limited(), if is_watched { self.source.stats() } else { self.source.sums() });
@@ -183,6 +184,7 @@ mod tests {
     struct Counted {
         second: AtomicU64,
         full: AtomicU64,
+        woken: AtomicU64,
     }
 
     impl Source for Counted {
@@ -205,6 +207,11 @@ mod tests {
                 _ => return None,
             };
             Some((device.to_owned(), flow.to_owned()))
+        }
+
+        fn wake_workers(&self) {
+            // Relaxed: the test has one thread.
+            self.woken.fetch_add(1, Ordering::Relaxed);
         }
 
         fn stats(&self) -> EngineStats {
@@ -249,8 +256,9 @@ mod tests {
         );
         drop(watch);
         watcher.tick();
-        // Relaxed: as above.
+        // Relaxed, both: as above.
         assert_eq!(source.full.load(Ordering::Relaxed), 2);
+        assert_eq!(source.woken.load(Ordering::Relaxed), 5, "in each second");
     }
 
     #[test]
