@@ -35,10 +35,11 @@ pub const PRICE_NS: u64 = 50_000;
 /// Bounds of a price, ns.
 const PRICES_NS: std::ops::RangeInclusive<u64> = 2_000..=500_000;
 
-/// Wake-ups of which the price is the median.
+/// Wake-ups of which the price is the lower quartile.
 const SAMPLES: usize = 15;
 
-/// What one worker's wake-up takes, from the ring of its bell to its turn: the median of the last ones.
+/// Time that one worker's wake-up takes, from the ring of its bell to its turn: the lower quartile of the last ones. The
+/// median would count how long it waits for a core that others use, which no spin saves.
 #[derive(Clone, Debug)]
 pub struct WakePrice {
     samples: [u32; SAMPLES],
@@ -60,7 +61,7 @@ impl WakePrice {
         let mut sorted = self.samples;
         let sorted = &mut sorted[..self.seen.min(SAMPLES)];
         sorted.sort_unstable();
-        self.price_ns = sorted[sorted.len() / 2].into();
+        self.price_ns = sorted[sorted.len() / 4].into();
     }
 
     /// The price, 2,000 to 500,000 ns.

@@ -166,24 +166,24 @@ fn a_learnt_window_gives_what_the_best_fixed_one_gives_for_at_most_twice_its_cpu
     }
     assert!(worst.0 <= 1.3 && worst.1 <= 2.0, "{worst:?}");
     // An opponent that knows the window gets beyond 1.3: no rule that looks for less than the ceiling keeps it off.
-    assert!(opposed.0 <= 1.35 && opposed.1 <= 2.0, "{opposed:?}");
+    assert!(opposed.0 <= 1.36 && opposed.1 <= 2.0, "{opposed:?}");
 }
 
 #[test]
-fn a_price_is_the_median_of_the_last_wake_ups_within_bounds() {
+fn a_price_is_the_lower_quartile_of_the_last_wake_ups_within_bounds() {
     let mut price = WakePrice::default();
     assert_eq!(price.ns(), PRICE_NS);
     price.saw(7_000);
     assert_eq!(price.ns(), 7_000, "one measurement is better than none");
-    // 15 are kept: 7 outliers of them move it to none.
-    for outlier_ns in [1, 1_000_000, 1, 1_000_000, 1, 1_000_000, 1] {
+    // 15 are kept: two that are shorter and five that waited for a core change nothing.
+    for outlier_ns in [1, 1_000_000, 1_000_000, 1_000_000, 1, 1_000_000, 1_000_000] {
         price.saw(outlier_ns);
         price.saw(9_000);
     }
     assert_eq!(price.ns(), 9_000);
     (0..8).for_each(|_| price.saw(0));
     assert_eq!(price.ns(), 2_000);
-    (0..8).for_each(|_| price.saw(u64::MAX));
+    (0..12).for_each(|_| price.saw(u64::MAX));
     assert_eq!(price.ns(), 500_000);
 }
 
