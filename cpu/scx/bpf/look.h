@@ -30,11 +30,16 @@ struct look {
     bool has_free;
 };
 
-/* A sibling must have run for so long, ns, before a thread takes its CPU: not at all if the thread will not have it for
- * long. */
+/* The thread slept again within a 60th of a quantum the last time. */
+static __always_inline bool is_brief(struct thread *t)
+{
+    return t->burst_ns <= slice_ns / 60;
+}
+
+/* A sibling must have run for so long, ns, before a thread takes its CPU. */
 static __always_inline u64 least_of(struct thread *t)
 {
-    return t->burst_ns > slice_ns / 30 && slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
+    return !is_brief(t) && slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
 }
 
 /* Where its program would be if the request had to end now. */
@@ -208,10 +213,10 @@ static s32 ask_sibling(u64 within, struct look *found)
     return found->sibling;
 }
 
-/* Where a thread that wakes up is among its siblings: two quanta behind the furthest, if it was further away. */
+/* Where a thread that wakes up is among its siblings: 16 quanta behind the furthest, if it was further away. */
 static __always_inline u64 within_of(struct thread *t, struct program *f)
 {
-    u64 least = f->within - 2 * slice_ns;
+    u64 least = f->within - 16 * slice_ns;
 
     return is_before(t->within, least) ? least : t->within;
 }

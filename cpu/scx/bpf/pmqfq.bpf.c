@@ -19,7 +19,7 @@
  *   when its quantum is over it waits for its turn.
  * - A thread that wakes up also takes the CPU of a sibling that is ahead of it, for the rest of that one's quantum, so
  *   nothing changes for other programs: if the sibling has run for a third of a quantum, or at once if the thread slept
- *   again within a 30th the last time. Siblings are compared by CPU time; one that slept begins at most two quanta behind
+ *   again within a 60th the last time. Siblings are compared by CPU time; one that slept begins at most 16 quanta behind
  *   the furthest.
  * - The quantum ends at a tick.
  *
@@ -223,7 +223,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     struct look found;
     u64 quantum_ns, queue;
     s32 cpu = scx_bpf_task_cpu(p);
-    bool may_move;
+    bool may_move, is_first;
 
     if (!t || (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1 && enq_flags & FLAG(SCX_ENQ_WAKEUP))) {
         scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
@@ -287,9 +287,10 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     }
     note_where(p, f, may_move ? -1 : cpu);
     set_bit(t->program);
-    /* CentralQueue::push_front: the rest of a quantum goes before the siblings. */
+    /* CentralQueue::push_front: the rest of a quantum goes before the siblings, as does a thread that is brief. */
+    is_first = t->left_ns || (enq_flags & FLAG(SCX_ENQ_WAKEUP) && is_brief(t) && is_before(t->within, f->within));
     scx_bpf_dsq_insert(p, queue, quantum_ns,
-                       t->left_ns ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
+                       is_first ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
 }
 
 /* A thread of a program, of this cache if there is one. Now and then another cache is first, so that nobody waits long

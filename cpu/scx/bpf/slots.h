@@ -27,8 +27,8 @@ static void raise_words(u32 to)
 }
 
 /*
- * A program's part of the slots: it and all below it may have three quarters of what is above it, so that no user who may
- * make cgroups can use up the slots of others. Returns whether there is room for one more under `parent`.
+ * A program's part of the slots: it and all below it may have three quarters of what is above it, so that no user who
+ * may make cgroups can use up the slots of others. Returns whether there is room for one more under `parent`.
  */
 static bool has_room(u32 parent)
 {
