@@ -38,8 +38,8 @@ const PRICES_NS: std::ops::RangeInclusive<u64> = 2_000..=500_000;
 /// Wake-ups of which the price is the lower quartile.
 const SAMPLES: usize = 15;
 
-/// Time that one worker's wake-up takes, from the ring of its bell to its turn: the lower quartile of the last ones. The
-/// median would count how long it waits for a core that others use, which no spin saves.
+/// Time that one worker's wake-up takes, from the ring of its bell to its turn: the lower quartile of the last ones.
+/// The median would count how long it waits for a core that others use, which no spin saves.
 #[derive(Clone, Debug)]
 pub struct WakePrice {
     samples: [u32; SAMPLES],
@@ -170,6 +170,10 @@ impl Patience {
     /// A sleep of this wait took so long, from its beginning to the end of its wake-up. Wake-ups by a peer may be
     /// cheaper than those that the worker has measured: one on the same core sleeps while we run.
     pub fn slept(&mut self, ns: u64, price_ns: u64) {
+        if ns < *PRICES_NS.start() {
+            // It ended before it began: no wake-up.
+            return;
+        }
         let ns = ns.min(price_ns);
         self.sleep_ns = if self.sleep_ns == u64::MAX { ns } else { (7 * self.sleep_ns + ns) / 8 };
     }
@@ -249,7 +253,9 @@ impl Patience {
                 (best_ns, least) = (window_ns, cost);
             }
         }
-        self.window_ns = best_ns;
+        // A kick costs its sender as well, so a window that pays at all is not shorter than half a wake-up.
+        let least_ns = if best_ns > 0 && self.ceiling_prices > 1 { self.own_price_ns(price_ns) / 2 } else { 0 };
+        self.window_ns = best_ns.max(least_ns);
     }
 }
 
