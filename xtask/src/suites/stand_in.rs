@@ -6,15 +6,17 @@
 //!
 //! | program | ours if | otherwise |
 //! |---|---|---|
-//! | `nbdkit` | plugin `memory` or `null`, or `file` of a regular file; no filter, no old handshake, no pre-shared keys | the real one |
+//! | `nbdkit` | plugin `memory`, `null` or `data` (bytes and places), or `file` of a regular file; no filter, no old handshake, no pre-shared keys | the real one |
 //! | `qemu-nbd` | raw image, a socket, no bitmap and no device node | the real one |
 //! | `nbd-server` | a config of plain exports over TCP or a unix socket | the real one |
 
 use mqfq_testing::Folder;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -56,6 +58,8 @@ struct Export {
     path: Option<PathBuf>,
     size_bytes: u64,
     is_read_only: bool,
+    /// Bytes in a sparse file, by place; a page of nbdkit's around each takes storage. `None`: there is no such file.
+    data: Option<BTreeMap<u64, u8>>,
 }
 
 /// All that our server is asked to do.
@@ -150,7 +154,7 @@ fn nbdkit(words: &[&str]) -> Option<Order> {
     let mut plugin = Vec::new();
     let mut rest = words.iter().copied();
     while let Some(word) = rest.next() {
-        if !plugin.is_empty() {
+        if !plugin.is_empty() && !word.starts_with('-') {
             plugin.push(word);
         } else if let Some(text) = value(word, &["--port", "-p"], &mut rest) {
             port = Some(text?.parse::<u16>().ok()?);
@@ -195,6 +199,10 @@ fn nbdkit(words: &[&str]) -> Option<Order> {
         _ => return None,
     }
     let (kind, parameters) = plugin.split_first()?;
+    if *kind == "data" {
+        order.exports = vec![data(parameters, name, is_read_only)?];
+        return Some(order);
+    }
     let [parameter] = parameters else { return None };
     let (path, size_bytes) = match *kind {
         // A `null` of ours would answer reads with whatever is in its buffer; zeroes are what nbdkit's gives.
@@ -209,8 +217,55 @@ fn nbdkit(words: &[&str]) -> Option<Order> {
     if parameter.contains('=') && !parameter.starts_with("size=") && !parameter.starts_with("file=") {
         return None;
     }
-    order.exports = vec![Export { name: name.into(), path, size_bytes, is_read_only }];
+    order.exports = vec![Export { name: name.into(), path, size_bytes, is_read_only, data: None }];
     (size_bytes > 0).then_some(order)
+}
+
+/// An export of nbdkit's plugin `data`, if its data are bytes and places.
+fn data(parameters: &[&str], name: &str, is_read_only: bool) -> Option<Export> {
+    let (mut bytes, mut size_bytes, mut at) = (BTreeMap::new(), None, 0);
+    for parameter in parameters {
+        match parameter.split_once('=')? {
+            ("size", text) => size_bytes = Some(size(text)?),
+            ("data", text) => {
+                for word in text.split_whitespace() {
+                    match word.strip_prefix('@') {
+                        Some(place) => at = place.parse().ok()?,
+                        None => {
+                            bytes.insert(at, word.parse().ok()?);
+                            at += 1;
+                        }
+                    }
+                }
+            }
+            _ => return None,
+        }
+    }
+    let end_bytes = bytes.last_key_value().map_or(0, |(at, _)| at + 1);
+    let size_bytes = size_bytes.unwrap_or(end_bytes);
+    let export = Export { name: name.into(), path: None, size_bytes, is_read_only, data: Some(bytes) };
+    (size_bytes > 0 && end_bytes <= size_bytes).then_some(export)
+}
+
+/// The order with its sparse data in files of `folder`.
+fn with_files(order: &Order, folder: &Folder) -> std::io::Result<Order> {
+    /// nbdkit's, which its suites know.
+    const PAGE_BYTES: u64 = 32 << 10;
+    let mut order = order.clone();
+    for (index, export) in order.exports.iter_mut().enumerate() {
+        let Some(data) = &export.data else { continue };
+        let path = folder.join(&format!("data{index}"));
+        let file = std::fs::File::create(&path)?;
+        file.set_len(export.size_bytes)?;
+        let page_of = |at: &u64| at / PAGE_BYTES * PAGE_BYTES;
+        for page in data.keys().map(page_of).collect::<BTreeSet<u64>>() {
+            let length = PAGE_BYTES.min(export.size_bytes - page);
+            let bytes: Vec<u8> = (page..page + length).map(|at| data.get(&at).copied().unwrap_or(0)).collect();
+            file.write_all_at(&bytes, page)?;
+        }
+        export.path = Some(path);
+    }
+    Ok(order)
 }
 
 fn qemu_nbd(words: &[&str]) -> Option<Order> {
@@ -240,7 +295,7 @@ fn qemu_nbd(words: &[&str]) -> Option<Order> {
     }
     let path = image?;
     let size_bytes = std::fs::metadata(&path).ok().filter(|file| file.is_file())?.len();
-    order.exports = vec![Export { name: name.into(), path: Some(path), size_bytes, is_read_only }];
+    order.exports = vec![Export { name: name.into(), path: Some(path), size_bytes, is_read_only, data: None }];
     (is_raw && size_bytes > 0 && order.socket != Socket::Any).then_some(order)
 }
 
@@ -261,7 +316,7 @@ fn nbd_server(words: &[&str]) -> Option<Order> {
         if let Some(section) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             if section != "generic" {
                 let name = section.into();
-                order.exports.push(Export { name, path: None, size_bytes: 0, is_read_only: false });
+                order.exports.push(Export { name, path: None, size_bytes: 0, is_read_only: false, data: None });
             }
             continue;
         }
@@ -287,7 +342,7 @@ fn nbd_server(words: &[&str]) -> Option<Order> {
         order.tls = Some((certificate.parent()?.into(), true));
     }
     // Several exports of one file are two views of the same bytes: our exports have ranges of their own.
-    let mut paths = std::collections::BTreeSet::new();
+    let mut paths = BTreeSet::new();
     for export in &mut order.exports {
         let Some(path) = &export.path else { continue };
         let file = std::fs::metadata(path).ok().filter(|file| file.is_file())?;
@@ -352,6 +407,7 @@ fn serve(server: &Path, order: &Order) -> Result<i32, String> {
         Socket::Stdin | Socket::Any => (Socket::Unix(own.clone()), format!("unix:{}", own.display())),
     };
     let file = folder.join("stand-in.toml");
+    let order = &with_files(order, &folder).map_err(|error| format!("{}: {error}", folder.path().display()))?;
     std::fs::write(&file, config(order, &address)).map_err(|error| format!("{}: {error}", file.display()))?;
     note(&address);
     let mut command = if order.ends_with_parent {
@@ -559,7 +615,7 @@ mod tests {
     fn a_memory_of_nbdkit_is_ours_and_filters_and_other_plugins_are_not() {
         let order = nbdkit(&words("-s --exit-with-parent -v -e x memory size=1M")).expect("ours");
         assert_eq!((order.socket, order.ends_with_parent), (Socket::Stdin, true));
-        let export = Export { name: "x".into(), path: None, size_bytes: 1 << 20, is_read_only: false };
+        let export = Export { name: "x".into(), path: None, size_bytes: 1 << 20, is_read_only: false, data: None };
         assert_eq!(order.exports, [export]);
         let order = nbdkit(&words("-f -p 1234 -P /tmp/p -r memory 64k")).expect("ours");
         assert_eq!(order.socket, Socket::Tcp("127.0.0.1".into(), 1234));
@@ -572,9 +628,28 @@ mod tests {
             "--version",
             "memory 0",
             "memory size=1M allocator=zstd",
+            "data data=<FILE",
+            "data data=1 size=0",
+            "data data=300",
         ] {
             assert_eq!(nbdkit(&words(other)), None, "{other}");
         }
+    }
+
+    #[test]
+    fn bytes_of_nbdkits_data_are_in_pages_of_a_sparse_file() {
+        use std::os::unix::fs::MetadataExt;
+        let order = nbdkit(&["-U", "-", "data", "data=1 @131072 2 3", "size=8G"]).expect("ours");
+        let folder = Folder::new();
+        let order = with_files(&order, &folder).expect("written");
+        let path = order.exports[0].path.as_ref().expect("a file");
+        let file = std::fs::metadata(path).expect("there");
+        assert_eq!((order.exports[0].size_bytes, file.len()), (8 << 30, 8 << 30));
+        assert!(file.blocks() * 512 < 1 << 20, "{} blocks", file.blocks());
+        let mut bytes = [0; 3];
+        std::fs::File::open(path).expect("there").read_exact_at(&mut bytes, 131_072).expect("read");
+        assert_eq!(bytes, [2, 3, 0]);
+        assert_eq!(nbdkit(&["data", "data=@9 1"]).expect("ours").exports[0].size_bytes, 10);
     }
 
     #[test]
