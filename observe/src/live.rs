@@ -215,6 +215,11 @@ pub fn until(stats: &EngineStats) -> Until {
     stats.devices.iter().map(device).collect()
 }
 
+/// Number of a pool's backings that do not carry out all operations.
+pub(crate) fn ailing(device: &DeviceStats) -> Option<u64> {
+    Some(device.ailing.len() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

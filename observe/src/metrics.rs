@@ -171,12 +171,7 @@ fn families() -> Vec<Family> {
         goal::cap(),
         family("device_window", "T in force", BYTES, Of::Device(window_bytes)),
         family("device_health", "1 for the state that the device is in, 0 for the others", None, Of::Health),
-        family(
-            "device_ailing_backings",
-            "Backings of a pool that do not carry out all operations",
-            None,
-            Of::Device(|device| Some(device.ailing.len() as u64)),
-        ),
+        family("device_ailing_backings", "Backings that fail requests", None, Of::Device(crate::live::ailing)),
         family("device_service", "Cost of what was completed, in bytes of plain reads", BYTES, Of::Served),
         family("tenant_requests", "Requests completed", None, Of::Operations(|flow| &flow.stats.completed)),
         family(

@@ -173,8 +173,8 @@ pub trait Device: Any + Send + Sync {
     /// Its size, units and features. Constant.
     fn info(&self) -> DeviceInfo;
 
-    /// Properties as an export that begins at `offset_bytes` sees them: a device may have parts that differ. `size_bytes`
-    /// is where that part ends. May change while nothing of that part is under way.
+    /// Properties as an export that begins at `offset_bytes` sees them: a device may have parts that differ.
+    /// `size_bytes` is where that part ends. May change while nothing of that part is under way.
     fn info_at(&self, offset_bytes: u64) -> DeviceInfo {
         let _ = offset_bytes;
         self.info()
@@ -199,8 +199,8 @@ pub trait Device: Any + Send + Sync {
         Health::Well
     }
 
-    /// Parts of it that do not carry out all operations, and the state of each in a word, as of [`Health::name`]. For any
-    /// thread, at any time; does not wait.
+    /// Parts of it that do not carry out all operations, and the state of each in a word, as of [`Health::name`]. For
+    /// any thread, at any time; does not wait.
     fn ailing(&self) -> Vec<(String, &'static str)> {
         Vec::new()
     }
@@ -297,8 +297,8 @@ pub trait DeviceQueue {
         false
     }
 
-    /// The part of this number of the device has come, or gone, or is another one since the queue was opened or followed
-    /// last: commands go by it from now on.
+    /// The part of this number of the device has come, or gone, or is another one since the queue was opened or
+    /// followed last: commands go by it from now on.
     ///
     /// # Errors
     /// One sentence: commands of the part before are under way, and nothing has changed.

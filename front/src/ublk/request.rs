@@ -98,7 +98,10 @@ pub fn validate(
     let op = match descriptor.op() {
         op::READ => Op::Read,
         op::WRITE => Op::Write,
-        op::FLUSH => return Ok(Operation { op: Op::Flush, offset_bytes: export.offset_bytes, length_bytes: 0, fua: false }),
+        op::FLUSH => {
+            let offset_bytes = export.offset_bytes;
+            return Ok(Operation { op: Op::Flush, offset_bytes, length_bytes: 0, fua: false });
+        }
         op::DISCARD => Op::Discard,
         op::WRITE_ZEROES => Op::WriteZeroes { may_unmap: descriptor.op_flags & op::NO_UNMAP == 0 },
         _ => return Err(Refused { status: Status::Unsupported, rule: Rule::UnknownOperation }),

@@ -84,9 +84,9 @@ pub struct Range {
 /// Operation that a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskRequest {
-    /// `length_bytes` from `offset_bytes` of the device on; for a flush 0 from the disk's first byte on. A read's bytes go to the chain's memory
-    /// to write, a write's come from its memory to read, behind the header. This is the first of several ranges; the
-    /// others are the chain's.
+    /// `length_bytes` from `offset_bytes` of the device on; a flush has the disk's first byte and no length. A read's
+    /// bytes go to the chain's memory to write, a write's come from its memory to read, behind the header. This is the
+    /// first of several ranges; the others are the chain's.
     Io {
         /// The operation.
         op: Op,

@@ -33,8 +33,10 @@
 //! | `watch.rs` | what did another process do to the file while it is served |
 //! | `extents.rs` | which bytes are stored |
 //! | `queue.rs` | one worker's queue: commands, the ring, the gate |
+//! | `backing.rs` | what do all queues share of a file or block device? |
 //! | `pool.rs` | which backing has which addresses |
 
+mod backing;
 mod elevator;
 mod extents;
 mod gate;
@@ -51,23 +53,17 @@ mod tests;
 
 use super::{Device, DeviceInfo, DeviceQueue, Health, QueueOptions};
 use crate::client::Packed;
-use crate::request::Status;
 use crate::state::{StateReader, StateWriter};
+use backing::Backing;
+pub use backing::OnFailure;
 pub use elevator::drive_of;
-use gate::{Gate, REGIONS_OF_POOL_MAX};
 use pool::Pool;
 pub use pool::{BACKINGS_MAX, REGION_BITS, REGION_BYTES, number_of, region_of};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use syncs::Syncs;
-use watch::Watch;
-
-/// Largest read or write, bytes: what NBD clients may assume that a server takes (NBD protocol, "Block size
-/// constraints").
-const TRANSFER_BYTES_MAX: u32 = 32 << 20;
+use std::sync::atomic::Ordering;
 
 /// Best size and alignment where the drive's own block is smaller, bytes: a page, the unit of file systems and caches.
 const PREFERRED_BYTES_MIN: u32 = 4096;
@@ -82,16 +78,6 @@ pub enum Direct {
     Always,
     /// Through the page cache.
     Never,
-}
-
-/// Requests of a device that has lost acknowledged writes, or whose drive is gone, until it is opened anew.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum OnFailure {
-    /// All of them fail.
-    #[default]
-    Fail,
-    /// Reads are carried out; everything else fails.
-    ReadOnly,
 }
 
 /// Options to open a file device with.
@@ -132,57 +118,6 @@ impl FileOptions {
     /// All of an existing file, to be measured by reads beside its other users.
     pub fn to_measure(path: impl Into<PathBuf>) -> FileOptions {
         FileOptions { read_only: true, beside_others: true, ..FileOptions::new(path) }
-    }
-}
-
-/// State of one backing that all queues share.
-struct Backing {
-    file: File,
-    /// Offsets and lengths of reads and writes must be multiples of this, a power of two; 1: through the page cache.
-    align_bytes: u32,
-    /// Unit of holes in the same way; larger than `align_bytes` on a block device through the page cache.
-    clear_align_bytes: u32,
-    /// `None` where no write needs a read-modify-write.
-    gate: Option<Gate>,
-    /// A read or write may put the thread that submits it to sleep, so that a thread of the kernel's has to do it.
-    may_sleep: bool,
-    /// Through the page cache alone.
-    syncs: Option<Syncs>,
-    /// The file system said so once. Hints: a queue that has not seen them asks again.
-    punch_unsupported: AtomicBool,
-    zero_range_unsupported: AtomicBool,
-    /// The kernel writes zeroes where the drive cannot: it says nothing then. Of block devices.
-    zero_range_may_write: bool,
-    /// A flush failed in the page cache: Linux reports a lost page once, then takes it for clean. Or the file was cut.
-    lost_writes: AtomicBool,
-    /// It lost writes otherwise than by a cut, or its drive is gone. Stays so until another one is opened.
-    failed: AtomicBool,
-    on_failure: OnFailure,
-    /// Commands that have not ended in time and could not be ended yet. While there are some, a pool's backing takes no
-    /// more, so that it holds no more of the pool's depth.
-    // Ordering: Relaxed. A command too many is as if it had come a moment earlier.
-    hanging: AtomicU32,
-    watch: Watch,
-    read_only: bool,
-    questions: Arc<extents::Questions>,
-    /// No other process serves it: the lock goes when this one closes it.
-    is_own: AtomicBool,
-}
-
-impl Backing {
-    fn health(&self) -> Health {
-        // Relaxed: the health shown may be a moment old.
-        match (self.failed.load(Ordering::Relaxed), self.on_failure) {
-            (true, OnFailure::Fail) => Health::Failed,
-            (true, OnFailure::ReadOnly) => Health::ReadOnly,
-            (false, _) if self.lost_writes.load(Ordering::Relaxed) => Health::Cut,
-            (false, _) => Health::Well,
-        }
-    }
-
-    /// It is one of many, and takes little memory.
-    fn is_of_pool(&mut self, size_bytes: u64) {
-        self.gate = self.gate.take().map(|_| Gate::of_regions(size_bytes, REGIONS_OF_POOL_MAX));
     }
 }
 
@@ -241,22 +176,6 @@ impl FileDevice {
     /// Unit of direct I/O, bytes; `None` through the page cache.
     pub fn direct_block_bytes(&self) -> Option<u32> {
         self.one.as_ref().map(|one| one.align_bytes).filter(|align_bytes| *align_bytes > 1)
-    }
-}
-
-impl AsFd for Backing {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
-impl Drop for Backing {
-    /// The lock is the open file's, which a worker's ring may keep open for a moment after the worker has ended.
-    fn drop(&mut self) {
-        // Relaxed: the last owner drops it, alone.
-        if self.is_own.load(Ordering::Relaxed) {
-            open::unlock(&self.file);
-        }
     }
 }
 
@@ -319,16 +238,5 @@ impl Device for FileDevice {
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         Ok(Box::new(queue::FileQueue::open(self.pool.clone(), options)?))
-    }
-}
-
-/// The one place where an errno of the file becomes a status.
-fn status_of_errno(errno: i32) -> Status {
-    match errno {
-        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::NoSpace,
-        libc::EINVAL => Status::Invalid,
-        libc::EOPNOTSUPP | libc::ENOSYS => Status::Unsupported,
-        libc::ECANCELED | libc::ESHUTDOWN | libc::ENODEV | libc::ENXIO => Status::Shutdown,
-        _ => Status::Io,
     }
 }

@@ -1,10 +1,11 @@
 //! Opening the file or block device, and finding out what it can do.
 
+use super::backing::Backing;
 use super::gate::Gate;
 use super::patience::{self, Attempt};
 use super::syncs::Syncs;
 use super::watch::{self, Watch};
-use super::{Backing, Direct, FileOptions, elevator};
+use super::{Direct, FileOptions, elevator};
 use crate::buffer::ALIGNMENT_BYTES;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -219,12 +220,6 @@ fn lock(file: &File, read_only: bool) -> Result<(), String> {
     })
 }
 
-/// Unlocks the file, even if other processes still hold it open.
-pub(super) fn unlock(file: &File) {
-    // SAFETY: no memory is involved, and the descriptor is open. An error would mean that there was no lock.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
-}
-
 /// Size to serve and length of the whole.
 fn size_of_regular_file(file: &File, metadata: &Metadata, options: &FileOptions) -> Result<(u64, u64), String> {
     let length_bytes = metadata.len();
@@ -316,12 +311,12 @@ fn may_sleep(file: &File) -> bool {
 /// A file system in user space: beyond its `max_background` requests (12 unless it says otherwise) the thread that
 /// submits one sleeps. Source: linux fs/fuse/dev.c, uapi/linux/magic.h.
 fn is_on_fuse(file: &File) -> bool {
-    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    const FUSE_SUPER_MAGIC: i128 = 0x6573_5546;
     let mut answer = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the descriptor is open, and the kernel writes at most one statfs.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), answer.as_mut_ptr()) };
     // SAFETY: statfs is made of integers, so zeroes are one too.
-    result == 0 && unsafe { answer.assume_init() }.f_type as i64 == FUSE_SUPER_MAGIC
+    result == 0 && i128::from(unsafe { answer.assume_init() }.f_type) == FUSE_SUPER_MAGIC
 }
 
 /// Unit of a hole's offset and length. On a block device its blocks. A file may be cut anywhere, but its system

@@ -79,3 +79,9 @@ pub(super) fn holder(file: &File) -> Option<i32> {
     let answered = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0;
     (answered && lock.l_type != libc::F_UNLCK as libc::c_short && lock.l_pid > 0).then_some(lock.l_pid)
 }
+
+/// Unlocks the file, even if other processes still hold it open.
+pub(super) fn unlock(file: &File) {
+    // SAFETY: no memory is involved, and the descriptor is open. An error would mean that there was no lock.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+}

@@ -15,8 +15,9 @@
 //!     ([`FileQueue::follow`](super::queue)). A descriptor is closed with the last queue's hold on it.
 //! B3. Idle backings cost no queue a step: no turn goes over all of them.
 
+use super::backing::{Backing, TRANSFER_BYTES_MAX};
 use super::open::{self, Opened};
-use super::{Backing, FileDevice, FileOptions, Health, PREFERRED_BYTES_MIN, TRANSFER_BYTES_MAX, watch};
+use super::{FileDevice, FileOptions, Health, PREFERRED_BYTES_MIN, watch};
 use crate::device::DeviceInfo;
 use crate::state::{StateFault, StateReader, StateWriter};
 use std::fs::File;
@@ -190,8 +191,8 @@ impl FileDevice {
         self.pool.all().into_iter().map(lent).collect()
     }
 
-    /// A backing that [`Device::check_up`](crate::device::Device::check_up) has seen to be longer than it is served; each
-    /// length is told once.
+    /// A backing that [`Device::check_up`](crate::device::Device::check_up) has seen to be longer than it is served;
+    /// each length is told once.
     pub fn take_grown(&self) -> Option<u16> {
         let is_grown = |(_, backing): &(u16, Arc<Backing>)| backing.watch.take_grown();
         self.pool.all().into_iter().find(is_grown).map(|(number, _)| number)

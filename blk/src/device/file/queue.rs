@@ -1,7 +1,7 @@
-//! One worker's queue on a file or a pool: its commands by tag, the ring, and for each backing its name on the ring, its
-//! place at the gate, and syncs that wait for others.
+//! One worker's queue on a file or a pool: its commands by tag, the ring, and for each backing its name on the ring,
+//! its identity at the gate, and syncs that wait.
 
-use super::Backing;
+use super::backing::Backing;
 use super::extents;
 use super::gate::{self, Gate};
 use super::pool::Pool;

@@ -1,7 +1,8 @@
+use super::backing::status_of_errno;
 use super::*;
 use crate::buffer::Buffer;
 use crate::device::{Command, Reaped};
-use crate::request::Op;
+use crate::request::{Op, Status};
 use crate::ring::{Pending, device_and_user};
 use crate::tag::Tag;
 use io_uring::{IoUring, squeue};

@@ -13,7 +13,7 @@
 //! No request asks the kernel for any of this: it costs the data path a comparison. So after a cut that is not noticed
 //! yet, a write beyond the file's end makes it longer, and the bytes cut off before it read as zeroes.
 
-use super::{Backing, OnFailure};
+use super::backing::{Backing, OnFailure};
 use crate::request::Op;
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};

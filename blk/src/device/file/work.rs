@@ -31,8 +31,8 @@
 //!     size when it was opened; behind it are only the rest of a block and no client's bytes, which are zeroes (F4).
 //! K3. A work with a patch that reads holds its regions alone, one that only writes shares them ([`super::gate`]).
 
+use super::backing::{Backing, TRANSFER_BYTES_MAX, status_of_errno};
 use super::gate::Hold;
-use super::{Backing, TRANSFER_BYTES_MAX, status_of_errno};
 use crate::buffer::Buffer;
 use crate::device::Command;
 use crate::pages;
