@@ -145,6 +145,12 @@ impl Scrape {
                 })
             },
         )?;
+        gauge("device_ailing_backings", "Backings that fail requests", None).encode(encoder, |metric| {
+            self.stats
+                .devices
+                .iter()
+                .try_for_each(|device| put_gauge(metric, &[("device", &device.name)], device.ailing.len() as f64))
+        })?;
         let help = "Cost of what was completed, in bytes of plain reads";
         counter("device_service", help, Some(Unit::Bytes)).encode(encoder, |metric| {
             self.stats.devices.iter().try_for_each(|device| {
