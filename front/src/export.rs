@@ -21,7 +21,6 @@ use mqfq_blk::FlowId;
 use mqfq_blk::cap::Caps;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::DeviceInfo;
-use mqfq_blk::patience::Poll;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::slots::Slot;
 use std::collections::HashMap;
@@ -127,8 +126,6 @@ struct SharedState {
     size_bytes: AtomicU64,
     /// 0: as it was when the state was made; 1: it may be written to; 2: it may not.
     access: AtomicU32,
-    /// How long its clients' next requests are waited for: 0: as long as that pays; else 1 more than the time, ns.
-    poll: AtomicU64,
     /// Held for a copy of the handle, at a handshake and when it is replaced.
     clients: Mutex<Arc<Access>>,
     /// Eventfds of clients that want to hear of another size.
@@ -197,18 +194,6 @@ impl ExportState {
     }
 }
 
-impl ExportState {
-    /// From now on the next requests of its clients are waited for like this.
-    pub fn set_poll(&self, poll: Poll) {
-        let poll = match poll {
-            Poll::Auto => 0,
-            Poll::For(ns) => ns.saturating_add(1),
-        };
-        // Relaxed: a wait that begins before it is seen goes by the old rule.
-        self.0.poll.store(poll, Ordering::Relaxed);
-    }
-}
-
 /// A named window onto a device.
 #[derive(Clone, Debug)]
 pub struct Export {
@@ -256,15 +241,6 @@ impl Export {
         match self.state.0.access.load(Ordering::Acquire) {
             0 => self.read_only,
             access => access == 2,
-        }
-    }
-
-    /// How the next requests of its clients are waited for.
-    pub fn poll(&self) -> Poll {
-        // Relaxed: as in `ExportState::set_poll`.
-        match self.state.0.poll.load(Ordering::Relaxed) {
-            0 => Poll::Auto,
-            more => Poll::For(more - 1),
         }
     }
 

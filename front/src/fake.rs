@@ -52,8 +52,6 @@ pub struct Fake {
     pub refused: bool,
     /// Caps that the client last set for its requests.
     pub caps: Option<Arc<Caps>>,
-    /// Times that it was asked to stay awake, ns.
-    pub awake_ns: Vec<u64>,
 }
 
 impl Context for Fake {
@@ -63,10 +61,6 @@ impl Context for Fake {
 
     fn turn(&self) -> u64 {
         self.turn.unwrap_or(self.now_ns)
-    }
-
-    fn stay_awake(&mut self, ns: u64) {
-        self.awake_ns.push(ns);
     }
 
     fn device(&self, _device: DeviceIndex) -> DeviceInfo {

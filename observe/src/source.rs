@@ -30,9 +30,6 @@ pub trait Source: Send + Sync + 'static {
 
     /// The device of an export, and the name there under which its requests count. `None`: there is no such export.
     fn export(&self, name: &str) -> Option<(String, String)>;
-
-    /// Wakes each worker once, so that it knows what a wake-up takes now. As it stands here: a source without workers.
-    fn wake_workers(&self) {}
 }
 
 /// An engine, its tenants' limits, and its exports.
@@ -64,9 +61,5 @@ where
 
     fn export(&self, name: &str) -> Option<(String, String)> {
         (self.export)(name)
-    }
-
-    fn wake_workers(&self) {
-        self.engine.wake_workers();
     }
 }

@@ -76,7 +76,6 @@ impl Watcher {
 
     /// Takes a reading.
     pub fn tick(&self) {
-        self.source.wake_workers();
         let is_watched = self.live.receiver_count() > 0;
         let (limited, stats) =
             (self.source.limited(), if is_watched { self.source.stats() } else { self.source.sums() });
@@ -184,7 +183,6 @@ mod tests {
     struct Counted {
         second: AtomicU64,
         full: AtomicU64,
-        woken: AtomicU64,
     }
 
     impl Source for Counted {
@@ -207,11 +205,6 @@ mod tests {
                 _ => return None,
             };
             Some((device.to_owned(), flow.to_owned()))
-        }
-
-        fn wake_workers(&self) {
-            // Relaxed: the test has one thread.
-            self.woken.fetch_add(1, Ordering::Relaxed);
         }
 
         fn stats(&self) -> EngineStats {
@@ -256,9 +249,8 @@ mod tests {
         );
         drop(watch);
         watcher.tick();
-        // Relaxed, both: as above.
+        // Relaxed: as above.
         assert_eq!(source.full.load(Ordering::Relaxed), 2);
-        assert_eq!(source.woken.load(Ordering::Relaxed), 5, "in each second");
     }
 
     #[test]

@@ -21,7 +21,6 @@ use crate::ask::Ask;
 use crate::buffer::Buffer;
 use crate::cap::Caps;
 use crate::device_info::DeviceInfo;
-use crate::patience::Wake;
 use crate::request::{Completion, Submission};
 use crate::slots::Slot;
 use mqfq_sched::flow::FlowId;
@@ -306,22 +305,6 @@ pub trait Context {
     /// here: a context whose time stands still for a turn.
     fn turn(&self) -> u64 {
         self.now_ns()
-    }
-
-    /// Price of a wake-up of the worker, and whether it slept before this turn. As it stands here: a context that never
-    /// sleeps.
-    fn wake(&self) -> Wake {
-        Wake::UNKNOWN
-    }
-
-    /// The worker does not sleep before so long, ns, has passed, unless something else ends first.
-    fn stay_awake(&mut self, ns: u64) {
-        let _ = ns;
-    }
-
-    /// The client has kept the worker awake for so long, ns, for nothing.
-    fn in_vain(&mut self, ns: u64) {
-        let _ = ns;
     }
 
     /// A device of the engine.

@@ -11,7 +11,6 @@ pub mod foreign;
 pub mod host_event;
 pub mod list;
 pub mod pages;
-pub mod patience;
 pub mod random;
 pub mod request;
 pub mod slots;

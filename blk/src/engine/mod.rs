@@ -220,17 +220,12 @@ pub struct DeviceStats {
     pub hctxs: Vec<HctxStats>,
 }
 
-/// Time of a core that a worker asked for, and how it waits.
+/// Time of a core that a worker asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// Time that it wanted a core, since its start, ns: its thread ran, or waited for a core. Time in which it spun for
     /// another worker or a device does not count. `None`: the kernel does not say.
     pub wanted_ns: Option<u64>,
-    /// Time that it stayed awake for a kick or a client's next request that did not come, since its start, ns. Clients
-    /// that waited at the same time count each.
-    pub in_vain_ns: u64,
-    /// Price of a wake-up, as last measured, ns.
-    pub wake_up_ns: u64,
 }
 
 /// Counters of an engine, one moment per worker.
@@ -285,7 +280,7 @@ impl Engine {
         start_closers().map_err(|error| format!("cannot start the thread that closes descriptors: {error}"))?;
         let cpus = cores::allowed_cpus();
         let topology = cores::topology(&cpus, options.workers);
-        let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new(clock).map(Arc::new)).collect();
+        let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
         let EngineOptions { workers, pin, .. } = options;
         let mut engine = Engine::over(&options, topology, clock, None, bells)?;
@@ -300,7 +295,6 @@ impl Engine {
         for _ in 0..workers {
             started.recv().map_err(|_| "a worker ended before it had started".to_owned())??;
         }
-        engine.price_wake_ups();
         Ok(engine)
     }
 
@@ -313,8 +307,8 @@ impl Engine {
     pub fn start_stepped(options: EngineOptions, steps: Steps) -> Result<(Engine, Vec<WorkerContext>), String> {
         check(&options)?;
         let topology = Topology::flat(options.workers);
+        let bells = (0..options.workers).map(|_| Arc::new(Bell::silent())).collect();
         let clock = Clock::made_up(steps.now_ns);
-        let bells = (0..options.workers).map(|_| Arc::new(Bell::silent(clock))).collect();
         let engine = Engine::over(&options, topology, clock, Some(steps), bells)?;
         let context = |index| WorkerContext { shared: engine.shared.clone(), index };
         let contexts = (0..options.workers).map(context).collect();
@@ -552,10 +546,7 @@ impl Engine {
                 }
             }
         }
-        let workers = (0..self.workers()).map(|worker| {
-            let (in_vain_ns, wake_up_ns) = self.shared.waits_ns(worker);
-            WorkerStats { wanted_ns: self.shared.wanted_ns(worker), in_vain_ns, wake_up_ns }
-        });
+        let workers = (0..self.workers()).map(|worker| WorkerStats { wanted_ns: self.shared.wanted_ns(worker) });
         let devices = devices.into_iter().flatten().map(|(device, ..)| device).collect();
         EngineStats { at_ns, devices, workers: workers.collect() }
     }

@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_command_reaches_its_client_and_nobody_if_that_has_gone() {
-        let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+        let bell = Bell::new().unwrap();
         let mut ring = Ring::new(bell.event()).unwrap();
         let (memory, _pages) = crate::foreign::tests::memory(8192);
         let null = Arc::new(OwnedFd::from(std::fs::File::open("/dev/zero").unwrap()));

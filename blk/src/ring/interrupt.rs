@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_receive_and_an_accept_end_without_a_byte_or_a_client_taken() {
-        let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+        let bell = Bell::new().unwrap();
         let mut ring = Ring::new(bell.event()).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let path = std::env::temp_dir().join(format!("mqfq-interrupt-{}", std::process::id()));
@@ -116,7 +116,7 @@ mod tests {
     /// Without the cancellation the kernel tries the accept again 128 times before it asks another thread for its end.
     #[test]
     fn an_accept_that_is_cancelled_before_its_socket_is_shut_down_is_not_tried_again() {
-        let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+        let bell = Bell::new().unwrap();
         let mut ring = Ring::new(bell.event()).unwrap();
         let path = std::env::temp_dir().join(format!("mqfq-interrupt-shut-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_send_into_a_full_socket_says_what_has_left_and_the_rest_can_follow() {
-        let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+        let bell = Bell::new().unwrap();
         let mut ring = Ring::new(bell.event()).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         // Several parts and one part are sent by different system calls.
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_send_that_was_faster_ends_as_ever_and_the_next_one_is_not_cut() {
-        let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+        let bell = Bell::new().unwrap();
         let mut ring = Ring::new(bell.event()).unwrap();
         let (ours, _theirs) = UnixStream::pair().unwrap();
         ring.send(1, ours.as_raw_fd(), vec![Part::Bytes(b"short".to_vec())], Vec::new(), 1);

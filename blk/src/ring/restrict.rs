@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_ring_refuses_what_no_worker_does_and_what_would_register_more() {
-        let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+        let bell = Bell::new().unwrap();
         let mut ring = Ring::new(bell.event()).unwrap();
         let path = c"/etc/passwd";
         let elsewhere = io_uring::types::Fd(libc::AT_FDCWD);

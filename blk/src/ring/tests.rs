@@ -23,7 +23,7 @@ fn events(ring: &mut Ring) -> Vec<HostEvent> {
 #[test]
 fn a_ring_that_is_gone_keeps_no_file_open() {
     // A writer to a pipe is told EPIPE as soon as the last reader has closed it.
-    let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+    let bell = Bell::new().unwrap();
     let (reader, mut writer) = io::pipe().unwrap();
     let mut ring = Ring::new(bell.event()).unwrap();
     ring.register_files(&[None, Some(reader.as_fd())]);
@@ -37,7 +37,7 @@ fn a_ring_that_is_gone_keeps_no_file_open() {
 
 #[test]
 fn cancelled_timers_leave_the_kernel_and_those_of_others_do_not() {
-    let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+    let bell = Bell::new().unwrap();
     let mut ring = Ring::new(bell.event()).unwrap();
     let hour = Duration::from_secs(3600);
     ring.timer(1, hour, 10);
@@ -52,7 +52,7 @@ fn cancelled_timers_leave_the_kernel_and_those_of_others_do_not() {
 
 #[test]
 fn a_timer_that_is_due_ends_without_the_kernel_before_any_sleep_and_is_cancelled_like_others() {
-    let bell = Bell::new(crate::worker::clock::Clock::start()).unwrap();
+    let bell = Bell::new().unwrap();
     let mut ring = Ring::new(bell.event()).unwrap();
     ring.enter().unwrap();
     for (client, user) in [(1, 10), (2, 20), (1, 11), (2, 21)] {

@@ -1,10 +1,7 @@
 //! Kicks between workers: a wake word and the eventfd that a sleeping worker's ring reads.
 
-use super::clock::Clock;
 use mqfq_sched::wake::WakeWord;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// One worker's bell. Shared by all threads that may kick it, and alone on its cache lines (128 bytes, because x86-64
 /// prefetches the other line of a pair): to kick one worker must not slow another.
@@ -12,9 +9,6 @@ use std::sync::atomic::Ordering::Relaxed;
 #[repr(align(128))]
 pub struct Bell {
     word: WakeWord,
-    clock: Clock,
-    /// When its sleeping worker was last rung, ns.
-    rung_ns: AtomicU64,
     /// `None`: the caller that steps the worker looks at the word.
     event: Option<OwnedFd>,
 }
@@ -24,7 +18,7 @@ impl Bell {
     ///
     /// # Errors
     /// The error of `eventfd`.
-    pub fn new(clock: Clock) -> std::io::Result<Bell> {
+    pub fn new() -> std::io::Result<Bell> {
         // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor with no other owner.
         let event = unsafe {
             let event = libc::eventfd(0, libc::EFD_CLOEXEC);
@@ -33,22 +27,19 @@ impl Bell {
             }
             OwnedFd::from_raw_fd(event)
         };
-        Ok(Bell { event: Some(event), ..Bell::silent(clock) })
+        Ok(Bell { word: WakeWord::default(), event: Some(event) })
     }
 
     /// A bell that wakes no thread: the caller that steps the worker looks at [`Bell::is_kicked`] instead.
-    pub fn silent(clock: Clock) -> Bell {
-        Bell { word: WakeWord::default(), clock, rung_ns: AtomicU64::new(0), event: None }
+    pub fn silent() -> Bell {
+        Bell { word: WakeWord::default(), event: None }
     }
 
     /// Makes the worker run a full turn soon. The work for it was published before.
     pub fn kick(&self) {
-        if !self.word.kick() {
-            return;
-        }
-        // Relaxed: the worker compares it with the time of its sleep, and one that it does not see is no measurement.
-        self.rung_ns.store(self.clock.now_ns(), Relaxed);
-        if let Some(event) = &self.event {
+        if self.word.kick()
+            && let Some(event) = &self.event
+        {
             let one = 1u64.to_ne_bytes();
             // SAFETY: `one` is 8 readable bytes for the duration of the call; the descriptor is ours.
             let written = unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
@@ -70,12 +61,6 @@ impl Bell {
     /// See [`WakeWord::woke`].
     pub fn woke(&self) {
         self.word.woke();
-    }
-
-    /// When its sleeping worker was last rung, ns on the engine's clock; 0: never.
-    pub fn rung_ns(&self) -> u64 {
-        // Relaxed: as in `kick`.
-        self.rung_ns.load(Relaxed)
     }
 
     /// Descriptor from which the worker's ring reads 8 bytes, to be woken; -1 for a silent bell.

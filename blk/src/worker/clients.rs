@@ -12,7 +12,6 @@ use crate::cap::Caps;
 use crate::client::{Client, Context, DeviceIndex, Event, Refused};
 use crate::device::DeviceInfo;
 use crate::hctx::Full;
-use crate::patience::Wake;
 use crate::request::Submission;
 use crate::table::Owner;
 use mqfq_sched::flow::FlowId;
@@ -67,18 +66,6 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
 
     fn turn(&self) -> u64 {
         self.core.turn
-    }
-
-    fn wake(&self) -> Wake {
-        Wake { price_ns: self.core.wake_price.ns(), has_slept: self.core.has_slept }
-    }
-
-    fn stay_awake(&mut self, ns: u64) {
-        self.core.awake_until_ns = self.core.awake_until_ns.max(self.core.now_ns + ns);
-    }
-
-    fn in_vain(&mut self, ns: u64) {
-        self.core.host.spun_in_vain(ns);
     }
 
     fn device(&self, device: DeviceIndex) -> DeviceInfo {

@@ -6,7 +6,6 @@ use super::options::WorkerOptions;
 use crate::client::DeviceIndex;
 use crate::device::DeviceInfo;
 use crate::hctx::HwCtx;
-use crate::patience::WakePrice;
 use crate::request::Completion;
 use crate::table::Owner;
 use mqfq_sched::flow::FlowId;
@@ -42,11 +41,6 @@ pub(super) struct Core<H: Host<P>, P: Policy> {
     pub(super) options: WorkerOptions,
     /// A request was staged since the last run.
     pub(super) staged: bool,
-    pub(super) wake_price: WakePrice,
-    /// This turn came after a sleep.
-    pub(super) has_slept: bool,
-    /// It does not sleep before this.
-    pub(super) awake_until_ns: u64,
     /// By device.
     pub(super) plugs: Vec<Plug>,
     pub(super) cap_queues: CapQueues,
@@ -137,11 +131,10 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         self.hctxs.iter().any(HwCtx::is_held_back)
     }
 
-    /// Waits for a kick, or anything else to do, without sleeping: for how long, ns. `None`: nothing came in
-    /// `window_ns`.
-    pub(super) fn spin(&mut self, next_ns: Option<u64>, window_ns: u64) -> Option<u64> {
+    /// Waits for a kick, or anything else to do, without sleeping. False if nothing came within the worker's patience.
+    pub(super) fn spin(&mut self, next_ns: Option<u64>) -> bool {
         let began_ns = self.now_ns;
-        let until_ns = began_ns + window_ns;
+        let until_ns = began_ns + self.options.patience_ns;
         let mut now_ns = began_ns;
         let something_came = loop {
             if self.host.is_kicked() {
@@ -160,12 +153,8 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
             }
             self.host.spin_hint();
         };
-        let spun_ns = now_ns - began_ns;
-        self.host.spun(spun_ns);
-        if !something_came {
-            self.host.spun_in_vain(spun_ns);
-        }
-        something_came.then_some(spun_ns)
+        self.host.spun(now_ns - began_ns);
+        something_came
     }
 
     /// Time at which the worker must look at a device again, if nothing else happens before.

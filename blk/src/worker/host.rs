@@ -206,21 +206,6 @@ pub trait Host<P: Policy = AnyPolicy> {
         let _ = ns;
     }
 
-    /// Of the time spun, so long brought nothing, ns.
-    fn spun_in_vain(&mut self, ns: u64) {
-        let _ = ns;
-    }
-
-    /// When the own bell was last rung, ns. `None`: it is not known.
-    fn rung_ns(&mut self) -> Option<u64> {
-        None
-    }
-
-    /// Another price of a wake-up, ns.
-    fn priced(&mut self, ns: u64) {
-        let _ = ns;
-    }
-
     /// Starts an operation of a client, whose end [`Host::collect`] finds; all but [`Ask::Attach`] and
     /// [`Ask::Shutdown`] concern this client alone. A host whose clients ask for some kinds alone panics at the others.
     fn ask(&mut self, client: u32, ask: Ask);

@@ -18,8 +18,8 @@
 //! worker looks at the sockets before the policy has lost its choice (`path/fair_intake.rs`), and does not sleep then.
 //!
 //! # Going to sleep
-//! A worker that only waits for another one to go on, or for a client's peer that answers soon, may spin for a while
-//! first (`edge/patience.rs`). It sleeps only if its bell lets it: a kick since the last look makes another turn.
+//! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its
+//! bell lets it: a kick since the last look makes another turn.
 //!
 //! # Waits
 //! A client asks for a time, or for a descriptor to become ready, and is called then. A client that is done is not kept
@@ -37,6 +37,7 @@ pub mod cores;
 mod devices;
 pub mod host;
 mod options;
+mod patience;
 mod pause;
 #[cfg(feature = "uring")]
 pub mod steps;
@@ -50,7 +51,6 @@ pub use thread::{HasWorkerContext, WorkerContext};
 use crate::client::{Client, ClientFilter};
 use crate::device::DeviceInfo;
 use crate::hctx::HwCtx;
-use crate::patience::{Patience, WakePrice};
 use crate::request::Completion;
 use crate::table::Owner;
 use crate::tuning::Tuning;
@@ -61,6 +61,7 @@ use devices::{Core, Plug};
 use host::{Ended, Host, Mail, Sweep};
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
+use patience::Patience;
 use pause::Pausing;
 use std::sync::{Arc, mpsc};
 
@@ -82,8 +83,6 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     /// Lists of [`Worker::tell_room`], empty between two calls.
     room: RoomNotices,
     patience: Patience,
-    /// When it fell asleep, and, if the policy held it back, since when it had waited.
-    asleep: Option<(u64, Option<u64>)>,
     /// The last turn found nothing to do.
     is_idle: bool,
     /// Since when it goes round for a device event that is near.
@@ -102,14 +101,6 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     devices: Option<LiveDevices<H, P>>,
     draining: bool,
     stopped: bool,
-}
-
-/// # Panics
-/// At an error of the host: it is broken, and with it every connection. Nothing that a client does leads here.
-fn alive(result: std::io::Result<()>) {
-    if let Err(error) = result {
-        panic!("{error}");
-    }
 }
 
 /// Clients that were asked to drain and are not gone, and the waiting caller.
@@ -139,9 +130,6 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 told: None,
                 options,
                 staged: false,
-                wake_price: WakePrice::default(),
-                has_slept: false,
-                awake_until_ns: 0,
                 plugs,
                 cap_queues: CapQueues::default(),
             },
@@ -151,8 +139,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             completions: Vec::with_capacity(completions_max),
             ended: Vec::with_capacity(options.ended_max),
             room: RoomNotices::default(),
-            patience: Patience::hopeful(),
-            asleep: None,
+            patience: Patience::default(),
             is_idle: false,
             goes_round_ns: None,
             drained: None,
@@ -240,10 +227,6 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// One turn. True: there is more to do already.
     fn turn(&mut self) -> bool {
         self.core.now_ns = self.core.host.now_ns();
-        self.core.has_slept = self.asleep.is_some();
-        if let Some((asleep_ns, held_ns)) = self.asleep.take() {
-            self.has_slept(asleep_ns, held_ns);
-        }
         if let Some(since_ns) = self.goes_round_ns.take() {
             self.core.host.spun(self.core.now_ns - since_ns);
         }
@@ -294,30 +277,15 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 
     fn enter(&mut self, busy: bool) {
         let now_ns = self.core.now_ns;
-        let waits_ns = now_ns;
         let next_ns = self.core.next_event_ns();
-        let WorkerOptions { spin_ns, poll, .. } = self.core.options;
+        let WorkerOptions { spin_ns, patience_ns, .. } = self.core.options;
         let soon = next_ns.is_some_and(|next| next <= now_ns + spin_ns);
-        let waits = !busy && !soon;
-        let is_held_back = waits && self.core.is_held_back();
-        let price_ns = self.core.wake_price.ns();
-        let window_ns = match is_held_back {
-            true => self.patience.window_ns(poll, price_ns),
-            false if waits => self.core.awake_until_ns.saturating_sub(now_ns),
-            false => 0,
-        };
         let mut spun = false;
-        if window_ns > 0 {
-            // First what was asked for: replies, and commands to a drive.
-            let entered = self.core.host.enter();
-            alive(entered);
-            let spun_ns = self.core.spin(next_ns, window_ns);
-            match spun_ns {
-                Some(ns) if is_held_back => self.patience.ended(poll, ns, true, price_ns),
-                None if is_held_back => self.patience.in_vain(poll, window_ns),
-                _ => {}
-            }
-            spun = spun_ns.is_some();
+        let is_held_back = !busy && !soon && self.core.is_held_back();
+        if is_held_back && patience_ns > 0 && self.patience.spins() {
+            let something_came = self.core.spin(next_ns);
+            self.patience.spun(something_came);
+            spun = something_came;
         }
         let Core { host, now_ns, .. } = &mut self.core;
         let result = if busy || soon || spun || !host.may_sleep() {
@@ -325,29 +293,13 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             host.enter()
         } else {
             let wait_ns = next_ns.map(|next| next.saturating_sub(*now_ns));
-            self.asleep = Some((*now_ns, is_held_back.then_some(waits_ns)));
             let result = host.enter_and_wait(wait_ns, is_held_back);
             host.woke();
             result
         };
-        alive(result);
-    }
-
-    /// A sleep is over, which is learnt from.
-    fn has_slept(&mut self, asleep_ns: u64, held_ns: Option<u64>) {
-        let Core { host, now_ns, wake_price, options, .. } = &mut self.core;
-        // A ring from before the sleep was for an earlier one.
-        if let Some(rung_ns) = host.rung_ns().filter(|rung_ns| (asleep_ns..=*now_ns).contains(rung_ns)) {
-            wake_price.saw(*now_ns - rung_ns);
-            host.priced(wake_price.ns());
-        }
-        if let Some(since_ns) = held_ns {
-            let price_ns = wake_price.ns();
-            self.patience.slept(*now_ns - asleep_ns, price_ns);
-            // It came after the spin, and before the wake-up.
-            let late_ns = self.patience.own_price_ns(price_ns);
-            let after_ns = (*now_ns - since_ns).saturating_sub(late_ns).max(asleep_ns - since_ns + 1);
-            self.patience.ended(options.poll, after_ns, false, price_ns);
+        if let Err(error) = result {
+            // Nothing that a client does leads here: the host itself is broken, and with it every connection.
+            panic!("{error}");
         }
     }
 

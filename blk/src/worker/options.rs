@@ -1,14 +1,15 @@
 //! Options of a worker, fixed at its start.
 
-use crate::patience::{PRICE_NS, Poll};
+use super::patience;
 
 /// Options of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerOptions {
     /// A worker whose next device event is nearer than this goes round again instead of sleeping, ns.
     pub spin_ns: u64,
-    /// How long a worker that waits for another one spins before it sleeps.
-    pub poll: Poll,
+    /// Time that a worker that waits for another spins before it sleeps, ns, as long as that pays; 0: it sleeps at
+    /// once.
+    pub patience_ns: u64,
     /// Most ended operations that one look at the host brings: memory for so many is taken at the start.
     pub ended_max: usize,
     /// Turns end for the sake of fairness ([`HwCtx::begin_turn`](crate::hctx::HwCtx::begin_turn)). Off for clients that
@@ -19,6 +20,6 @@ pub struct WorkerOptions {
 impl Default for WorkerOptions {
     /// Options for a device that interrupts, on real cores.
     fn default() -> WorkerOptions {
-        WorkerOptions { spin_ns: 0, poll: Poll::For(PRICE_NS), ended_max: 0, fair_turns: true }
+        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0, fair_turns: true }
     }
 }

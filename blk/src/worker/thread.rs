@@ -15,7 +15,6 @@ use crate::device::null::NullDevice;
 use crate::device::{Device, DeviceInfo, QueueOptions};
 use crate::hctx::{HwCtx, HwCtxOptions};
 use crate::path_options::PathOptions;
-use crate::patience::{self, Poll};
 use crate::ring::{self, DeviceRing, Ring};
 use crate::split::SplitControl;
 use crate::stage::StageLimits;
@@ -25,6 +24,7 @@ use crate::worker::bell::Bell;
 use crate::worker::clock::Clock;
 use crate::worker::cores::{self, Cpu};
 use crate::worker::host::{Ended, Host, HostEvent, Mail};
+use crate::worker::patience;
 use crate::worker::steps::Steps;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
@@ -87,10 +87,6 @@ struct Pace {
     turns: AtomicU64,
     /// Time spent spinning, ns.
     spun_ns: AtomicU64,
-    /// Of that, in vain, ns.
-    in_vain_ns: AtomicU64,
-    /// Price of a wake-up, ns; 0: as assumed.
-    price_ns: AtomicU64,
     /// The kernel's number of its thread; 0: it has none of its own.
     thread: AtomicI32,
 }
@@ -254,17 +250,6 @@ impl EngineShared {
         Some(wanted_ns.saturating_sub(spun_ns))
     }
 
-    /// Time that a worker spun in vain, and the price of its wake-up, ns.
-    pub(crate) fn waits_ns(&self, worker: usize) -> (u64, u64) {
-        let Pace { in_vain_ns, price_ns, .. } = &self.paces[worker];
-        // Relaxed, both: as above.
-        let price_ns = match price_ns.load(Ordering::Relaxed) {
-            0 => patience::PRICE_NS,
-            price_ns => price_ns,
-        };
-        (in_vain_ns.load(Ordering::Relaxed), price_ns)
-    }
-
     fn mailbox(&self, worker: usize) -> MutexGuard<'_, Letters> {
         // A queue of messages is whole even if a sender panicked.
         self.mailboxes[worker].0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -311,7 +296,7 @@ pub(crate) fn start(
 /// # Errors
 /// One sentence.
 pub(crate) fn check_ring() -> Result<(), String> {
-    let bell = Bell::new(Clock::start()).map_err(|error| format!("cannot make an eventfd: {error}"))?;
+    let bell = Bell::new().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     Ring::new(bell.event()).map(drop).map_err(|error| ring::cannot_set_up(&error))
 }
 
@@ -372,18 +357,6 @@ macro_rules! worker_context {
 
         fn spun(&mut self, ns: u64) {
             $crate::worker::HasWorkerContext::worker_context(self).spun(ns);
-        }
-
-        fn spun_in_vain(&mut self, ns: u64) {
-            $crate::worker::HasWorkerContext::worker_context(self).spun_in_vain(ns);
-        }
-
-        fn rung_ns(&mut self) -> Option<u64> {
-            Some($crate::worker::HasWorkerContext::worker_context(self).rung_ns())
-        }
-
-        fn priced(&mut self, ns: u64) {
-            $crate::worker::HasWorkerContext::worker_context(self).priced(ns);
         }
 
         fn troubled(&mut self, device: usize, trouble: $crate::stats::Trouble) {
@@ -480,24 +453,6 @@ impl WorkerContext {
         spun_ns.store(spun_ns.load(Ordering::Relaxed).wrapping_add(ns), Ordering::Relaxed);
     }
 
-    /// See [`Host::spun_in_vain`].
-    pub fn spun_in_vain(&self, ns: u64) {
-        let Pace { in_vain_ns, .. } = &self.shared.paces[self.index];
-        // Relaxed, both: as above.
-        in_vain_ns.store(in_vain_ns.load(Ordering::Relaxed).wrapping_add(ns), Ordering::Relaxed);
-    }
-
-    /// See [`Host::rung_ns`].
-    pub fn rung_ns(&self) -> u64 {
-        self.bell().rung_ns()
-    }
-
-    /// See [`Host::priced`].
-    pub fn priced(&self, ns: u64) {
-        // Relaxed: it is read for reports alone.
-        self.shared.paces[self.index].price_ns.store(ns, Ordering::Relaxed);
-    }
-
     /// The worker that sits here, with its queue of each device. Once.
     ///
     /// # Errors
@@ -512,8 +467,9 @@ impl WorkerContext {
             .collect();
         let infos: Vec<DeviceInfo> = devices.iter().map(|device| device.device.info()).collect();
         let mut options = WorkerOptions { spin_ns: shared.spin_ns, ended_max, ..WorkerOptions::default() };
-        // A lone worker has no kick to wait for, and its drive's ends wake it.
-        options.poll = if shared.bells.len() > 1 { Poll::Auto } else { Poll::For(0) };
+        if shared.steps.is_none() {
+            options.patience_ns = patience::spin_ns(shared.bells.len());
+        }
         let devices = LiveDevices { open: open_device::<H>, close: close_device::<H> };
         Ok(Worker::new(host, hctxs?, infos, options).with_devices(devices))
     }

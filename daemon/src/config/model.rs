@@ -9,7 +9,6 @@ use mqfq_blk::cap::CapLimits;
 use mqfq_blk::device::file::{Direct, OnFailure};
 use mqfq_blk::device::model::presets::Preset;
 use mqfq_blk::path_options::PathOptions;
-use mqfq_blk::patience::Poll;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, PriorityClass, Weight};
 use mqfq_config::groups::Groups;
@@ -235,8 +234,6 @@ pub struct ExportConfig {
     pub payload_bytes_max: Option<u32>,
     /// `max-iops` and `max-bytes-per-s`. Default: no cap but the tenant's.
     pub caps: CapLimits,
-    /// `poll`. Default: `auto`.
-    pub poll: Poll,
 }
 
 /// `sandbox`.

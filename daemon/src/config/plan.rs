@@ -5,7 +5,6 @@ use super::trust::TrustPlan;
 use mqfq_blk::GroupId;
 use mqfq_blk::cap::CapLimits;
 use mqfq_blk::engine::FlowGoal;
-use mqfq_blk::patience::Poll;
 use mqfq_blk::slots::{Slot, Slots};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
@@ -112,8 +111,6 @@ pub struct ExportPlan {
     pub description: Option<String>,
     /// Largest read or write, bytes, if less than what the device takes.
     pub payload_bytes_max: Option<u32>,
-    /// How the next requests of its clients are waited for.
-    pub poll: Poll,
     /// Its limits, besides its tenant's caps.
     pub caps: CapLimits,
     /// The clients that may have it.

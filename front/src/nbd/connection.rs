@@ -56,7 +56,6 @@ use crate::stats::Counted;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, Event, Label, PackedClient, Refused};
 use mqfq_blk::extents::SHEET_BYTES;
-use mqfq_blk::patience::Answers;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -138,7 +137,6 @@ pub struct Connection {
     late: Vec<Completion>,
     replies: Replies,
     counted: Counted,
-    answers: Answers,
 }
 
 #[derive(Debug)]
@@ -183,7 +181,6 @@ impl Connection {
             late: Vec::new(),
             replies: Replies::new(),
             counted: Counted::new(&NAMES),
-            answers: Answers::default(),
             options,
         }
     }
@@ -595,12 +592,7 @@ impl Client for Connection {
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
         match event {
-            Event::Received { user, buffer, result, .. } => {
-                if let ProtocolPhase::Transmitting(transmission) = &self.phase {
-                    self.answers.received(context, transmission.session().export.poll());
-                }
-                self.received(context, user, buffer, result);
-            }
+            Event::Received { user, buffer, result, .. } => self.received(context, user, buffer, result),
             Event::Sent { parts, result, .. } => {
                 let sent = self.replies.end_send(parts);
                 if let ProtocolPhase::Transmitting(transmission) = &mut self.phase {
@@ -701,9 +693,6 @@ impl Client for Connection {
         if let Some(parts) = parts {
             self.waits.sends(context.now_ns());
             context.send(self.fd(), parts, user::SEND);
-            if let ProtocolPhase::Transmitting(transmission) = &self.phase {
-                self.answers.sent(context, transmission.session().export.poll());
-            }
         } else if !self.replies.is_sending()
             && let Some(why) = self.channel.as_mut().and_then(|channel| channel.take_failed())
         {

@@ -1,12 +1,10 @@
 //! States that are written by hand, field by field: each field arrives as it was sent, and a state that no server
-//! writes is refused with a sentence. And a client that asks in its handshake and does not read the answers,
-//! and one whose next request is waited for.
+//! writes is refused with a sentence. And a client that asks in its handshake and does not read the answers.
 
 use super::handover::{packed_state, unpack};
 use super::*;
 use crate::export::PAYLOAD_BYTES_MAX;
 use crate::nbd::transmit::SKIPPED_BYTES_MAX;
-use mqfq_blk::patience::Poll;
 use mqfq_blk::state::{StateReader, StateWriter, VERSION};
 
 const KIB: u32 = 1 << 10;
@@ -562,20 +560,4 @@ fn a_list_of_any_number_of_exports_waits_in_the_memory_of_a_few() {
     peer.reads = true;
     peer.run();
     assert_eq!(peer.read.len(), 500 * (20 + 4 + 2 * 4096) + 20, "the whole list");
-}
-
-#[test]
-fn the_next_request_is_waited_for_awake_once_answers_come_soon_unless_its_export_says_otherwise() {
-    let mut peer = simple();
-    let ask = |peer: &mut Peer<Connection>, poll: Option<Poll>| {
-        let ProtocolPhase::Transmitting(transmission) = &peer.client.phase else { panic!("it has said hello") };
-        poll.iter().for_each(|poll| transmission.session().export.state.set_poll(*poll));
-        peer.fake.now_ns += 3_000;
-        peer.ask(&flush(1));
-        std::mem::take(&mut peer.fake.awake_ns)
-    };
-    assert_eq!(peer.fake.awake_ns, [0; 0], "nothing is known");
-    assert_eq!(ask(&mut peer, None), [4_000], "the class of 3 us, in which the first request came");
-    assert_eq!(ask(&mut peer, Some(Poll::For(0))), [0; 0]);
-    assert_eq!(ask(&mut peer, Some(Poll::For(7_000))), [7_000]);
 }

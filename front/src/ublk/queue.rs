@@ -33,7 +33,6 @@ use super::{NAMES, Own};
 use crate::stats::Counted;
 use mqfq_blk::client::{Client, Context, Event, Label, Refused};
 use mqfq_blk::command::{Command, CommandFile};
-use mqfq_blk::patience::Answers;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_ublk::abi::{Descriptor, io};
 use mqfq_ublk::queue::Descriptors;
@@ -80,9 +79,6 @@ pub struct Queue<D> {
     about: Arc<About>,
     parts: Parts<D>,
     counted: Counted,
-    answers: Answers,
-    /// A request was committed in this turn.
-    has_committed: bool,
     /// Commands that the driver has.
     with_driver: usize,
     /// Requests that the block layer has.
@@ -107,8 +103,6 @@ impl<D: Describe> Queue<D> {
             about,
             parts,
             counted: Counted::new(&NAMES),
-            answers: Answers::default(),
-            has_committed: false,
             with_driver: 0,
             under_way: 0,
             waiting: VecDeque::with_capacity(depth),
@@ -127,7 +121,6 @@ impl<D: Describe> Queue<D> {
     }
 
     fn commit(&mut self, tag: u16, result: i32, context: &mut dyn Context) {
-        self.has_committed = true;
         self.give(tag, io::COMMIT_AND_FETCH, result, context);
     }
 
@@ -240,10 +233,7 @@ impl<D: Describe> Client for Queue<D> {
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
         match event {
-            Event::Commanded { user, result } => {
-                self.answers.received(context, self.about.export.poll());
-                self.taken(user as u16, result, context);
-            }
+            Event::Commanded { user, result } => self.taken(user as u16, result, context),
             Event::Counted { user: BELL, .. } => self.give_up(context),
             other => unreachable!("a queue waits for requests, yet got {other:?}"),
         }
@@ -269,10 +259,7 @@ impl<D: Describe> Client for Queue<D> {
         self.commit(cookie as u16, result, context);
     }
 
-    fn turn_end(&mut self, context: &mut dyn Context) {
-        if std::mem::take(&mut self.has_committed) {
-            self.answers.sent(context, self.about.export.poll());
-        }
+    fn turn_end(&mut self, _context: &mut dyn Context) {
         self.counted.add_to(&self.about.stats);
     }
 

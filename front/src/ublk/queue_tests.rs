@@ -7,7 +7,6 @@ use crate::fake::Peer;
 use crate::front_end::Ending;
 use crate::stats::Stats;
 use mqfq_blk::pages::Pages;
-use mqfq_blk::patience::Poll;
 use mqfq_testing::random::Random;
 use mqfq_testing_devices::solo::rooms;
 use mqfq_ublk::abi::op;
@@ -467,20 +466,4 @@ fn a_queue_whose_payloads_stay_in_the_kernel_names_its_own_places_and_gives_none
     drop(peer);
     let later: Vec<Arc<Pages>> = (0..64).map(|_| Pages::take(8).unwrap()).collect();
     assert!(later.iter().all(|pages| (0..8).all(|at| !numbers.contains(&pages.number(at)))));
-}
-
-#[test]
-fn the_next_request_is_waited_for_awake_once_commits_bring_one_soon() {
-    let mut driver = Driver::new(Recovery::None);
-    let mut peer = driver.serve(store());
-    let mut ask = |peer: &mut Peer<Queue<Written>>, id| {
-        peer.fake.now_ns += 3_000;
-        driver.ask(id, of(op::READ, 0, 0, 8), &[]);
-        driver.run(peer);
-        std::mem::take(&mut peer.fake.awake_ns)
-    };
-    assert_eq!(ask(&mut peer, 1), [0; 0], "nothing is known");
-    assert_eq!(ask(&mut peer, 2), [4_000], "the class of 3 us");
-    peer.client.about.export.state.set_poll(Poll::For(0));
-    assert_eq!(ask(&mut peer, 3), [0; 0]);
 }

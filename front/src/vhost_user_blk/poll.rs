@@ -1,108 +1,124 @@
 //! For how long does a queue look for heads without being kicked?
 //!
 //! A kick costs the guest an exit, and us an operation and perhaps a sleep. So a queue that found heads, or showed the
-//! guest ends, which it answers with heads, looks again for a while before it asks for kicks, as long as that pays
-//! (`mqfq_blk::patience`): the answers of the guest are learnt apart from what follows on heads. A look is one turn of
-//! the worker's loop, in which every other client has a turn as well, and which enters the kernel only if something
-//! else is to be done there. An idle guest costs nothing.
+//! guest ends, which it answers with heads, looks again for a while before it asks for kicks: [`POLL_NS_MAX`] at most
+//! after the last of them, twice as long as before if a kick came within that time all the same, and not at all once a
+//! kick comes later. Where the longest while after an end brings nothing, there are no looks for [`CALM_NS`]: perhaps
+//! the guest wants the very processor that looks. A look is one turn of the worker's loop, in which every other client
+//! has a turn as well, and which enters the kernel only if something else is to be done there. An idle guest costs
+//! nothing.
 //!
-//! For example, a guest answers ends after 20 us each time: its first kick says so, and then no kick is needed. It
-//! pauses for a second: 32 us are looked through once, and one such pause in a thousand changes nothing.
+//! For example, a guest answers ends after 20 us each time: its kicks make the while 6, 12 and 25 us, and then no kick
+//! is needed. It pauses for a second: 25 us are looked through once, and the kick that ends the pause ends the looks.
 
-use mqfq_blk::client::Context;
-use mqfq_blk::patience::{Patience, Poll, ceiling_ns};
+/// Longest time that a queue looks for heads after the last one or the last end, ns: some kicks' worth.
+pub const POLL_NS_MAX: u64 = 50_000;
 
-/// A wait for heads.
-#[derive(Clone, Copy)]
-struct Wait {
-    /// When the last head was found, or the last end shown, on the engine's clock.
-    since_ns: u64,
-    /// It was an end: the guest's turn, not the device's.
-    is_shown: bool,
-    /// How long to look.
-    window_ns: u64,
-    /// The window has passed, or there was none.
-    is_over: bool,
-}
+/// Shortest: below, it is not worth a turn.
+pub(super) const POLL_NS_LEAST: u64 = POLL_NS_MAX / 8;
+
+/// No looks for so long after all of [`POLL_NS_MAX`] brought nothing, ns.
+pub(super) const CALM_NS: u64 = 2_000_000;
 
 /// How long to look for heads.
-pub(super) struct Looks {
-    /// After a head.
-    found: Patience,
-    /// After ends.
-    shown: Patience,
-    wait: Option<Wait>,
+#[derive(Default)]
+pub(super) struct Poll {
+    window_ns: u64,
+    /// When the last head was found, or the last end shown, on the engine's clock.
+    busy_ns: u64,
+    /// It was an end: the guest's turn, not the device's.
+    is_shown: bool,
+    /// No looks before this.
+    calm_until_ns: u64,
     /// A look is asked for.
     pub is_asked: bool,
 }
 
-impl Looks {
-    /// Looks of a ring that has had none.
-    pub fn new() -> Looks {
-        Looks { found: Patience::cautious(), shown: Patience::cautious(), wait: None, is_asked: false }
-    }
-
-    fn patience(&mut self, is_shown: bool) -> &mut Patience {
-        if is_shown { &mut self.shown } else { &mut self.found }
-    }
-
+impl Poll {
     /// A head was found.
-    #[inline]
-    pub fn has_found(&mut self, context: &mut dyn Context, poll: Poll) {
-        if self.wait.is_some() {
-            self.end(context, poll, true);
-        }
+    pub fn has_found(&mut self, now_ns: u64) {
+        (self.busy_ns, self.is_shown) = (now_ns, false);
     }
 
     /// The guest was shown ends. True: look for its next heads.
-    pub fn has_shown(&mut self, context: &mut dyn Context, poll: Poll) -> bool {
-        self.end(context, poll, false);
-        self.begin(context, poll, true).window_ns > 0
+    pub fn has_shown(&mut self, now_ns: u64) -> bool {
+        (self.busy_ns, self.is_shown) = (now_ns, true);
+        self.window_ns > 0
     }
 
-    fn begin(&mut self, context: &mut dyn Context, poll: Poll, is_shown: bool) -> Wait {
-        let window_ns = self.patience(is_shown).window_ns(poll, context.wake().price_ns);
-        let wait = Wait { since_ns: context.now_ns(), is_shown, window_ns, is_over: window_ns == 0 };
-        self.wait = Some(wait);
-        wait
+    /// A kick came: looking on would have found its head, or would not.
+    pub fn kicked(&mut self, now_ns: u64) {
+        let would_have_paid = now_ns.saturating_sub(self.busy_ns) <= POLL_NS_MAX;
+        self.window_ns = match would_have_paid && now_ns >= self.calm_until_ns {
+            true => (self.window_ns * 2).clamp(POLL_NS_LEAST, POLL_NS_MAX),
+            false => 0,
+        };
     }
 
     /// Nothing is in the ring. True: look again.
-    pub fn goes_on(&mut self, context: &mut dyn Context, poll: Poll) -> bool {
-        let wait = match self.wait {
-            Some(wait) => wait,
-            None => self.begin(context, poll, false),
-        };
-        let Wait { since_ns, is_shown, window_ns, is_over } = wait;
-        let waited_ns = context.now_ns().saturating_sub(since_ns);
-        if is_over || waited_ns < window_ns {
-            return !is_over;
+    pub fn goes_on(&mut self, now_ns: u64) -> bool {
+        let goes_on = now_ns.saturating_sub(self.busy_ns) < self.window_ns;
+        if !goes_on && self.is_shown && self.window_ns == POLL_NS_MAX {
+            self.window_ns = 0;
+            self.calm_until_ns = now_ns + CALM_NS;
         }
-        self.wait = Some(Wait { is_over: true, ..wait });
-        self.patience(is_shown).in_vain(poll, window_ns);
-        context.in_vain(waited_ns);
-        false
+        goes_on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the last end was shown, ns.
+    const SHOWN_NS: u64 = 1_000_000;
+
+    /// A queue whose while is the longest, and was begun by an end.
+    fn longest() -> Poll {
+        let mut poll = Poll::default();
+        for _ in 0..4 {
+            poll.has_shown(SHOWN_NS);
+            poll.kicked(SHOWN_NS);
+        }
+        assert_eq!((poll.window_ns, poll.has_shown(SHOWN_NS)), (POLL_NS_MAX, true));
+        poll
     }
 
-    /// The wait is over: a head has come, or an end was shown before one.
-    fn end(&mut self, context: &mut dyn Context, poll: Poll, has_come: bool) {
-        let Some(Wait { since_ns, is_shown, window_ns, is_over }) = self.wait.take() else { return };
-        let waited_ns = context.now_ns().saturating_sub(since_ns);
-        let wake = context.wake();
-        let caught = !is_over;
-        let after_ns = match has_come {
-            true if caught => waited_ns,
-            // A sleep has ended later than the wait.
-            true if wake.has_slept => {
-                let patience = self.patience(is_shown);
-                patience.slept(waited_ns.saturating_sub(window_ns), wake.price_ns);
-                waited_ns.saturating_sub(patience.own_price_ns(wake.price_ns)).max(window_ns + 1)
-            }
-            true => waited_ns,
-            // Not even then; a short wait says nothing.
-            false if caught || waited_ns <= window_ns.max(ceiling_ns(wake.price_ns) / 4) => return,
-            false => u64::MAX,
-        };
-        self.patience(is_shown).ended(poll, after_ns, caught, wake.price_ns);
+    #[test]
+    fn a_kick_within_the_longest_while_doubles_the_while_and_a_later_one_ends_it() {
+        let mut poll = Poll::default();
+        assert!(!poll.has_shown(SHOWN_NS) && !poll.goes_on(SHOWN_NS), "nothing says that looks pay");
+        for expected_ns in [POLL_NS_LEAST, POLL_NS_MAX / 4, POLL_NS_MAX / 2, POLL_NS_MAX, POLL_NS_MAX] {
+            poll.has_found(SHOWN_NS);
+            poll.kicked(SHOWN_NS + POLL_NS_MAX);
+            assert_eq!(poll.window_ns, expected_ns);
+        }
+        poll.kicked(SHOWN_NS + POLL_NS_MAX + 1);
+        assert_eq!((poll.window_ns, poll.has_shown(SHOWN_NS)), (0, false));
+    }
+
+    #[test]
+    fn a_queue_looks_for_its_while_and_no_longer() {
+        let mut poll = longest();
+        assert!(poll.goes_on(SHOWN_NS) && poll.goes_on(SHOWN_NS + POLL_NS_MAX - 1));
+        assert!(!poll.goes_on(SHOWN_NS + POLL_NS_MAX));
+        // Heads were found and nothing was shown: it is the device's turn, and no look was in vain.
+        let mut poll = longest();
+        poll.has_found(SHOWN_NS);
+        assert!(!poll.goes_on(SHOWN_NS + POLL_NS_MAX) && poll.has_shown(SHOWN_NS));
+    }
+
+    #[test]
+    fn looks_that_brought_nothing_are_tried_again_when_the_calm_is_over() {
+        let mut poll = longest();
+        let given_up_ns = SHOWN_NS + POLL_NS_MAX;
+        assert!(!poll.goes_on(given_up_ns));
+        for (now_ns, window_ns) in
+            [(given_up_ns, 0), (given_up_ns + CALM_NS - 1, 0), (given_up_ns + CALM_NS, POLL_NS_LEAST)]
+        {
+            assert!(!poll.has_shown(now_ns), "nor before a kick");
+            poll.kicked(now_ns);
+            assert_eq!(poll.window_ns, window_ns, "{} ns later", now_ns - given_up_ns);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::disk::tests::export;
 use super::super::guest::GuestMemory;
+use super::super::poll::{CALM_NS, POLL_NS_LEAST, POLL_NS_MAX};
 use super::super::queue_control::{ExclusiveAccess, bell};
 use super::super::ring::Ring;
 use super::super::run::{SHOWN_AT_ONCE, Start};
@@ -9,7 +10,6 @@ use super::super::split::tests::{offer, queue as ring_in_memory, read16, write};
 use super::super::wire::request;
 use super::*;
 use crate::fake::Peer;
-use mqfq_blk::patience::{PRICE_NS, Poll, SKIPS_MAX, ceiling_ns};
 
 const SIZE: u16 = 32;
 
@@ -134,7 +134,7 @@ impl Rig {
     fn look_until_quiet(&mut self, step_ns: u64) -> u64 {
         let mut passed_ns = 0;
         while self.is_looking() {
-            assert!(passed_ns <= 2 * ceiling_ns(PRICE_NS), "an idle guest is looked at for ever");
+            assert!(passed_ns <= 2 * POLL_NS_MAX, "an idle guest is looked at for ever");
             self.peer.pass_ns(step_ns);
             passed_ns += step_ns;
         }
@@ -147,7 +147,7 @@ fn a_guest_that_kicks_seldom_is_not_looked_at() {
     let mut rig = Rig::new();
     for round in 0..10 {
         rig.offer(&[0]);
-        rig.kick_after(ceiling_ns(PRICE_NS) + 1);
+        rig.kick_after(POLL_NS_MAX + 1);
         assert_eq!((rig.used(), rig.kick_event()), (round + 1, round + 1), "asks for a kick at the next head");
         assert!(!rig.is_looking());
     }
@@ -156,40 +156,55 @@ fn a_guest_that_kicks_seldom_is_not_looked_at() {
 #[test]
 fn a_guest_that_answers_soon_is_looked_at_instead_of_kicking_until_it_pauses() {
     let mut rig = Rig::new();
-    let answer_ns = 20_000;
-    for _ in 0..2 {
+    let answer_ns = POLL_NS_LEAST * 3;
+    let mut kicks = 0;
+    for _ in 0..4 {
         rig.offer(&[2]);
         rig.kick_after(answer_ns);
+        kicks += 1;
+        if rig.is_looking() && rig.look_for(answer_ns) {
+            break;
+        }
     }
-    assert!(rig.is_looking(), "the second kick was the first answer to an end");
+    assert_eq!(kicks, 3, "6, 12 and then 25 us, within which the next answer comes");
     for _ in 0..10 {
         let used = rig.used();
-        assert!(rig.look_for(answer_ns));
         rig.offer(&[4]);
         rig.peer.pass_ns(1_000);
         assert_eq!(rig.used(), used + 1, "found without a kick");
+        assert!(rig.look_for(answer_ns));
     }
     let quiet_ns = rig.look_until_quiet(1_000);
-    assert!((30_000..=33_000).contains(&quiet_ns), "the class of 20 us ends at 32 us, not at {quiet_ns} ns");
+    assert!((POLL_NS_LEAST..=POLL_NS_MAX + 1_000).contains(&quiet_ns), "{quiet_ns} ns");
     assert_eq!(rig.kick_event(), rig.offered, "and then a kick is asked for");
-    // Nothing comes any more.
+    // Nothing comes any more: no looks, and none after the kick that ends the pause.
     rig.peer.pass_ns(1_000_000_000);
+    assert!(!rig.is_looking());
+    rig.offer(&[6]);
+    rig.kick_after(1);
     assert!(!rig.is_looking());
 }
 
 #[test]
-fn looks_that_keep_the_guest_from_its_processor_become_rare() {
+fn looks_that_bring_nothing_for_long_are_given_up_for_a_while() {
     let mut rig = Rig::new();
-    // The guest answers once the looks have ended, as one does that waits for our processor.
-    let (mut looked_ns, rounds) = (0, 4 * u64::from(SKIPS_MAX));
-    for _ in 0..rounds {
-        looked_ns += rig.look_until_quiet(1_000);
+    // The guest answers after each while has passed, as one does that waits for our processor.
+    for _ in 0..5 {
+        rig.look_until_quiet(1_000);
         rig.offer(&[0]);
         rig.kick_after(1_000);
     }
-    // Four ceilings of 200 us, and then windows of at most one ceiling, after 1, 2, 4, ... waits without.
-    assert!(looked_ns <= 16 * ceiling_ns(PRICE_NS), "{looked_ns} ns in {rounds} waits");
-    assert!(looked_ns > 0);
+    assert!(!rig.is_looking(), "6, 12, 25 and 50 us brought nothing");
+    for _ in 0..CALM_NS / POLL_NS_MAX - 1 {
+        rig.offer(&[0]);
+        rig.kick_after(POLL_NS_MAX - 1_000);
+        assert!(!rig.is_looking());
+    }
+    for _ in 0..3 {
+        rig.offer(&[0]);
+        rig.kick_after(POLL_NS_MAX - 1_000);
+    }
+    assert!(rig.is_looking(), "and are tried again");
 }
 
 #[test]
@@ -197,7 +212,7 @@ fn the_answer_to_an_end_is_looked_for_however_long_the_request_took() {
     let mut rig = Rig::new();
     for _ in 0..6 {
         rig.offer(&[0]);
-        rig.kick_after(5_000);
+        rig.kick_after(POLL_NS_LEAST / 2);
     }
     rig.peer.executes = false;
     rig.offer(&[2]);
@@ -211,19 +226,6 @@ fn the_answer_to_an_end_is_looked_for_however_long_the_request_took() {
     rig.offer(&[4]);
     rig.peer.pass_ns(1_000);
     assert_eq!(rig.used(), used + 1, "without a kick");
-}
-
-#[test]
-fn an_export_may_be_looked_at_for_a_fixed_time_or_never() {
-    let mut rig = Rig::new();
-    for (poll, looked_ns) in [(Poll::For(0), 0), (Poll::For(7_000), 7_000)] {
-        rig.peer.client.about.export.state.set_poll(poll);
-        for _ in 0..3 {
-            rig.offer(&[0]);
-            rig.kick_after(1_000);
-        }
-        assert_eq!(rig.look_until_quiet(1_000), looked_ns, "{poll:?}");
-    }
 }
 
 #[test]

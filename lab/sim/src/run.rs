@@ -25,7 +25,6 @@ use mqfq_blk_watched::counters::{self, FlowCounters};
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{CLIENT_BYTES, HwCtx, HwCtxOptions};
 use mqfq_blk_watched::path_options::PathOptions;
-use mqfq_blk_watched::patience::Poll;
 use mqfq_blk_watched::split::{AUTO_BYTES_MIN, Split, SplitControl};
 use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::{FlowStats, HctxStats};
@@ -242,8 +241,7 @@ impl PolicyVisitor for Run<'_> {
                 false => host.with_news(info.interrupt_of(queues.map().hardware_of(hctx))),
             };
             let patience_ns = latency.patience_ns as u64;
-            let poll = Poll::For(patience_ns);
-            let options = WorkerOptions { spin_ns: 0, poll, ended_max: 64, fair_turns };
+            let options = WorkerOptions { spin_ns: 0, patience_ns, ended_max: 64, fair_turns };
             let described = info.info();
             bodies.push(Box::new(move || {
                 let mut worker = Worker::new(host, vec![context], vec![described], options);

@@ -104,8 +104,7 @@ fn stats(scenario: &Scenario, counters: &Counters) -> EngineStats {
         groups: (0..scenario.groups.len()).map(group).collect(),
         hctxs: hctxs.iter().map(hctx).collect(),
     };
-    let worker = |&wanted_ns| WorkerStats { wanted_ns: Some(wanted_ns), ..WorkerStats::default() };
-    let workers = wanted_ns.iter().map(worker).collect();
+    let workers = wanted_ns.iter().map(|&wanted_ns| WorkerStats { wanted_ns: Some(wanted_ns) }).collect();
     EngineStats { at_ns: *end_ns, devices: vec![device], workers }
 }
 
