@@ -357,13 +357,13 @@ fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_s
     let mut server = start();
     let mut client = connect(&server, "file");
     // A process of unknown versions is refused; the next version knows this one as well.
-    let (kind, sentence) = hear(&mut meet(&server, 4, 5)).unwrap();
+    let (kind, sentence) = hear(&mut meet(&server, 5, 6)).unwrap();
     let sentence = String::from_utf8(sentence).unwrap();
-    let expected = "process 7 knows versions 4 to 5 of the state, the server that runs knows 1 to 3";
+    let expected = "process 7 knows versions 5 to 6 of the state, the server that runs knows 1 to 4";
     assert_eq!((kind, &sentence[..]), (3, expected));
     server.note_with(expected);
-    let (kind, welcome) = hear(&mut meet(&server, 3, 4)).unwrap();
-    assert_eq!((kind, &welcome[..2]), (2, &[0, 3][..]));
+    let (kind, welcome) = hear(&mut meet(&server, 4, 5)).unwrap();
+    assert_eq!((kind, &welcome[..2]), (2, &[0, 4][..]));
     server.note_with("not replaced: process 7 gave up: the other process has ended");
     // Bytes that are not a message.
     UnixStream::connect(server.join("upgrade.sock")).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
