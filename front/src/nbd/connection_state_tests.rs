@@ -397,11 +397,7 @@ fn a_state_that_no_server_writes_is_refused_with_a_sentence() {
             of_simple_replies,
             &[|state| state.recalled[2].payload = Some(vec![7; 1023])],
         ),
-        (
-            "has a large request of no kind",
-            of_structured_replies,
-            &[|state| state.larges[0].op = 5],
-        ),
+        ("has a large request of no kind", of_structured_replies, &[|state| state.larges[0].op = 5]),
         ("has a failure of no kind", of_structured_replies, &[|state| state.larges[2].failed = 7]),
         (
             "has a large request that is no blocks of any device",

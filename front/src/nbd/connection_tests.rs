@@ -15,10 +15,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
-#[path = "connection_handover_tests.rs"]
-mod handover;
 #[path = "connection_status_tests.rs"]
 mod block_status;
+#[path = "connection_handover_tests.rs"]
+mod handover;
 #[path = "connection_large_tests.rs"]
 mod large;
 #[path = "connection_state_tests.rs"]

@@ -198,7 +198,9 @@ impl Rule {
             Rule::BytesBeforeTls => "bytes came between STARTTLS and its answer",
             Rule::TlsBroken => "the TLS session cannot be",
             Rule::NeedsStructuredReplies => "metadata contexts need structured replies, which were not asked for",
-            Rule::ExtendedAlready => "extended headers were agreed on, which need GO and take the place of structured replies",
+            Rule::ExtendedAlready => {
+                "extended headers were agreed on, which need GO and take the place of structured replies"
+            }
             Rule::BadRequestMagic => "a request did not begin with the magic number of requests",
             Rule::PayloadTooLong => "a refused write was too long to be skipped",
             Rule::FailedInTheMiddle => "the device failed when a part of a simple reply had been sent",

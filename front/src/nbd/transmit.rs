@@ -493,8 +493,7 @@ impl Transmission {
         assert!(limits.piece_bytes.is_power_of_two(), "pieces of {} bytes have no boundaries", limits.piece_bytes);
         reader.flag()?;
         let compact_magic = compact_magic(&session);
-        let mut transmission =
-            Transmission { session, limits, stage: Stage::Header, requests, account, compact_magic };
+        let mut transmission = Transmission { session, limits, stage: Stage::Header, requests, account, compact_magic };
         transmission.stage = match reader.u8()? {
             0 => Stage::Header,
             1 => Stage::Payload(transmission.unpack_payload(reader, writing)?),

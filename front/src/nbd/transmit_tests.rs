@@ -153,7 +153,10 @@ fn a_refused_write_is_skipped_and_the_next_request_is_understood() {
     let input = [write(1, 128 * MIB, b"past the end"), header(Command::Flush, 2, 0, 0)].concat();
     assert_eq!(
         run(&input),
-        ["Refused { cookie: 1, offset_bytes: 134217728, command: Some(Write), rule: OutOfRange }", "2: Flush fua=false 0+0 None"]
+        [
+            "Refused { cookie: 1, offset_bytes: 134217728, command: Some(Write), rule: OutOfRange }",
+            "2: Flush fua=false 0+0 None"
+        ]
     );
 }
 
@@ -259,7 +262,10 @@ fn a_read_in_one_chunk_is_no_longer_than_a_piece() {
         run(&bytes)
     };
     assert_eq!(read(PIECE), [format!("1: Read fua=false 0+{PIECE} None")]);
-    assert_eq!(read(PIECE + 1), ["Refused { cookie: 1, offset_bytes: 0, command: Some(Read), rule: TooLongForOneChunk }"]);
+    assert_eq!(
+        read(PIECE + 1),
+        ["Refused { cookie: 1, offset_bytes: 0, command: Some(Read), rule: TooLongForOneChunk }"]
+    );
 }
 
 #[test]

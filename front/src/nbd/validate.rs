@@ -64,9 +64,7 @@ pub fn validate(session: &Session, header: &RequestHeader) -> Result<Action, Rul
             let op = if is_fast { Op::FastZeroes { may_unmap } } else { Op::WriteZeroes { may_unmap } };
             (execute(op, header.flags & request::FUA != 0), request::NO_HOLE | request::FAST_ZERO)
         }
-        Command::BlockStatus => {
-            (Action::BlockStatus { one: header.flags & request::REQ_ONE != 0 }, request::REQ_ONE)
-        }
+        Command::BlockStatus => (Action::BlockStatus { one: header.flags & request::REQ_ONE != 0 }, request::REQ_ONE),
     };
     if header.flags & !(own_flags | request::FUA) != 0 {
         return Err(Rule::UnknownFlags);

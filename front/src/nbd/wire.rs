@@ -387,14 +387,7 @@ pub fn put_chunk(out: &mut Vec<u8>, flags: u16, kind: u16, cookie: u64, length_b
 
 /// Appends the extended header of a chunk of a reply to a request at `offset_bytes`.
 #[cold]
-pub fn put_extended_chunk(
-    out: &mut Vec<u8>,
-    flags: u16,
-    kind: u16,
-    cookie: u64,
-    offset_bytes: u64,
-    length_bytes: u32,
-) {
+pub fn put_extended_chunk(out: &mut Vec<u8>, flags: u16, kind: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) {
     let mut header = [0; EXTENDED_CHUNK_HEADER_BYTES];
     header[0..4].copy_from_slice(&EXTENDED_CHUNK_MAGIC.to_be_bytes());
     header[4..6].copy_from_slice(&flags.to_be_bytes());

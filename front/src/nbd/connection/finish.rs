@@ -2,8 +2,8 @@
 //! left to wait for.
 
 use super::{Connection, PendingRequest, ProtocolPhase};
-use crate::nbd::rule::{Rule, errno_of};
 use crate::nbd::reply::whole_blocks;
+use crate::nbd::rule::{Rule, errno_of};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Context;
 use mqfq_blk::extents::{self, Extent, Stored};
