@@ -10,7 +10,7 @@ use mqfq_control::events::Events;
 use mqfq_control::ledger::Ledger;
 use mqfq_control::listen::Transport;
 use mqfq_control::model::{ConfigFile, Fault, State};
-use mqfq_control::{Applied, By, Control, Listen, Proposal, Refusal, Reload, Server, Status, Via, start};
+use mqfq_control::{Applied, By, Control, Kind, Listen, Proposal, Refusal, Reload, Server, Status, Via, start};
 use mqfq_daemon::config::{Config, Files};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -232,8 +232,12 @@ impl Server for Paper {
         Err(Refusal::new(Fault::Broken, "it has no file"))
     }
 
-    fn reopen(&self, _: &str, _: &By) -> Result<Applied, Refusal> {
+    fn reopen(&self, _: Kind, _: &str, _: &By) -> Result<Applied, Refusal> {
         Err(Refusal::new(Fault::Missing, "it has no device"))
+    }
+
+    fn grow(&self, _: &str, _: &By) -> Result<Applied, Refusal> {
+        Err(Refusal::new(Fault::Missing, "it has no pool"))
     }
 
     fn saved(&self, _: String) {}
