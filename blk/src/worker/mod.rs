@@ -103,6 +103,14 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     stopped: bool,
 }
 
+/// # Panics
+/// At an error of the host: it is broken, and with it every connection. Nothing that a client does leads here.
+fn alive(result: std::io::Result<()>) {
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
 /// Clients that were asked to drain and are not gone, and the waiting caller.
 struct Leaving {
     whose: ClientFilter,
@@ -283,6 +291,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         let mut spun = false;
         let is_held_back = !busy && !soon && self.core.is_held_back();
         if is_held_back && patience_ns > 0 && self.patience.spins() {
+            // First what was asked for: replies, and commands to a drive.
+            alive(self.core.host.enter());
             let something_came = self.core.spin(next_ns);
             self.patience.spun(something_came);
             spun = something_came;
@@ -297,10 +307,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             host.woke();
             result
         };
-        if let Err(error) = result {
-            // Nothing that a client does leads here: the host itself is broken, and with it every connection.
-            panic!("{error}");
-        }
+        alive(result);
     }
 
     fn take_mail(&mut self) {

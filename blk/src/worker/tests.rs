@@ -58,6 +58,8 @@ pub(super) struct VirtualHost {
     /// Requests that the loop said were submitted, dispatched and completed; turns.
     said: [usize; 4],
     spun_ns: u64,
+    /// When it went into the kernel.
+    entered_ns: Vec<u64>,
 }
 
 impl Host for VirtualHost {
@@ -101,6 +103,7 @@ impl Host for VirtualHost {
 
     fn enter(&mut self) -> std::io::Result<()> {
         let now_ns = self.now_ns;
+        self.entered_ns.push(now_ns);
         self.alarms.sort();
         for alarm in self.alarms.extract_if(.., |alarm| alarm.at_ns <= now_ns) {
             self.ended.push((self.rung.len() as u64, 0));
@@ -434,6 +437,7 @@ fn a_worker_without_a_token_spins_then_sleeps_and_is_kicked_by_the_one_that_had_
     let busy = both[1].turn();
     both[1].enter(busy);
     assert!(both[1].core.host.now_ns >= spun_ns, "it spun for as long as its patience lasts");
+    assert!(both[1].host().entered_ns[0] < spun_ns, "what was asked for was on its way before");
     assert_eq!(both[1].host().sleeps, [(None, true)], "and slept, knowing that the policy holds it back");
     assert_eq!(both[1].hctxs()[0].in_flight(), 0, "D = 1, and that is the other's");
 
