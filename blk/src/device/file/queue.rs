@@ -188,6 +188,10 @@ impl FileQueue {
         }
         let end_bytes = command.offset_bytes + u64::from(command.length_bytes);
         let backing = part(&mut self.parts, number).backing.clone();
+        // Relaxed: see `Backing::hanging`.
+        if backing.hanging.load(Relaxed) > 0 {
+            return self.done.push(command.ended(Status::TimedOut));
+        }
         if backing.refuses(Op::Read) || end_bytes > backing.watch.ends_at_bytes() {
             return self.done.push(command.ended(Status::Io));
         }

@@ -315,6 +315,9 @@ fn i17_a_backing_that_hangs_fails_its_own_exports_alone() {
         assert_eq!(hand.reap_one(queue).0, Status::TimedOut);
         hand.submit(queue, plain(1, Op::Flush, hangs, 0));
         assert_eq!(hand.reap_one(queue).0, Status::TimedOut);
+        let question = plain(1, Op::Extents, hangs, 4096);
+        hand.submit(queue, Command { buffer: Some(crate::extents::ask(1)), ..question });
+        assert_eq!(hand.reap_one(queue).0, Status::TimedOut);
         assert!(hand.pushed().is_empty());
         hand.submit(queue, write(1, 0, &[7; 512]));
         let pushed = hand.one_pushed(WRITE);
