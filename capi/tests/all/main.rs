@@ -1,5 +1,5 @@
-//! libmqfq as a C program meets it: mqfq.h against the code, programs under sanitizers, a filter in somebody else's
-//! server.
+//! libmqfq as a C program meets it: mqfq.h against the code, programs under sanitizers, a filter in nbdkit, a
+//! server of another project.
 
 mod nbdkit;
 
@@ -104,7 +104,7 @@ fn a_program_links_with_the_archive_alone() {
     let folder = Folder::new();
     let program = folder.join("program");
     let archive = libraries().join("libmqfq.a");
-    // What the package's file says.
+    // The line of the package's file.
     let description = include_str!("../../mqfq.pc");
     let private = description.lines().find_map(|line| line.strip_prefix("Libs: -L${libdir} -lmqfq ")).expect("a line");
     let words: Vec<&str> = ["tests/all/misuse.c", arg(&archive)].into_iter().chain(private.split(' ')).collect();

@@ -36,7 +36,7 @@
 #include "books.h"
 #include "look.h"
 
-/* Process of the kernel's threads, and their weight: ten times that of a cgroup, unless somebody sets another. */
+/* Process of the kernel's threads, and their weight: ten times that of a cgroup, unless the loader sets another. */
 #define KTHREADD 2
 #define KERNEL_WEIGHT 1000
 

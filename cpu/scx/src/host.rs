@@ -1,4 +1,4 @@
-//! What of the machine's cgroups does the scheduler not do, and when does a scheduler that was taken out come back?
+//! Which settings of cgroups have no effect under the scheduler? When does a scheduler that was taken out come back?
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -264,31 +264,25 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// Reads a header; `None` if it does not begin with the magic `expected`: [`REQUEST_MAGIC`], or [`NO_MAGIC`].
-    pub fn decode(bytes: &[u8; REQUEST_BYTES], expected: u64) -> Option<RequestHeader> {
+    /// The magic and the fields, of which `length` reads the last.
+    #[inline]
+    fn read<'a>(bytes: &'a [u8], length: impl FnOnce(&mut Reader<'a>) -> Option<u64>) -> Option<(u32, RequestHeader)> {
         let mut reader = Reader(bytes);
         let magic = reader.u32()?;
-        let header = RequestHeader {
-            flags: reader.u16()?,
-            command: reader.u16()?,
-            cookie: reader.u64()?,
-            offset_bytes: reader.u64()?,
-            length_bytes: reader.u32()?.into(),
-        };
+        let (flags, command, cookie) = (reader.u16()?, reader.u16()?, reader.u64()?);
+        let (offset_bytes, length_bytes) = (reader.u64()?, length(&mut reader)?);
+        Some((magic, RequestHeader { flags, command, cookie, offset_bytes, length_bytes }))
+    }
+
+    /// Reads a header; `None` if it does not begin with the magic `expected`: [`REQUEST_MAGIC`], or [`NO_MAGIC`].
+    pub fn decode(bytes: &[u8; REQUEST_BYTES], expected: u64) -> Option<RequestHeader> {
+        let (magic, header) = RequestHeader::read(bytes, |reader| Some(reader.u32()?.into()))?;
         (u64::from(magic) == expected).then_some(header)
     }
 
     /// Reads an extended header; `None` if it does not begin with the magic.
     pub fn decode_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> Option<RequestHeader> {
-        let mut reader = Reader(bytes);
-        let magic = reader.u32()?;
-        let header = RequestHeader {
-            flags: reader.u16()?,
-            command: reader.u16()?,
-            cookie: reader.u64()?,
-            offset_bytes: reader.u64()?,
-            length_bytes: reader.u64()?,
-        };
+        let (magic, header) = RequestHeader::read(bytes, Reader::u64)?;
         (magic == EXTENDED_REQUEST_MAGIC).then_some(header)
     }
 

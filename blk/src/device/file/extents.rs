@@ -137,7 +137,7 @@ fn answer(file: BorrowedFd<'_>, offset_bytes: u64, mut answer: Answer<'_>) -> St
         if !answer.push(data_bytes - at_bytes, Stored::Hole) {
             break;
         }
-        // What cannot be told is data, up to the end.
+        // Bytes of which the file system cannot tell are data, up to the end.
         let hole_bytes = seek(file, data_bytes, libc::SEEK_HOLE).unwrap_or(end_bytes);
         let hole_bytes = if hole_bytes > data_bytes { hole_bytes.min(end_bytes) } else { end_bytes };
         if !answer.push(hole_bytes - data_bytes, Stored::Data) {
