@@ -5,8 +5,9 @@
 //!             0    number         offset in the backing       of a pool
 //!             0    offset in the one backing                  of a file
 //! ```
-//! An export of a pool begins where its backing's region does, so each comparison of ranges of a device (for overlap, the
-//! owner, requests under way) tells backings apart too. Only a queue takes an address to pieces, once for each command.
+//! An export of a pool begins where its backing's region does, so each comparison of ranges of a device (for overlap,
+//! the owner, requests under way) tells backings apart too. Only a queue takes an address to pieces, once for each
+//! command.
 //!
 //! # Invariants
 //! B1. A command reaches the backing of its number and no other: a length that leaves its backing is refused, and the
