@@ -144,6 +144,7 @@ impl ExportResources {
         let state = before.map(|export| export.state.clone()).unwrap_or_default();
         if before.is_none() {
             state.admit(export.clients.clone());
+            state.set_poll(export.poll);
         }
         ExportResources { id: ExportId(slot), tenant: id, memory, caps: caps.of(&export.name, tenant), state }
     }

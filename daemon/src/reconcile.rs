@@ -587,6 +587,7 @@ impl Reconciler {
         grace: Duration,
     ) {
         state.admit(export.clients.clone());
+        state.set_poll(export.poll);
         if was_read_only.is_some_and(|was| was != export.read_only) {
             state.set_read_only(export.read_only);
         }

@@ -126,6 +126,8 @@ struct SharedState {
     size_bytes: AtomicU64,
     /// 0: as it was when the state was made; 1: it may be written to; 2: it may not.
     access: AtomicU32,
+    /// [`Poll`] of its clients; 0: [`Poll::Auto`]; else 1 more than the time, ns.
+    poll: AtomicU64,
     /// Held for a copy of the handle, at a handshake and when it is replaced.
     clients: Mutex<Arc<Access>>,
     /// Eventfds of clients that want to hear of another size.
@@ -194,6 +196,28 @@ impl ExportState {
     }
 }
 
+impl ExportState {
+    /// Another [`Poll`] for its clients from now on.
+    pub fn set_poll(&self, poll: Poll) {
+        let poll = match poll {
+            Poll::Auto => 0,
+            Poll::For(ns) => ns.saturating_add(1),
+        };
+        // Relaxed: the next look reads it, or the one after that.
+        self.0.poll.store(poll, Ordering::Relaxed);
+    }
+}
+
+/// How long the server looks for a client's next requests before it waits for a kick.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Poll {
+    /// As long as that pays: at most a few times what a wake-up takes on this machine.
+    #[default]
+    Auto,
+    /// For this time after the last request or its end, ns; 0: not at all.
+    For(u64),
+}
+
 /// A named window onto a device.
 #[derive(Clone, Debug)]
 pub struct Export {
@@ -241,6 +265,15 @@ impl Export {
         match self.state.0.access.load(Ordering::Acquire) {
             0 => self.read_only,
             access => access == 2,
+        }
+    }
+
+    /// [`Poll`] of its clients.
+    pub fn poll(&self) -> Poll {
+        // Relaxed: as in `ExportState::set_poll`.
+        match self.state.0.poll.load(Ordering::Relaxed) {
+            0 => Poll::Auto,
+            more => Poll::For(more - 1),
         }
     }
 

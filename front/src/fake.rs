@@ -3,7 +3,7 @@
 use mqfq_blk::ask::Ask;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::cap::Caps;
-use mqfq_blk::client::{Client, Context, Descriptors, DeviceIndex, Event, MakeClient, Part, Refused};
+use mqfq_blk::client::{Client, Context, Descriptors, DeviceIndex, Event, MakeClient, POLL_NS_MIN, Part, Refused};
 use mqfq_blk::command::Command;
 use mqfq_blk::device::DeviceInfo;
 use mqfq_blk::extents::{Answer, Stored};
@@ -24,6 +24,10 @@ pub struct Receive {
 #[derive(Default)]
 pub struct Fake {
     pub now_ns: u64,
+    /// Longest time that looks pay; 0: the least of a worker.
+    pub poll_ns: u64,
+    /// Time of looks in vain.
+    pub in_vain_ns: u64,
     /// `None`: each time is a turn.
     pub turn: Option<u64>,
     /// The device's bytes.
@@ -61,6 +65,14 @@ impl Context for Fake {
 
     fn turn(&self) -> u64 {
         self.turn.unwrap_or(self.now_ns)
+    }
+
+    fn poll_ns(&self) -> u64 {
+        if self.poll_ns == 0 { POLL_NS_MIN } else { self.poll_ns }
+    }
+
+    fn looked_in_vain(&mut self, ns: u64) {
+        self.in_vain_ns += ns;
     }
 
     fn device(&self, _device: DeviceIndex) -> DeviceInfo {

@@ -17,13 +17,14 @@
 
 use crate::history::{DeviceInterval, FlowInterval, Interval};
 use mqfq_blk::device::Health;
-use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
+use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats, WorkerStats};
 use mqfq_blk::latencies::{Latencies, index_of};
 use mqfq_blk::request::Op;
 use mqfq_blk::stats::HctxStats;
 
 mod format;
 mod goal;
+mod workers;
 
 pub use format::Format;
 
@@ -129,12 +130,15 @@ enum Of {
     Interval(fn(&FlowInterval) -> u64),
     /// Sum over all tenants of a device.
     IntervalOfAll(fn(&FlowInterval) -> u64),
+    /// A time of a worker, ns; true: it is a counter.
+    Worker(fn(&WorkerStats) -> u64, bool),
 }
 
 impl Of {
     fn kind(self) -> &'static str {
         match self {
             Of::Workers(_) | Of::WorkersTime(_) | Of::Served | Of::Operations(_) | Of::Tenant(_) => "counter",
+            Of::Worker(_, true) => "counter",
             Of::Histogram(_) => "histogram",
             _ => "gauge",
         }
@@ -225,7 +229,7 @@ fn families() -> Vec<Family> {
         ),
         family("device_entitlement", of_interval, RATIO, Of::IntervalOfAll(|flow| flow.entitled)),
     ];
-    counts.chain(times).chain(others).collect()
+    counts.chain(times).chain(others).chain(workers::families()).collect()
 }
 
 /// The text of a scrape, of which the beginning is rendered.
@@ -315,11 +319,10 @@ impl Text {
         let (devices, intervals) = (self.device_labels.len(), self.scrape.intervals.len());
         match of {
             Of::Workers(_) | Of::WorkersTime(_) | Of::Served | Of::Device(_) | Of::Health => devices,
-            Of::Operations(_) | Of::Tenant(_) | Of::TenantNow(_) | Of::Goal(..) | Of::Age | Of::Histogram(_) => {
-                self.flows.len()
-            }
             Of::Interval(_) => intervals * self.flows.len(),
             Of::IntervalOfAll(_) => intervals * devices,
+            Of::Worker(..) => self.scrape.stats.workers.len(),
+            _ => self.flows.len(),
         }
     }
 
@@ -401,6 +404,7 @@ impl Text {
                     put_billionths(out, &[], &[], billionths(of(flow), done.served));
                 }
             }
+            Of::Worker(of, _) => put_billionths(out, head, &workers::label(row), of(&stats.workers[row])),
             Of::IntervalOfAll(of) => {
                 let (window, interval) = &self.scrape.intervals[row / self.device_labels.len()];
                 let device = row % self.device_labels.len();
@@ -648,6 +652,7 @@ pub(crate) mod tests {
             let mut other = now.devices[0].clone();
             other.name = "slow".into();
             now.devices.push(other);
+            now.workers = workers::tests::two();
             history.push(&now);
             // Nothing is known of a tenant that has just come.
             now.devices[0].flows.push(named(41));

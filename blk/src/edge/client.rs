@@ -295,6 +295,9 @@ pub enum Refused {
     TenantFull(Submission),
 }
 
+/// Least of [`Context::poll_ns`], ns: what a sleep and a wake-up take with the system calls around them.
+pub const POLL_NS_MIN: u64 = 50_000;
+
 /// Services that a worker offers to the client it is calling.
 pub trait Context {
     /// Nanoseconds since the engine started, read when a turn of the loop begins, and now and then in it: when a timer
@@ -305,6 +308,16 @@ pub trait Context {
     /// here: a context whose time stands still for a turn.
     fn turn(&self) -> u64 {
         self.now_ns()
+    }
+
+    /// Longest time that looking for a client's next request pays before a kick is waited for, ns.
+    fn poll_ns(&self) -> u64 {
+        POLL_NS_MIN
+    }
+
+    /// The worker looked for requests of the client for so long, ns, and none came.
+    fn looked_in_vain(&mut self, ns: u64) {
+        let _ = ns;
     }
 
     /// A device of the engine.

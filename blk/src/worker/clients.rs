@@ -68,6 +68,14 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         self.core.turn
     }
 
+    fn poll_ns(&self) -> u64 {
+        self.core.options.poll_ns
+    }
+
+    fn looked_in_vain(&mut self, ns: u64) {
+        self.core.host.in_vain(ns);
+    }
+
     fn device(&self, device: DeviceIndex) -> DeviceInfo {
         self.core.infos[device.0 as usize]
     }

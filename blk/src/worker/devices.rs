@@ -154,6 +154,9 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
             self.host.spin_hint();
         };
         self.host.spun(now_ns - began_ns);
+        if !something_came {
+            self.host.in_vain(now_ns - began_ns);
+        }
         something_came
     }
 

@@ -206,6 +206,11 @@ pub trait Host<P: Policy = AnyPolicy> {
         let _ = ns;
     }
 
+    /// The worker stayed awake for so long, ns, for what did not come.
+    fn in_vain(&mut self, ns: u64) {
+        let _ = ns;
+    }
+
     /// Starts an operation of a client, whose end [`Host::collect`] finds; all but [`Ask::Attach`] and
     /// [`Ask::Shutdown`] concern this client alone. A host whose clients ask for some kinds alone panics at the others.
     fn ask(&mut self, client: u32, ask: Ask);

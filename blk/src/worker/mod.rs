@@ -43,6 +43,8 @@ mod pause;
 pub mod steps;
 #[cfg(feature = "uring")]
 pub(crate) mod thread;
+#[cfg(feature = "uring")]
+pub(crate) mod wake_up;
 
 pub use options::WorkerOptions;
 #[cfg(feature = "uring")]

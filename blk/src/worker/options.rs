@@ -1,6 +1,6 @@
 //! Options of a worker, fixed at its start.
 
-use super::patience;
+use crate::client::POLL_NS_MIN;
 
 /// Options of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,6 +10,8 @@ pub struct WorkerOptions {
     /// Time that a worker that waits for another spins before it sleeps, ns, as long as that pays; 0: it sleeps at
     /// once.
     pub patience_ns: u64,
+    /// Longest time that looking for a client's next request pays, ns.
+    pub poll_ns: u64,
     /// Most ended operations that one look at the host brings: memory for so many is taken at the start.
     pub ended_max: usize,
     /// Turns end for the sake of fairness ([`HwCtx::begin_turn`](crate::hctx::HwCtx::begin_turn)). Off for clients that
@@ -20,6 +22,6 @@ pub struct WorkerOptions {
 impl Default for WorkerOptions {
     /// Options for a device that interrupts, on real cores.
     fn default() -> WorkerOptions {
-        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0, fair_turns: true }
+        WorkerOptions { spin_ns: 0, patience_ns: POLL_NS_MIN, poll_ns: POLL_NS_MIN, ended_max: 0, fair_turns: true }
     }
 }

@@ -7,16 +7,6 @@
 //! sleep. So at worst the cost is twice that of knowing in advance while waits are short, and vanishes while they are
 //! long.
 
-/// How long a spin lasts, ns: about what a sleep and a wake-up of a thread take on a virtual machine. Not less: the
-/// worker that shall kick may itself be on its way out of a sleep.
-pub(crate) const SPIN_NS: u64 = 50_000;
-
-/// Longest spin of a worker among so many, ns: a lone one has no kick to wait for, and its drive's ends wake it.
-#[cfg(any(test, feature = "uring"))]
-pub(crate) fn spin_ns(workers: usize) -> u64 {
-    if workers > 1 { SPIN_NS } else { 0 }
-}
-
 /// Most waits in a row that are slept through before spinning is tried again.
 const SKIPS_MAX: u32 = 16;
 
@@ -53,11 +43,6 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_lone_worker_does_not_spin() {
-        assert_eq!([1, 2, 64].map(spin_ns), [0, SPIN_NS, SPIN_NS]);
-    }
 
     #[test]
     fn spinning_in_vain_becomes_rare_and_one_success_restores_it() {

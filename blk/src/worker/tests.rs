@@ -407,7 +407,7 @@ fn a_worker_sleeps_until_its_device_has_something() {
     let second = Saw::Completed { cookie: 1, queued_ns: 70_000, device_ns: 70_000 };
     assert_eq!(*log.borrow(), [(70_000, first), (140_000, second)]);
     // The second waits for a token, which is a reason to spin first; the sleep is shorter by that.
-    let spun_ns = crate::worker::patience::SPIN_NS + 1_000;
+    let spun_ns = crate::client::POLL_NS_MIN + 1_000;
     assert_eq!(worker.host().sleeps, [(Some(70_000 - spun_ns), true), (Some(70_000), false), (None, false)]);
     assert_eq!(worker.host().spun_ns, spun_ns);
 }
@@ -428,7 +428,7 @@ fn a_worker_that_goes_round_until_its_device_has_something_says_that_it_spun() {
 fn a_worker_without_a_token_spins_then_sleeps_and_is_kicked_by_the_one_that_had_it() {
     let mut both = workers(2, 1_000_000, 16);
     let log = Log::default();
-    let spun_ns = crate::worker::patience::SPIN_NS;
+    let spun_ns = crate::client::POLL_NS_MIN;
     both.iter_mut().for_each(|worker| worker.adopt(Witness::new(1, &[], &log)));
     assert!(!both[0].turn(), "its only request is on the device");
 

@@ -4,7 +4,7 @@
 //! published before the bell is rung, and a turn begins with `woke`, so a worker that finds nothing after its
 //! `may_sleep` answered true has seen everything published before (W1 of `mqfq_sched::wake`).
 //!
-//! This file is the only one of the crate that makes threads.
+//! This file makes all threads that run on, but for the one that closes descriptors (`edge/passed.rs`).
 
 use super::changes::LiveDevices;
 use super::{Worker, WorkerOptions};
@@ -24,8 +24,8 @@ use crate::worker::bell::Bell;
 use crate::worker::clock::Clock;
 use crate::worker::cores::{self, Cpu};
 use crate::worker::host::{Ended, Host, HostEvent, Mail};
-use crate::worker::patience;
 use crate::worker::steps::Steps;
+use crate::worker::wake_up;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyKind, PolicyOptions};
@@ -87,6 +87,8 @@ struct Pace {
     turns: AtomicU64,
     /// Time spent spinning, ns.
     spun_ns: AtomicU64,
+    /// Time awake for what did not come, ns.
+    in_vain_ns: AtomicU64,
     /// The kernel's number of its thread; 0: it has none of its own.
     thread: AtomicI32,
 }
@@ -132,6 +134,8 @@ pub(crate) struct EngineShared {
     paces: Vec<Pace>,
     /// A worker whose next device event is nearer than this spins instead of sleeping, ns.
     pub(crate) spin_ns: u64,
+    /// Time for which staying awake pays, ns ([`wake_up::poll_ns`]).
+    pub(crate) poll_ns: u64,
     next_worker: AtomicUsize,
     alarm: Mutex<Alarm>,
     on_trouble: OnceLock<OnTrouble>,
@@ -144,6 +148,7 @@ impl EngineShared {
         bells: Vec<Arc<Bell>>,
         devices: Vec<Arc<SharedDevice>>,
         spin_ns: u64,
+        poll_ns: u64,
     ) -> EngineShared {
         let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
         let devices = Mutex::new(devices.into_iter().map(Some).collect());
@@ -156,6 +161,7 @@ impl EngineShared {
             paces,
             devices,
             spin_ns,
+            poll_ns,
             next_worker: AtomicUsize::new(0),
             alarm: Mutex::default(),
             on_trouble: OnceLock::new(),
@@ -248,6 +254,12 @@ impl EngineShared {
         let (thread, spun_ns) = (thread.load(Ordering::Relaxed), spun_ns.load(Ordering::Relaxed));
         let wanted_ns = (thread != 0).then(|| cores::wanted_ns(thread))??;
         Some(wanted_ns.saturating_sub(spun_ns))
+    }
+
+    /// Time that a worker was awake for what did not come, ns ([`crate::engine::WorkerStats::in_vain_ns`]).
+    pub(crate) fn in_vain_ns(&self, worker: usize) -> u64 {
+        // Relaxed: late is as good.
+        self.paces[worker].in_vain_ns.load(Ordering::Relaxed)
     }
 
     fn mailbox(&self, worker: usize) -> MutexGuard<'_, Letters> {
@@ -359,6 +371,10 @@ macro_rules! worker_context {
             $crate::worker::HasWorkerContext::worker_context(self).spun(ns);
         }
 
+        fn in_vain(&mut self, ns: u64) {
+            $crate::worker::HasWorkerContext::worker_context(self).in_vain(ns);
+        }
+
         fn troubled(&mut self, device: usize, trouble: $crate::stats::Trouble) {
             $crate::worker::HasWorkerContext::worker_context(self).troubled(device, trouble);
         }
@@ -453,6 +469,13 @@ impl WorkerContext {
         spun_ns.store(spun_ns.load(Ordering::Relaxed).wrapping_add(ns), Ordering::Relaxed);
     }
 
+    /// See [`Host::in_vain`].
+    pub fn in_vain(&self, ns: u64) {
+        let Pace { in_vain_ns, .. } = &self.shared.paces[self.index];
+        // Relaxed, both: as above.
+        in_vain_ns.store(in_vain_ns.load(Ordering::Relaxed).wrapping_add(ns), Ordering::Relaxed);
+    }
+
     /// The worker that sits here, with its queue of each device. Once.
     ///
     /// # Errors
@@ -468,7 +491,8 @@ impl WorkerContext {
         let infos: Vec<DeviceInfo> = devices.iter().map(|device| device.device.info()).collect();
         let mut options = WorkerOptions { spin_ns: shared.spin_ns, ended_max, ..WorkerOptions::default() };
         if shared.steps.is_none() {
-            options.patience_ns = patience::spin_ns(shared.bells.len());
+            options.patience_ns = wake_up::spin_ns(shared.bells.len(), shared.poll_ns);
+            options.poll_ns = shared.poll_ns;
         }
         let devices = LiveDevices { open: open_device::<H>, close: close_device::<H> };
         Ok(Worker::new(host, hctxs?, infos, options).with_devices(devices))

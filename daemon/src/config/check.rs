@@ -204,6 +204,7 @@ fn add_export(
         keep_data: export.keep_data,
         description: export.description,
         payload_bytes_max: export.payload_bytes_max,
+        poll: export.poll,
         caps: export.caps,
         clients,
         addresses: export.addresses.iter().map(|address| address.value.clone()).collect(),

@@ -2,7 +2,7 @@
 
 use super::model::{DeviceConfig, ServerConfig, TenantConfig};
 use super::other::{LABORATORY_KEYS, LABORATORY_SERVER_KEYS, OtherKeys, OtherKind};
-use super::{caps, goal, policy, trust};
+use super::{caps, goal, policy, poll, trust};
 use mqfq_blk::Registry;
 use mqfq_config::{ConfigError, Section};
 use mqfq_front::FRONT_ENDS;
@@ -189,7 +189,7 @@ pub(super) static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let before = ["device", "tenant", "weight", "path", "offset", "size"].into_iter();
     before
         .chain(front_ends)
-        .chain(["read-only", "shared", "keep-data", "description", "payload-max"])
+        .chain(["read-only", "shared", "keep-data", "description", "payload-max", poll::POLL])
         .chain(caps::KEYS)
         .chain(trust::EXPORT_KEYS)
         .collect()

@@ -29,6 +29,7 @@ mod overlap;
 mod page_tests;
 mod plan;
 mod policy;
+pub mod poll;
 pub mod pools;
 #[cfg(test)]
 mod tests;
@@ -392,6 +393,7 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
             .transpose()?
             .map(|bytes| u32::try_from(bytes).expect("in range")),
         caps: caps::read(&section)?,
+        poll: poll::read(&section)?,
         name,
     })
 }

@@ -14,6 +14,7 @@ use mqfq_blk::{CostModel, PriorityClass, Weight};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::quoted;
 use mqfq_config::{ConfigError, Entry, SourceLocation};
+use mqfq_front::export::Poll;
 use mqfq_front::front_end::ExportAddress;
 use mqfq_front::identity::Identity;
 use mqfq_front::memory::MemoryLimits;
@@ -234,6 +235,8 @@ pub struct ExportConfig {
     pub payload_bytes_max: Option<u32>,
     /// `max-iops` and `max-bytes-per-s`. Default: no cap but the tenant's.
     pub caps: CapLimits,
+    /// `poll`. Default: `auto`.
+    pub poll: Poll,
 }
 
 /// `sandbox`.

@@ -10,6 +10,7 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
 use mqfq_config::SourceLocation;
 use mqfq_config::text::shown;
+use mqfq_front::export::Poll;
 use mqfq_front::front_end::ExportAddress;
 use mqfq_front::identity::Access;
 use std::path::PathBuf;
@@ -111,6 +112,8 @@ pub struct ExportPlan {
     pub description: Option<String>,
     /// Largest read or write, bytes, if less than what the device takes.
     pub payload_bytes_max: Option<u32>,
+    /// How the next requests of its clients are waited for.
+    pub poll: Poll,
     /// Its limits, besides its tenant's caps.
     pub caps: CapLimits,
     /// The clients that may have it.

@@ -1,7 +1,7 @@
 //! The values in force, by the config's keys, for clients of the control plane.
 
 use super::*;
-use crate::config::{caps, goal};
+use crate::config::{caps, goal, poll};
 use mqfq_blk::slots::Slot;
 
 /// The configured and effective values of everything; of nothing without a control plane, where they have no reader.
@@ -91,6 +91,7 @@ pub(super) fn export_in_force(reconciler: &Reconciler, slot: Slot, keys: &mut Ma
     };
     keys.insert("size".into(), export.size_bytes.into());
     keys.insert("read-only".into(), export.read_only.into());
+    keys.insert(poll::POLL.into(), poll::shown(export.poll).into());
     keys.extend(caps::in_force(export.caps));
     if flow.export.is_some() {
         keys.insert("weight".into(), flow.weight.get().into());

@@ -6,6 +6,7 @@
 use crate::config::caps::{self, CapOwner};
 use crate::config::difference::{Changed, Difference, Names};
 use crate::config::goal;
+use crate::config::poll;
 use crate::config::trust::TrustPlan;
 use crate::config::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan, ServerConfig};
 use mqfq_blk::GroupId;
@@ -198,6 +199,7 @@ fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&
         keep_data,
         description,
         payload_bytes_max,
+        poll,
         caps: _,
         clients,
         addresses: _,
@@ -222,6 +224,9 @@ fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&
     if *payload_bytes_max != new.payload_bytes_max {
         let words = |most: Option<u32>| most.map_or("the device's".to_owned(), |most| size::display(most.into()));
         differs("payload-max", words(*payload_bytes_max), words(new.payload_bytes_max));
+    }
+    if *poll != new.poll {
+        differs(poll::POLL, poll::shown(*poll), poll::shown(new.poll));
     }
 }
 

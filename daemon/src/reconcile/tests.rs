@@ -17,6 +17,7 @@ use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_control::model::Reload;
 use mqfq_control::{By, Edit, Kind, Proposal, Server, Via};
 use mqfq_front::export::ExportId;
+use mqfq_front::export::Poll;
 use mqfq_front::front_end::ListenOptions;
 use mqfq_testing::Folder;
 use serde_json::{Value, json};
@@ -382,6 +383,19 @@ fn a_file_that_was_read_again_is_shown_and_the_next_change_is_checked_against_it
     let keys = json!({ "device": "d", "tenant": "guest", "offset": "64KiB", "nbd": format!("unix:{at}/own") });
     let refused = put(Kind::Export, keys).unwrap_err();
     assert!(refused.sentence.contains("overlap"), "{}", refused.sentence);
+}
+
+#[test]
+fn poll_of_an_export_is_in_force_at_its_start_and_changes_under_its_clients() {
+    let folder = Folder::new();
+    let with = |poll: &str| Config::parse("c.toml", &(small(&folder) + poll)).unwrap().check(&RealFiles).unwrap();
+    let mut server = running(with("poll = \"never\"\n"), &Arc::default());
+    let export = server.runtime.exports.values().next().unwrap().clone();
+    assert_eq!(export.poll(), Poll::For(0));
+    for (text, poll) in [("poll = \"50us\"\n", Poll::For(50_000)), ("", Poll::Auto)] {
+        server.propose(&with(text), false).expect("a change does not fail");
+        assert_eq!(export.poll(), poll);
+    }
 }
 
 /// Rounds of one kind are as many as a channel's block has messages, so that each ends where it began.

@@ -20,7 +20,7 @@
 use super::chain;
 use super::disk::{Disk, DiskRequest, status_of};
 use super::guest::Span;
-use super::poll::Poll;
+use super::poll::Looks;
 use super::queue_control::{ExclusiveClient, Order, QueueControl};
 use super::rule::Rule;
 use super::run::{Handing, Head, Run, header_bytes, lying, spans_bytes};
@@ -87,7 +87,7 @@ pub struct Queue {
     run: Option<Box<Run>>,
     account: Account,
     counted: Counted,
-    poll: Poll,
+    looks: Looks,
     /// Work of this turn, see [`WORK_MAX`].
     work: u32,
     /// A timer for memory is running.
@@ -118,7 +118,7 @@ impl Queue {
             run: None,
             account,
             counted: Counted::new(&NAMES),
-            poll: Poll::default(),
+            looks: Looks::default(),
             work: 0,
             awaits_memory: false,
         }
@@ -134,7 +134,7 @@ impl Queue {
                     self.about.disk = Disk::new(&self.about.export);
                     self.run = Some(Run::new(*start));
                     self.life = Life::Running;
-                    self.poll = Poll::default();
+                    self.looks = Looks::default();
                     self.count_kicks(context);
                     // Take heads that were offered before the queue listened.
                     self.pump(context);
@@ -190,7 +190,7 @@ impl Queue {
             };
             match begun {
                 Ok(()) if run.waiting.is_some() => break,
-                Ok(()) => self.poll.has_found(context.now_ns()),
+                Ok(()) => self.looks.has_found(context.now_ns()),
                 Err(rule) => self.broke(&mut run, rule, context),
             }
         }
@@ -213,7 +213,7 @@ impl Queue {
 
     /// The ring is empty, and is looked at in the next turn without being kicked.
     fn looks_again(&mut self, context: &mut dyn Context) -> bool {
-        let goes_on = self.poll.goes_on(context.now_ns());
+        let goes_on = self.looks.goes_on(self.about.export.poll(), context);
         if goes_on {
             self.look_next_turn(context);
         }
@@ -221,7 +221,7 @@ impl Queue {
     }
 
     fn look_next_turn(&mut self, context: &mut dyn Context) {
-        if !std::mem::replace(&mut self.poll.is_asked, true) {
+        if !std::mem::replace(&mut self.looks.is_asked, true) {
             context.timer(context.now_ns(), user::POLL);
         }
     }
@@ -462,7 +462,8 @@ impl Queue {
                 self.account.release(run.forget_never_shown());
             }
         }
-        let looks = has_shown && self.life == Life::Running && self.poll.has_shown(context.now_ns());
+        let poll = self.about.export.poll();
+        let looks = has_shown && self.life == Life::Running && self.looks.has_shown(poll, context.now_ns());
         if looks || goes_on {
             self.look_next_turn(context);
         }
@@ -491,7 +492,7 @@ impl Client for Queue {
         match event {
             Event::Counted { user: user::KICK, result } => {
                 self.about.stats.add_own(Own::Kicks as usize, 1);
-                self.poll.kicked(context.now_ns());
+                self.looks.kicked(context);
                 // An eventfd that is none cannot be waited for: then only orders come.
                 let is_whole = self.run.as_ref().is_some_and(|run| run.broken.is_none());
                 if result.is_ok() && self.life == Life::Running && is_whole {
@@ -518,7 +519,7 @@ impl Client for Queue {
             }
             Event::Signalled { .. } => {}
             Event::Timer { user: user::POLL } => {
-                self.poll.is_asked = false;
+                self.looks.is_asked = false;
                 self.about.stats.add_own(Own::Looks as usize, 1);
                 self.pump(context);
             }

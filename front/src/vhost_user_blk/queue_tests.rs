@@ -2,7 +2,7 @@
 
 use super::super::disk::tests::export;
 use super::super::guest::GuestMemory;
-use super::super::poll::{CALM_NS, POLL_NS_LEAST, POLL_NS_MAX};
+use super::super::poll::{CALM_NS, PARTS};
 use super::super::queue_control::{ExclusiveAccess, bell};
 use super::super::ring::Ring;
 use super::super::run::{SHOWN_AT_ONCE, Start};
@@ -10,8 +10,13 @@ use super::super::split::tests::{offer, queue as ring_in_memory, read16, write};
 use super::super::wire::request;
 use super::*;
 use crate::fake::Peer;
+use mqfq_blk::client::POLL_NS_MIN;
 
 const SIZE: u16 = 32;
+
+/// Longest and shortest while of looks, ns.
+const POLL_NS_MAX: u64 = POLL_NS_MIN;
+const POLL_NS_LEAST: u64 = POLL_NS_MAX / PARTS;
 
 /// Where tables of descriptors stand, and how far apart.
 const TABLES_AT: u64 = 0x40000;

@@ -241,7 +241,7 @@ impl PolicyVisitor for Run<'_> {
                 false => host.with_news(info.interrupt_of(queues.map().hardware_of(hctx))),
             };
             let patience_ns = latency.patience_ns as u64;
-            let options = WorkerOptions { spin_ns: 0, patience_ns, ended_max: 64, fair_turns };
+            let options = WorkerOptions { patience_ns, ended_max: 64, fair_turns, ..WorkerOptions::default() };
             let described = info.info();
             bodies.push(Box::new(move || {
                 let mut worker = Worker::new(host, vec![context], vec![described], options);

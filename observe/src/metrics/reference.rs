@@ -88,7 +88,8 @@ impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         self.encode_devices(&mut encoder)?;
         self.encode_tenants(&mut encoder)?;
-        self.encode_shares(&mut encoder)
+        self.encode_shares(&mut encoder)?;
+        self.encode_workers(&mut encoder)
     }
 }
 
@@ -263,6 +264,18 @@ impl Scrape {
                 let labels = [("device", &*device.name), ("window", window)];
                 put_gauge(metric, &labels, ratio(entitled, done.served))
             })
+        })
+    }
+
+    fn encode_workers(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let workers =
+            || (0..).zip(&self.stats.workers).map(|(number, worker): (usize, _)| (number.to_string(), worker));
+        counter("worker_in_vain", workers::IN_VAIN_HELP, Some(Unit::Seconds)).encode(encoder, |metric| {
+            workers().try_for_each(|(number, worker)| put_seconds(metric, &[("worker", &number)], worker.in_vain_ns))
+        })?;
+        gauge("worker_poll", workers::POLL_HELP, Some(Unit::Seconds)).encode(encoder, |metric| {
+            workers()
+                .try_for_each(|(number, worker)| put_gauge(metric, &[("worker", &number)], seconds(worker.poll_ns)))
         })
     }
 

@@ -651,7 +651,10 @@ fn cores_are_the_limit_if_each_worker_that_served_the_tenant_lately_had_no_time_
     let mut judged = |last_s: [u64; 2], wanted_s: [Option<u64>; 2]| {
         now.devices[0].flows[0].last_ns = last_s.map(|at_s| at_s * SECOND_NS).into();
         now.at_ns = 20 * SECOND_NS;
-        let wanted = |seconds: Option<u64>| mqfq_blk::engine::WorkerStats { wanted_ns: seconds.map(|s| s * SECOND_NS) };
+        let wanted = |seconds: Option<u64>| mqfq_blk::engine::WorkerStats {
+            wanted_ns: seconds.map(|s| s * SECOND_NS),
+            ..mqfq_blk::engine::WorkerStats::default()
+        };
         now.workers = wanted_s.map(wanted).into();
         let (mut history, mut nothing) = (crate::history::History::default(), now.clone());
         (nothing.at_ns, nothing.workers) = (10 * SECOND_NS, vec![wanted(Some(0)); 2]);

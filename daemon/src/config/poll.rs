@@ -1,0 +1,63 @@
+//! `poll` of an export: for how long its clients' next requests are waited for awake.
+
+use mqfq_config::{ConfigError, Section, duration};
+use mqfq_front::export::Poll;
+use std::ops::RangeInclusive;
+
+/// The key.
+pub const POLL: &str = "poll";
+
+/// Times that it may be, ns.
+const TIMES_NS: RangeInclusive<u64> = 1_000..=10_000_000;
+
+/// The one of a section.
+pub(super) fn read(section: &Section<'_, '_>) -> Result<Poll, ConfigError> {
+    let Some(entry) = section.get(POLL) else { return Ok(Poll::Auto) };
+    match &*entry.text("\"auto\", \"never\", or a duration (\"50us\")")? {
+        "auto" => Ok(Poll::Auto),
+        "never" => Ok(Poll::For(0)),
+        text if duration::parse(text).is_none() => {
+            let allowed = "allowed are auto, never, or a duration of 1us to 10ms";
+            Err(entry.place().error(format!("{text:?} is not known, {allowed}")))
+        }
+        _ => Ok(Poll::For(entry.duration_ns(TIMES_NS)?)),
+    }
+}
+
+/// As a config says it.
+pub fn shown(poll: Poll) -> String {
+    match poll {
+        Poll::Auto => "auto".into(),
+        Poll::For(0) => "never".into(),
+        Poll::For(ns) => duration::display(ns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn an_export_is_polled_as_long_as_that_pays_never_or_for_a_time() {
+        let config = |key: &str| {
+            let text = format!(
+                "[device.d]\nkind = \"memory\"\nsize = \"1MiB\"\n[tenant.t]\n[export.e]\ndevice = \"d\"\ntenant = \"t\"\n\
+                 nbd = \"unix:/a\"\n{key}"
+            );
+            Config::parse("c.toml", &text).map(|config| config.exports[0].poll).map_err(|error| error.to_string())
+        };
+        assert_eq!(config(""), Ok(Poll::Auto));
+        for (text, poll) in [("auto", Poll::Auto), ("never", Poll::For(0)), ("50us", Poll::For(50_000))] {
+            assert_eq!(config(&format!("poll = \"{text}\"")), Ok(poll));
+            assert_eq!(shown(poll), text);
+        }
+        for (value, why) in [
+            ("\"often\"", "\"often\" is not known, allowed are auto, never, or a duration of 1us to 10ms"),
+            ("\"0\"", "\"0\" is out of range, allowed is 1us to 10ms"),
+            ("\"11ms\"", "\"11ms\" is out of range, allowed is 1us to 10ms"),
+        ] {
+            assert_eq!(config(&format!("poll = {value}")), Err(format!("c.toml:9: export.e.poll: {why}")));
+        }
+    }
+}
