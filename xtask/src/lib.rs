@@ -3,6 +3,7 @@
 pub mod chores;
 pub mod copy;
 pub mod databases;
+pub mod engine;
 pub mod guest;
 pub mod licences;
 pub mod mutants;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, databases, guest, mutants, package, release, size, soak, suites, tools, vopr};
+use xtask::{chores, databases, engine, guest, mutants, package, release, size, soak, suites, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -39,6 +39,9 @@ cargo xtask COMMAND
   databases [--rounds N] [--seconds N] [--scene NAME]... [--goal TIME] [--program P] [--json]
                              PostgreSQL and RocksDB beside greedy neighbours, under none, mqfq and mqfq with a goal
                              (default 2ms): N rounds (default 10) with N seconds (default 10) for each figure; as root
+  engine [NAME] [--only PART] [--program P] [--json]
+                             a pool over a real storage engine, which is installed: shares, faults, healing; without a
+                             name: the list of them
   tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx
@@ -170,6 +173,22 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 }
             }
             databases::databases(&options)
+        }
+        ["engine", words @ ..] => {
+            let mut options = engine::Options::default();
+            let mut words = words.iter();
+            while let Some(word) = words.next() {
+                match *word {
+                    "--json" => options.json = true,
+                    "--only" => options.only = Some(words.next().ok_or("--only needs a part of the run")?),
+                    "--program" => options.program = Some(words.next().ok_or("--program needs a path")?.into()),
+                    name if !name.starts_with('-') && options.engine.is_none() => options.engine = Some(name),
+                    other => {
+                        return Err(format!("engine takes a name, --only PART, --program P and --json, not {other}"));
+                    }
+                }
+            }
+            engine::engine(&options)
         }
         ["package"] => package::package(false),
         ["package", "--crate"] => package::crate_archive(),

@@ -1,0 +1,237 @@
+//! `cargo xtask engine NAME`: a [pool](../../docs/use/pools.md) over a real storage engine, which is installed, loaded and
+//! broken.
+//!
+//! ```text
+//!   engine/NAME.rs: machine, loads, faults ──▶ Finding, each with its aim ──▶ table, a line of JSON each, picture
+//! ```
+
+mod drbd;
+mod lvm;
+
+use crate::guest::PACKAGES;
+use crate::run::{cargo, run, target};
+use crate::tools;
+use mqfq_report::panel::{Panel, render};
+use mqfq_report::table::{Align, Table};
+use mqfq_testing::guest::{Guest, Time};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Options of the command.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// Name of the engine, one of [`ENGINES`]; `None`: they are listed.
+    pub engine: Option<&'a str>,
+    /// One part of its run; `None`: all.
+    pub only: Option<&'a str>,
+    /// The binary of the server; `None`: a release build.
+    pub program: Option<PathBuf>,
+    /// Print JSON alone on stdout.
+    pub json: bool,
+}
+
+/// A storage engine.
+struct Engine {
+    name: &'static str,
+    about: &'static str,
+    /// Programs, each with the Debian package that brings it.
+    programs: &'static [(&'static str, &'static str)],
+    /// Runs the parts, and returns findings and panels of the picture.
+    measure: fn(&Ground<'_>) -> Result<(Vec<Finding>, Vec<Panel>), String>,
+}
+
+const ENGINES: &[Engine] = &[lvm::LVM, drbd::DRBD];
+
+/// Ground of a run.
+struct Ground<'a> {
+    /// Folder of the run's files, empty at first.
+    folder: PathBuf,
+    /// The binary of the server.
+    program: PathBuf,
+    /// The part asked for, or `all`.
+    only: &'a str,
+}
+
+/// A result: a number or a word, and its aim.
+#[derive(Clone, PartialEq, Debug)]
+struct Finding {
+    case: String,
+    what: String,
+    value: Value,
+    aim: Aim,
+}
+
+/// The values of a finding that are as they should be.
+#[derive(Clone, PartialEq, Debug)]
+enum Aim {
+    /// Any: a figure for the reader.
+    Any,
+    Range(f64, f64),
+    Word(String),
+}
+
+impl Finding {
+    /// Reads a row of a guest's job: `case`, `what`, `value`, and the aim as `wanted`, a word or a pair of numbers.
+    fn of_row(row: &str) -> Result<Finding, String> {
+        let wrong = || format!("a row is no finding: {row}");
+        let parsed: Value = serde_json::from_str(row).map_err(|_| wrong())?;
+        let text = |key: &str| parsed[key].as_str().map(str::to_owned).ok_or_else(wrong);
+        let aim = match &parsed["wanted"] {
+            Value::Null => Aim::Any,
+            Value::String(word) => Aim::Word(word.clone()),
+            range => {
+                let bound = |at: usize| range[at].as_f64().ok_or_else(wrong);
+                Aim::Range(bound(0)?, bound(1)?)
+            }
+        };
+        Ok(Finding { case: text("case")?, what: text("what")?, value: parsed["value"].clone(), aim })
+    }
+
+    fn is_met(&self) -> bool {
+        match &self.aim {
+            Aim::Any => true,
+            Aim::Range(low, high) => self.value.as_f64().is_some_and(|value| (*low..=*high).contains(&value)),
+            Aim::Word(word) => self.value.as_str() == Some(word),
+        }
+    }
+
+    fn shown(&self) -> String {
+        self.value.as_str().map_or_else(|| self.value.to_string(), str::to_owned)
+    }
+
+    fn wanted(&self) -> String {
+        match &self.aim {
+            Aim::Any => "-".into(),
+            Aim::Range(low, high) if *high == f64::MAX => format!("from {low} on"),
+            Aim::Range(low, high) => format!("{low} to {high}"),
+            Aim::Word(word) => word.clone(),
+        }
+    }
+
+    fn json(&self, engine: &str) -> Value {
+        json!({
+            "engine": engine, "case": self.case, "what": self.what, "value": self.value,
+            "wanted": self.wanted(), "met": self.is_met(),
+        })
+    }
+}
+
+/// Runs an engine, and prints and keeps the results.
+///
+/// # Errors
+/// One sentence if there is no such engine, a program is missing or fails, or an aim is not met.
+pub fn engine(options: &Options<'_>) -> Result<(), String> {
+    let Some(name) = options.engine else {
+        ENGINES.iter().for_each(|engine| println!("{:<6} {}", engine.name, engine.about));
+        return Ok(());
+    };
+    let names = || ENGINES.iter().map(|engine| engine.name).collect::<Vec<_>>().join(", ");
+    let engine = ENGINES.iter().find(|engine| engine.name == name);
+    let engine = engine.ok_or_else(|| format!("there is no engine {name}, allowed is {}", names()))?;
+    let only = options.only.unwrap_or("all");
+    if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
+        return Err(format!("a part of an engine's run is letters, digits and -, not {only:?}"));
+    }
+    tools::ensure_programs(engine.programs)?;
+    let program = match &options.program {
+        Some(program) => std::path::absolute(program).map_err(|error| format!("{}: {error}", program.display()))?,
+        None => {
+            run(cargo("build --release -p mqfq").stdout(std::io::stderr()))?;
+            target().join("release/mqfq")
+        }
+    };
+    let folder = target().join("engine").join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let (findings, panels) = (engine.measure)(&Ground { folder: folder.clone(), program, only })?;
+    let lines: Vec<String> = findings.iter().map(|finding| finding.json(name).to_string()).collect();
+    keep(&folder.join("findings.json"), &(lines.join("\n") + "\n"))?;
+    if !panels.is_empty() {
+        keep(&folder.join("findings.svg"), &render(engine.about, &panels)?)?;
+    }
+    if !options.json {
+        print!("{}", table(&findings));
+    }
+    lines.iter().for_each(|line| println!("{line}"));
+    match findings.iter().filter(|finding| !finding.is_met()).count() {
+        0 if findings.is_empty() => Err(format!("{name} has no part {only:?}")),
+        0 => Ok(()),
+        missed => Err(format!("{name}: {missed} of {} findings are not as wanted", findings.len())),
+    }
+}
+
+fn keep(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    eprintln!("{}", path.display());
+    Ok(())
+}
+
+fn table(findings: &[Finding]) -> String {
+    let mut table = Table::new(&[
+        ("case", Align::Left),
+        ("what", Align::Left),
+        ("found", Align::Right),
+        ("wanted", Align::Left),
+        ("", Align::Left),
+    ]);
+    for finding in findings {
+        let mark = if finding.is_met() { "" } else { "MISSED" };
+        let group = finding.case.clone();
+        table.row(vec![
+            group,
+            finding.case.clone(),
+            finding.what.clone(),
+            finding.shown(),
+            finding.wanted(),
+            mark.into(),
+        ]);
+    }
+    table.render()
+}
+
+impl Ground<'_> {
+    /// Runs a job in a guest of Debian's 6.12 whose time is counted instructions, and returns the findings of its rows.
+    /// The job finds the server as `$MQFQ` and the part asked for as `$ONLY`.
+    fn in_guest(&self, name: &str, modules: &[&str], job: &str, patience: Duration) -> Result<Vec<Finding>, String> {
+        tools::ensure_programs(PACKAGES)?;
+        let guest = Guest {
+            name,
+            kernel: "6.12",
+            time: Time::Instructions,
+            cpus: 2,
+            memory_mib: 4096,
+            modules,
+            job: &format!("MQFQ={}\nONLY={}\n{job}", self.program.display(), self.only),
+            arguments: &[],
+            patience,
+        };
+        let outcome = guest.run(&self.folder, &mut |line| eprintln!("  {line}"))?;
+        let console = self.folder.join("console.log");
+        match outcome.faults.first().or(outcome.complaints.first()) {
+            Some(fault) => Err(format!("{name} on Linux {}: {fault} (log: {})", outcome.kernel, console.display())),
+            None => outcome.rows.iter().map(|row| Finding::of_row(row)).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_a_guest_is_a_finding_with_its_aim() {
+        let read = |row: &str| Finding::of_row(row).unwrap();
+        let share = read(r#"{"case":"shares","what":"a","value":0.101,"wanted":[0.098,0.102]}"#);
+        assert_eq!((share.is_met(), share.wanted()), (true, "0.098 to 0.102".into()));
+        assert!(!Finding { value: json!(0.103), ..share.clone() }.is_met());
+        assert!(!Finding { value: json!("0.1"), ..share }.is_met());
+        let word = read(r#"{"case":"full","what":"write","value":"EIO","wanted":"ENOSPC"}"#);
+        assert_eq!((word.is_met(), word.shown()), (false, "EIO".into()));
+        assert!(read(r#"{"case":"full","what":"seconds","value":3}"#).is_met());
+        for row in ["", "{}", r#"{"case":"a","what":"b","value":1,"wanted":[1]}"#] {
+            assert!(Finding::of_row(row).is_err(), "{row}");
+        }
+        assert!(table(&[word]).contains("MISSED"));
+    }
+}
