@@ -195,6 +195,9 @@ impl Ground<'_> {
     /// The job finds the server as `$MQFQ` and the part asked for as `$ONLY`.
     fn in_guest(&self, name: &str, modules: &[&str], job: &str, patience: Duration) -> Result<Vec<Finding>, String> {
         tools::ensure_programs(PACKAGES)?;
+        let share = self.folder.join("share");
+        let copied = std::fs::create_dir_all(&share).and_then(|()| std::fs::copy(&self.program, share.join("mqfq")));
+        copied.map_err(|error| format!("{}: {error}", self.program.display()))?;
         let guest = Guest {
             name,
             kernel: "6.12",
@@ -202,7 +205,7 @@ impl Ground<'_> {
             cpus: 2,
             memory_mib: 4096,
             modules,
-            job: &format!("MQFQ={}\nONLY={}\n{job}", self.program.display(), self.only),
+            job: &format!("MQFQ=/run/share/mqfq\nONLY={}\n{job}", self.only),
             arguments: &[],
             patience,
         };

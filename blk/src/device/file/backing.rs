@@ -53,6 +53,9 @@ pub(super) struct Backing {
     /// more, so that it holds no more of the pool's depth.
     // Ordering: Relaxed. A command too many is as if it had come a moment earlier.
     pub(super) hanging: AtomicU32,
+    /// A command found no space since the last look at the backing.
+    // Ordering: Relaxed. A look too late is told a second later.
+    pub(super) no_space: AtomicBool,
     pub(super) watch: Watch,
     pub(super) read_only: bool,
     pub(super) questions: Arc<extents::Questions>,
@@ -69,6 +72,16 @@ impl Backing {
             (false, _) if self.lost_writes.load(Ordering::Relaxed) => Health::Cut,
             (false, _) => Health::Well,
         }
+    }
+
+    /// The status of a command that met this errno.
+    #[cold]
+    pub(super) fn status_of(&self, errno: i32) -> Status {
+        let status = status_of_errno(errno);
+        if status == Status::NoSpace {
+            self.no_space.store(true, Ordering::Relaxed);
+        }
+        status
     }
 
     /// It is one of many, and takes little memory.

@@ -1,4 +1,4 @@
-//! Which drives below a file run a scheduler of their own.
+//! Which drives below a file run a scheduler of their own, and which thin pool holds it.
 //!
 //! A second scheduler below destroys the first: it reorders and holds back the requests that we have just ordered, and
 //! its queue is full of requests of the greedy tenant before ours can act (Ceph #69017: mClock above a kernel
@@ -46,6 +46,22 @@ fn visit(sysfs: &Path, device: &Path, depth_left: usize, found: &mut Vec<String>
             visit(sysfs, &slave, depth_left - 1, found);
         }
     }
+}
+
+/// The thin pool of LVM, VG/POOL, that block device `major:minor` is a volume of. The pool's device below a volume has
+/// a UUID that ends in `-tpool`, and a name with the hyphens of the parts doubled.
+pub(super) fn thin_pool(sysfs: &Path, major: u32, minor: u32) -> Option<String> {
+    let slaves = fs::read_dir(entry(sysfs, major, minor)?.join("slaves")).ok()?;
+    slaves.flatten().find_map(|slave| {
+        let read = |name: &str| fs::read_to_string(slave.path().join("dm").join(name)).ok();
+        let uuid = read("uuid")?;
+        if !uuid.starts_with("LVM-") || !uuid.trim_end().ends_with("-tpool") {
+            return None;
+        }
+        let name = read("name")?.replace("--", "\0");
+        let mut parts = name.trim_end().strip_suffix("-tpool")?.split('-').map(|part| part.replace('\0', "-"));
+        Some(format!("{}/{}", parts.next()?, parts.next()?))
+    })
 }
 
 /// The drive below a loop device: that of its file's file system, or its file if that is a block device.
@@ -140,6 +156,26 @@ mod tests {
         }
         let [warning] = &warnings(sysfs.path(), 253, 0)[..] else { panic!("one elevator, one warning") };
         assert!(warning.starts_with("drive sda "), "{warning}");
+    }
+
+    #[test]
+    fn a_thin_volume_is_told_by_its_pool_and_other_volumes_have_none() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let pool = add(sysfs.path(), "dm-2", "253:2", None);
+        let thick = add(sysfs.path(), "dm-3", "253:3", None);
+        for (folder, uuid, name) in [(&pool, "LVM-abcd-tpool", "my--vg-pool-tpool"), (&thick, "LVM-ef", "my--vg-thick")]
+        {
+            fs::create_dir_all(folder.join("dm")).unwrap();
+            fs::write(folder.join("dm/uuid"), format!("{uuid}\n")).unwrap();
+            fs::write(folder.join("dm/name"), format!("{name}\n")).unwrap();
+        }
+        for (number, below) in [(4, &pool), (5, &thick)] {
+            let volume = add(sysfs.path(), &format!("dm-{number}"), &format!("253:{number}"), None);
+            fs::create_dir_all(volume.join("slaves")).unwrap();
+            symlink(below, volume.join("slaves").join(below.file_name().unwrap())).unwrap();
+        }
+        let pools = [2, 3, 4, 5].map(|minor| thin_pool(sysfs.path(), 253, minor));
+        assert_eq!(pools, [None, None, Some("my-vg/pool".into()), None]);
     }
 
     #[test]

@@ -123,6 +123,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
     let number = if is_block_device { metadata.rdev() } else { metadata.dev() };
     let below = elevator::warnings(Path::new("/sys"), libc::major(number), libc::minor(number));
     warnings.extend(below.into_iter().map(|warning| format!("{}: {warning}", options.path.display())));
+    let thin_pool = elevator::thin_pool(Path::new("/sys"), libc::major(number), libc::minor(number));
     Ok(Opened {
         backing: Backing {
             file,
@@ -138,7 +139,8 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
             failed: AtomicBool::new(false),
             on_failure: options.on_failure,
             hanging: AtomicU32::new(0),
-            watch: Watch::new(&options.path, &metadata, size_bytes),
+            no_space: AtomicBool::new(false),
+            watch: Watch::new(&options.path, &metadata, size_bytes, thin_pool.filter(|_| is_block_device)),
             read_only: options.read_only,
             questions: Default::default(),
             is_own: AtomicBool::new(is_own),

@@ -8,6 +8,7 @@
 //! | the file ends before the device does | a read that meets the end, or [`check_up`] | whatever reaches beyond the end fails, and every flush |
 //! | the page cache lost a write, or the drive is gone | the request that met it | all requests fail, or all but reads |
 //! | a block device has no bytes any more: the drive was pulled out | [`check_up`] | the same |
+//! | a write or a flush finds no space, or requests do not end | [`check_up`] | told alone, with the thin pool of a volume |
 //! | its name is gone, or another file's | [`check_up`] | the file that was opened is served on, and its lock protects it alone |
 //!
 //! No request asks the kernel for any of this: it costs the data path a comparison. So after a cut that is not noticed
@@ -38,6 +39,8 @@ pub(super) struct Watch {
     // Ordering: every access is Relaxed. Numbers that only grow.
     longest_bytes: AtomicU64,
     told_bytes: AtomicU64,
+    /// The thin pool, VG/POOL, that it is a volume of.
+    thin_pool: Option<String>,
     told: Mutex<Told>,
 }
 
@@ -47,7 +50,13 @@ struct Told {
     is_cut: bool,
     is_failed: bool,
     is_elsewhere: bool,
+    is_hanging: bool,
+    /// Looks until space that is missing is told again.
+    looks_until_full: u32,
 }
+
+/// Looks from one report that space is missing to the next: a minute.
+const FULL_LOOKS: u32 = 60;
 
 /// Number of a block device, or of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +77,7 @@ impl Identity {
 
 impl Watch {
     /// Watches the file at `path`, which has just been opened.
-    pub(super) fn new(path: &Path, metadata: &Metadata, size_bytes: u64) -> Watch {
+    pub(super) fn new(path: &Path, metadata: &Metadata, size_bytes: u64, thin_pool: Option<String>) -> Watch {
         Watch {
             path: path.to_owned(),
             identity: Identity::of(metadata),
@@ -76,6 +85,7 @@ impl Watch {
             ends_at_bytes: AtomicU64::new(u64::MAX),
             longest_bytes: AtomicU64::new(0),
             told_bytes: AtomicU64::new(0),
+            thin_pool,
             told: Mutex::default(),
         }
     }
@@ -203,6 +213,24 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
              device is reopened (mqfq ctl device reopen)",
             path.display()
         ));
+    }
+    let in_thin_pool = |sentence: &str| match &backing.watch.thin_pool {
+        Some(pool) => format!("{}: {sentence}; it is a volume of the thin pool {pool}: is that full?", path.display()),
+        None => format!("{}: {sentence}", path.display()),
+    };
+    let is_hanging = backing.hanging.load(Relaxed) > 0;
+    if is_hanging != std::mem::replace(&mut told.is_hanging, is_hanging) {
+        sentences.push(match is_hanging {
+            true => in_thin_pool(
+                "does not answer: requests that are longer under way than `timeout` wait, others fail until it does",
+            ),
+            false => format!("{}: answers again", path.display()),
+        });
+    }
+    told.looks_until_full = told.looks_until_full.saturating_sub(1);
+    if backing.no_space.swap(false, Relaxed) && told.looks_until_full == 0 {
+        told.looks_until_full = FULL_LOOKS;
+        sentences.push(in_thin_pool("has no space for a write"));
     }
     // The name of a drive goes with it.
     if is_elsewhere && !told.is_elsewhere && !is_pulled {

@@ -31,7 +31,7 @@
 //!     size when it was opened; behind it are only the rest of a block and no client's bytes, which are zeroes (F4).
 //! K3. A work with a patch that reads holds its regions alone, one that only writes shares them ([`super::gate`]).
 
-use super::backing::{Backing, TRANSFER_BYTES_MAX, status_of_errno};
+use super::backing::{Backing, TRANSFER_BYTES_MAX};
 use super::gate::Hold;
 use crate::buffer::Buffer;
 use crate::device::Command;
@@ -290,7 +290,7 @@ impl Work {
             Stage::Punch | Stage::ZeroRange => self.cleared(backing, result),
             Stage::Sync if result < 0 => {
                 self.note_lost_writes(backing);
-                Next::End(status_of_errno(-result))
+                Next::End(backing.status_of(-result))
             }
             Stage::Sync => Next::End(Status::Ok),
             Stage::Waiting => unreachable!("{:?} has nothing on the ring", self.command.tag),
@@ -367,7 +367,7 @@ impl Work {
     fn transferred(&mut self, backing: &Backing, result: i32) -> Option<Next> {
         let Transfer { is_write, offset_bytes, memory, length_bytes, done_bytes: before } = self.transfer;
         let Ok(moved) = u32::try_from(result) else {
-            let status = status_of_errno(-result);
+            let status = backing.status_of(-result);
             // A write that must be stable also reports pages that were lost before it, or by it.
             if is_write && self.command.fua && status == Status::Io {
                 self.note_lost_writes(backing);
@@ -553,7 +553,7 @@ impl Work {
                 unsupported.store(true, Relaxed);
                 self.clear(backing)
             }
-            errno => Next::End(status_of_errno(errno)),
+            errno => Next::End(backing.status_of(errno)),
         }
     }
 

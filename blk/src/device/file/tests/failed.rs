@@ -309,6 +309,11 @@ fn i17_a_backing_that_hangs_fails_its_own_exports_alone() {
     assert!(hand.queues[0].has_parts() && hand.queues[0].abort(Tag(0), 0));
     assert!(hand.pushed().iter().all(|pushed| pushed.opcode != READ), "it is cancelled, as far as the kernel can");
     assert_eq!(pool.ailing(), [(folder.path().join("1").display().to_string(), "hanging")]);
+    let path = folder.path().join("1").display().to_string();
+    let told = format!(
+        "{path}: does not answer: requests that are longer under way than `timeout` wait, others fail until it does"
+    );
+    assert_eq!((pool.check_up(), pool.check_up()), (vec![told], vec![]), "once");
     // On every worker; nothing of it gets to the kernel.
     for queue in 0..2 {
         hand.submit(queue, read(1, hangs + 8192, 4096));
@@ -328,8 +333,18 @@ fn i17_a_backing_that_hangs_fails_its_own_exports_alone() {
     hand.carry_out(&late);
     assert_eq!(hand.reap_one(0).0, Status::Ok);
     assert!(pool.ailing().is_empty());
+    assert_eq!(pool.check_up(), [format!("{path}: answers again")]);
     hand.submit(1, read(1, hangs, 4096));
     let pushed = hand.one_pushed(READ);
     hand.carry_out(&pushed);
     assert_eq!(hand.reap_one(1).0, Status::Ok);
+    // Space that is missing is told once in a while.
+    for round in 0..2 {
+        hand.submit(1, write(1, hangs, &[7; 512]));
+        let pushed = hand.one_pushed(WRITE);
+        hand.answer(&pushed, -libc::ENOSPC);
+        assert_eq!(hand.reap_one(1).0, Status::NoSpace);
+        let told = [format!("{path}: has no space for a write")];
+        assert_eq!(pool.check_up(), if round == 0 { &told[..] } else { &[] });
+    }
 }
