@@ -9,6 +9,7 @@ use crate::coherence::Ps;
 use crate::cores::core;
 use crate::outcome::WeightsOutcome;
 use crate::scenario;
+use crate::workload::random::{Random, fnv};
 use mqfq_blk_watched::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk_watched::request::{Op, Status};
 use mqfq_blkmq_watched::{Interrupt, MultiQueue, QueueLimits};
@@ -34,20 +35,78 @@ pub struct Drive {
     of_each: usize,
     /// By hardware queue: the worker that rang it last, which is interrupted for it.
     keepers: Vec<usize>,
+    strangers: Option<Strangers>,
     next_event: Ps,
+}
+
+/// Clients that do not pass the scheduler, with a queue pair of their own.
+struct Strangers {
+    options: scenario::Strangers,
+    pair: HostQueuePair,
+    /// Reads that may be sent: the identifiers that are free.
+    free: Vec<u16>,
+    random: Random,
+    /// Places that they read.
+    places: u64,
+    /// No new read from here on, ns.
+    end_ns: u64,
+    /// When their next visit begins, ns; `u64::MAX`: never.
+    wake_ns: u64,
+}
+
+impl Strangers {
+    fn new(options: scenario::Strangers, pair: HostQueuePair, size_bytes: u64, seed: u64, end_ns: u64) -> Strangers {
+        let (free, random) = ((0..options.depth).collect(), Random::of(seed, fnv(b"strangers"), 0, 0));
+        let places = (size_bytes / u64::from(options.size_bytes)).max(1);
+        Strangers { options, pair, free, random, places, end_ns, wake_ns: 0 }
+    }
+
+    /// Takes what has ended, and sends as much again while a visit lasts.
+    fn step(&mut self, controller: &mut Controller, now_ns: u64) {
+        while let Some(completion) = self.pair.poll(controller) {
+            self.free.push(completion.cid);
+        }
+        self.pair.ring_completions(controller, now_ns);
+        let scenario::Strangers { size_bytes, every_ns, length_ns, .. } = self.options;
+        if now_ns < self.end_ns && now_ns % every_ns < length_ns {
+            let blocks = size_bytes / BLOCK_BYTES;
+            while let Some(cid) = self.free.pop() {
+                let slba = self.random.below(self.places) * u64::from(blocks);
+                let entry = SubmissionEntry::read(cid, slba, blocks, u64::from(cid));
+                self.pair.submit(controller, entry).unwrap_or_else(|full| panic!("no slot for {full:?}"));
+            }
+            self.pair.ring(controller, now_ns);
+        }
+        let next_ns = (now_ns / every_ns + 1) * every_ns;
+        self.wake_ns = if next_ns < self.end_ns { next_ns } else { u64::MAX };
+    }
 }
 
 impl Drive {
     /// The null device.
     pub fn null() -> Drive {
-        Drive { controller: None, pairs: Vec::new(), of_each: 1, keepers: Vec::new(), next_event: Ps::MAX }
+        Drive {
+            controller: None,
+            pairs: Vec::new(),
+            of_each: 1,
+            keepers: Vec::new(),
+            strangers: None,
+            next_event: Ps::MAX,
+        }
     }
 
-    /// A drive with so many hardware queues, each a queue pair, or, with `has_classes`, one of each class.
+    /// A drive with so many hardware queues, each a queue pair, or, with `has_classes`, one of each class. Strangers
+    /// leave it at `end_ns`.
     ///
     /// # Errors
     /// One sentence: a preset that is not there (it lists them), a depth that the controller does not take.
-    pub fn nvme(device: &scenario::Device, queues: usize, has_classes: bool, seed: u64) -> Result<Drive, String> {
+    pub fn nvme(
+        device: &scenario::Device,
+        queues: usize,
+        has_classes: bool,
+        seed: u64,
+        end_ns: u64,
+    ) -> Result<Drive, String> {
         let &scenario::Device { size_bytes, queue_depth, inside_max, slowed, volatile_cache, spells, .. } = device;
         let preset = device.preset.as_deref().ok_or("the null device has no controller")?;
         let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
@@ -66,18 +125,28 @@ impl Drive {
             true => &[ArbClass::High, ArbClass::Medium, ArbClass::Low],
             false => &[ArbClass::Medium],
         };
+        let mut pair = |depth: u16, class| {
+            let options = QueuePairOptions { entries: u32::from(depth) + 1, class };
+            HostQueuePair::create(&mut controller, options)
+                .map_err(|status| format!("the NVMe controller refused a queue of depth {depth}: {status}"))
+        };
         let mut pairs = Vec::new();
         for _ in 0..queues {
             for &class in classes {
-                let options = QueuePairOptions { entries: u32::from(queue_depth) + 1, class };
-                let pair = HostQueuePair::create(&mut controller, options).map_err(|status| {
-                    format!("the NVMe controller refused a queue of depth {queue_depth}: {status}")
-                })?;
-                pairs.push(pair);
+                pairs.push(pair(queue_depth, class)?);
             }
         }
+        let strangers = match device.strangers {
+            Some(options) => {
+                let pair = pair(options.depth, ArbClass::Medium)?;
+                Some(Strangers::new(options, pair, size_bytes, seed, end_ns))
+            }
+            None => None,
+        };
         let (of_each, keepers) = (classes.len(), (0..queues).collect());
-        Ok(Drive { controller: Some(controller), pairs, of_each, keepers, next_event: Ps::MAX })
+        let mut drive = Drive { controller: Some(controller), pairs, of_each, keepers, strangers, next_event: Ps::MAX };
+        drive.look_ahead();
+        Ok(drive)
     }
 
     /// When the controller next does something by itself.
@@ -90,14 +159,22 @@ impl Drive {
     pub fn advance(&mut self, at: Ps, mut interrupt: impl FnMut(usize)) {
         let controller = self.controller.as_mut().expect("the null device has no events");
         controller.advance(at / 1000);
-        // Queue identifiers begin at 1 and are given out in order.
-        controller.take_interrupts(|queue| interrupt(self.keepers[(usize::from(queue.0) - 1) / self.of_each]));
+        let mut has_strangers = self.strangers.as_ref().is_some_and(|strangers| strangers.wake_ns <= at / 1000);
+        // Queue identifiers begin at 1 and are given out in order; the last are the strangers'.
+        controller.take_interrupts(|queue| match self.keepers.get((usize::from(queue.0) - 1) / self.of_each) {
+            Some(&worker) => interrupt(worker),
+            None => has_strangers = true,
+        });
+        if let Some(strangers) = self.strangers.as_mut().filter(|_| has_strangers) {
+            strangers.step(controller, at / 1000);
+        }
         self.look_ahead();
     }
 
     fn look_ahead(&mut self) {
-        let next = self.controller.as_ref().and_then(Controller::next_event_ns);
-        self.next_event = next.map_or(Ps::MAX, |ns| ns * 1000);
+        let next = self.controller.as_ref().and_then(Controller::next_event_ns).unwrap_or(u64::MAX);
+        let visit = self.strangers.as_ref().map_or(u64::MAX, |strangers| strangers.wake_ns);
+        self.next_event = next.min(visit).checked_mul(1000).unwrap_or(Ps::MAX);
     }
 
     /// Puts commands into the rings of a hardware queue's classes and rings the doorbell of each that got some.

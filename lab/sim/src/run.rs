@@ -187,7 +187,7 @@ impl PolicyVisitor for Run<'_> {
             false => QueueMap::new(&device.queues, &topology, &info, device.queue_depth)?,
         };
         let drive = match &device.preset {
-            Some(_) => Drive::nvme(device, map.hardware_queues(), has_classes, scenario.seed)?,
+            Some(_) => Drive::nvme(device, map.hardware_queues(), has_classes, scenario.seed, end_ns)?,
             None => Drive::null(),
         };
         let common = Common::new(workers, &scenario.machine.latency);

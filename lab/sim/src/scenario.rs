@@ -190,6 +190,8 @@ pub struct Device {
     pub volatile_cache: Option<VolatileCache>,
     /// Its behaviour now and then.
     pub spells: Spells,
+    /// Clients that do not pass the scheduler.
+    pub strangers: Option<Strangers>,
     /// Which queues workers share.
     pub queues: QueueLayout,
     /// Parts of large requests.
@@ -218,6 +220,7 @@ impl Device {
             slowed: 1,
             volatile_cache: None,
             spells: Spells::default(),
+            strangers: None,
             queues: QueueLayout::default(),
             split: Split::Off,
             floor_thousandths: GoalControl::FLOOR_THOUSANDTHS,
@@ -225,6 +228,19 @@ impl Device {
             follow_writes: false,
         }
     }
+}
+
+/// Clients of the drive that do not pass the scheduler: they read at random places in the first part of each period.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Strangers {
+    /// Reads in flight.
+    pub depth: u16,
+    /// Bytes of each.
+    pub size_bytes: u32,
+    /// The period, at least 1 ns.
+    pub every_ns: u64,
+    /// Length of the first part, at most the period, ns.
+    pub length_ns: u64,
 }
 
 /// The policy and its options.

@@ -129,6 +129,8 @@ static KINDS: &[Kind] = &[
     // that.
     kind("depth", All, |on| Some(f64::from(on.run.depths.last()?.depth))),
     kind("depth-settled-s", All, |on| depth_settled_s(on.run)),
+    // Changes of D's direction in the time that counts.
+    kind("depth-turns", All, |on| depth_turns(on.run)),
 ];
 
 /// Name of the kind that is a percentile.
@@ -314,11 +316,25 @@ fn fair_from_s(outcome: &Outcome) -> Option<f64> {
 
 /// Nothing where D is a number.
 fn depth_settled_s(outcome: &Outcome) -> Option<f64> {
-    let last = f64::from(outcome.depths.last()?.depth);
-    let is_near = |depth: u32| f64::from(depth) <= last * NEAR && f64::from(depth) * NEAR >= last;
+    let last = outcome.depths.last()?.depth;
     // The choice before it stayed near was in force until the next one.
-    let far = outcome.depths.iter().rposition(|at| !is_near(at.depth));
+    let far = outcome.depths.iter().rposition(|at| !is_near(at.depth, last));
     Some(far.map_or(0, |far| outcome.depths[far + 1].at_ns) as f64 * 1e-9)
+}
+
+/// Whether a D is within a factor [`NEAR`] of another.
+fn is_near(depth: u32, other: u32) -> bool {
+    let (depth, other) = (f64::from(depth), f64::from(other));
+    depth <= other * NEAR && depth * NEAR >= other
+}
+
+/// Nothing where D is a number.
+fn depth_turns(outcome: &Outcome) -> Option<f64> {
+    let from_ns = outcome.depths.last()?.at_ns.saturating_sub(outcome.measured_ns);
+    let pairs = outcome.depths.windows(2).filter(|pair| pair[1].at_ns >= from_ns);
+    let mut steps: Vec<_> = pairs.map(|pair| pair[0].depth.cmp(&pair[1].depth)).filter(|step| step.is_ne()).collect();
+    steps.dedup();
+    Some(steps.len().saturating_sub(1) as f64)
 }
 
 fn tenant<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a TenantOutcome> {
@@ -365,6 +381,17 @@ mod tests {
         assert_eq!(settled(&[(0, 8), (100, 33), (500, 65), (600, 97), (700, 65), (900, 65)]), Some(0.5));
         assert_eq!(settled(&[(10, 50), (900, 50)]), Some(0.0), "from the start");
         assert_eq!(settled(&[]), None, "a number");
+    }
+
+    #[test]
+    fn a_turn_of_the_depth_is_another_direction_than_before() {
+        let turns = |depths: &[u32], measured_ns| {
+            let depths = (0..).zip(depths).map(|(at_ns, &depth)| DepthAt { at_ns, depth }).collect();
+            value("depth-turns", None, &Outcome { depths, measured_ns, ..Outcome::default() })
+        };
+        assert_eq!(turns(&[8, 64, 32, 64, 97, 97, 65, 33, 33], 8), Some(3.0), "up, down, up, down");
+        assert_eq!(turns(&[8, 64, 32, 64, 97, 97, 65, 33, 33], 5), Some(1.0), "up, down");
+        assert_eq!(turns(&[], 5), None, "a number");
     }
 
     #[test]

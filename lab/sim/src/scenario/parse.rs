@@ -4,8 +4,8 @@
 //! is refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
 
 use super::{
-    Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, Stolen, TokensKind, Unthrottle, VirtualTimeKind,
-    tenant::tenant,
+    Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, Stolen, Strangers, TokensKind, Unthrottle,
+    VirtualTimeKind, tenant::tenant,
 };
 use crate::form::{ByHand, FORM_KEYS, FormBounds};
 use crate::machine;
@@ -251,6 +251,7 @@ const DEVICE_KEYS: &[&str] = &[
     "slow-spell",
     "pauses",
     "late",
+    "strangers",
     "kind",
     "size",
     "queue-depth",
@@ -264,7 +265,7 @@ const DEVICE_KEYS: &[&str] = &[
 ];
 
 /// Number of keys that have no meaning without a drive.
-const DRIVE_KEYS: usize = 9;
+const DRIVE_KEYS: usize = 10;
 
 /// `block-layer`, `software-queues` and `hardware-queues`, as in the daemon's config.
 fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Result<QueueLayout, ConfigError> {
@@ -348,6 +349,7 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
         slowed,
         volatile_cache,
         spells,
+        strangers: of_drive("strangers").map(|entry| strangers(&entry)).transpose()?,
         split,
         floor_thousandths,
         ..plain
@@ -392,6 +394,19 @@ fn late(entry: &Entry<'_, '_>) -> Result<Late, ConfigError> {
     let table = entry.table(&["permille", "times"])?;
     let permille = table.require("permille", "a number")?.number(0..=1000)?;
     Ok(Late { permille, times: table.require("times", "a number")?.number(1..=SLOWED_MAX)? })
+}
+
+/// `{ depth = N, size = SIZE, every = DURATION, length = DURATION }`
+fn strangers(entry: &Entry<'_, '_>) -> Result<Strangers, ConfigError> {
+    let table = entry.table(&["depth", "size", "every", "length"])?;
+    let every_ns = table.require("every", "a duration")?.duration_ns(1..=TIME_MAX_NS)?;
+    let size = table.require("size", size::ALLOWED)?;
+    Ok(Strangers {
+        depth: table.require("depth", "a number")?.number(1..=65_534)?,
+        size_bytes: blocks(&size, BLOCK_BYTES, 1 << 20)? as u32,
+        every_ns,
+        length_ns: table.require("length", "a duration")?.duration_ns(0..=every_ns)?,
+    })
 }
 
 /// With fewer queue pairs than workers need they share queues, which have locks.

@@ -66,6 +66,7 @@ fn what_is_left_out_has_its_default() {
             slowed: 1,
             volatile_cache: None,
             spells: Spells::default(),
+            strangers: None,
             queues: QueueLayout::default(),
             split: Split::Off,
             floor_thousandths: 700,

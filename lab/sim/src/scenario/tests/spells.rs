@@ -16,7 +16,14 @@ fn a_drive_has_the_spells_that_are_written_and_no_others() {
         write_drift: None,
     };
     assert_eq!(parse(&device(more)).unwrap().device.spells, spells);
+    let more = "strangers = { depth = 64, size = \"4KiB\", every = \"2s\", length = \"1s\" }";
+    let strangers = Strangers { depth: 64, size_bytes: 4096, every_ns: 2_000_000_000, length_ns: 1_000_000_000 };
+    assert_eq!(parse(&device(more)).unwrap().device.strangers, Some(strangers));
     for (more, expected) in [
+        (
+            "strangers = { depth = 1, size = \"4KiB\", every = \"1s\", length = \"2s\" }",
+            "strangers.length: \"2s\" is out of range, allowed is 0s to 1s",
+        ),
         (
             "pauses = { every = \"1ms\", length = \"1ms\" }",
             "pauses.length: \"1ms\" is out of range, allowed is 0s to 999999ns",
