@@ -506,7 +506,7 @@ impl Server for Running {
         let shown = self.shown();
         let closed = shown.closed.iter().map(|device| (device.clone(), "closed".to_owned()));
         let ailing = self.engine.ailing().into_iter();
-        let ailing = ailing.map(|(device, backing, state)| (format!("{device}: {backing}"), state.to_owned()));
+        let ailing = ailing.map(|(device, ailing)| (format!("{device}: {}", ailing.part), ailing.state.to_owned()));
         let troubled = health.map(|(device, health)| (device, health.name().to_owned())).chain(ailing).chain(closed);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -301,12 +301,16 @@ pub struct ExportOwner {
     tenant: String,
     device: String,
     flow: String,
+    /// Its first address on the device.
+    offset_bytes: u64,
 }
 
 impl ExportOwner {
-    /// The owner of an export on a device, whose requests count as those of `flow`.
-    pub fn new(device: &str, flow: &FlowPlan) -> ExportOwner {
-        ExportOwner { tenant: flow.tenant.clone(), device: device.to_owned(), flow: flow.name() }
+    /// The owner of an export of a plan.
+    pub fn new(plan: &Plan, export: &ExportPlan) -> ExportOwner {
+        let (device, offset_bytes) = (&plan.devices[export.device], export.offset_bytes);
+        let flow = &device.flows[export.flow];
+        ExportOwner { tenant: flow.tenant.clone(), device: device.config.name.clone(), flow: flow.name(), offset_bytes }
     }
 }
 
@@ -317,10 +321,7 @@ pub struct Owners(Arc<Mutex<BTreeMap<String, ExportOwner>>>);
 impl Owners {
     /// The owners of `plan`.
     pub fn new(plan: &Plan) -> Owners {
-        let owner = |export: &ExportPlan| {
-            let device = &plan.devices[export.device];
-            (export.name.clone(), ExportOwner::new(&device.config.name, &device.flows[export.flow]))
-        };
+        let owner = |export: &ExportPlan| (export.name.clone(), ExportOwner::new(plan, export));
         Owners(Arc::new(Mutex::new(plan.exports.values().map(owner).collect())))
     }
 
@@ -332,6 +333,12 @@ impl Owners {
     /// The device of an export, and the name there under which its requests count.
     pub fn counted(&self, export: &str) -> Option<(String, String)> {
         self.lock().get(export).map(|owner| (owner.device.clone(), owner.flow.clone()))
+    }
+
+    /// Exports of a device: the name under which the requests of each count, and its first address.
+    pub fn on(&self, device: &str) -> Vec<(String, u64)> {
+        let here = |owner: &&ExportOwner| owner.device == device;
+        self.lock().values().filter(here).map(|owner| (owner.flow.clone(), owner.offset_bytes)).collect()
     }
 
     /// The owners are those of `plan`.

@@ -444,8 +444,7 @@ impl Reconciler {
         tenants.share(plan.server.memory_bytes);
         for slot in before.exports.keys().copied() {
             let Some(export) = self.plan.exports.get(slot) else { continue };
-            let device = &self.plan.devices[export.device];
-            let owner = live::ExportOwner::new(&device.config.name, &device.flows[export.flow]);
+            let owner = live::ExportOwner::new(&self.plan, export);
             self.runtime.owners.add(&export.name, owner);
             self.runtime.caps.set(&self.engine, &CapOwner::Export(export.name.clone()), export.caps);
             self.watch_caps(slot);

@@ -190,7 +190,7 @@ pub fn snapshot(
             trouble: match (&device.ailing[..], device.health) {
                 ([], Health::Well) => String::new(),
                 ([], health) => health.name().to_owned(),
-                ([(backing, state)], _) => format!("{backing}: {state}"),
+                ([one], _) => format!("{}: {}", one.part, one.state),
                 (many, _) => format!("{} backings ail", many.len()),
             },
             depth_units: depth(device),

@@ -218,6 +218,10 @@ mod tests {
         fn export(&self, _: &str) -> Option<(String, String)> {
             None
         }
+
+        fn exports(&self, _: &str) -> Vec<(String, u64)> {
+            Vec::new()
+        }
     }
 
     #[test]

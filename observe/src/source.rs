@@ -30,22 +30,28 @@ pub trait Source: Send + Sync + 'static {
 
     /// The device of an export, and the name there under which its requests count. `None`: there is no such export.
     fn export(&self, name: &str) -> Option<(String, String)>;
+
+    /// Exports of a device: the name under which the requests of each count, and its first address.
+    fn exports(&self, device: &str) -> Vec<(String, u64)>;
 }
 
 /// An engine, its tenants' limits, and its exports.
-pub struct Running<F, E> {
+pub struct Running<F, E, D> {
     /// Has the counters.
     pub engine: Arc<Engine>,
     /// Answers [`Source::limited`].
     pub limited: F,
     /// Answers [`Source::export`].
     pub export: E,
+    /// Answers [`Source::exports`].
+    pub exports: D,
 }
 
-impl<F, E> Source for Running<F, E>
+impl<F, E, D> Source for Running<F, E, D>
 where
     F: Fn() -> Vec<Limited> + Send + Sync + 'static,
     E: Fn(&str) -> Option<(String, String)> + Send + Sync + 'static,
+    D: Fn(&str) -> Vec<(String, u64)> + Send + Sync + 'static,
 {
     fn stats(&self) -> EngineStats {
         self.engine.stats()
@@ -61,5 +67,9 @@ where
 
     fn export(&self, name: &str) -> Option<(String, String)> {
         (self.export)(name)
+    }
+
+    fn exports(&self, device: &str) -> Vec<(String, u64)> {
+        (self.exports)(device)
     }
 }

@@ -13,6 +13,7 @@ use crate::metrics::{Format, Scrape, Text};
 use crate::past::{Past, Point};
 use crate::source::{Limited, Source};
 use crate::why::{self, Verdict};
+use mqfq_blk::engine::EngineStats;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -92,7 +93,7 @@ impl Watcher {
             state.until = Until::new();
             return;
         }
-        let snapshot = state.snapshot(&stats);
+        let snapshot = state.snapshot(&stats, &|device| self.source.exports(device));
         state.until = live::until(&stats);
         drop(state);
         if let Some(snapshot) = snapshot {
@@ -133,10 +134,12 @@ impl Watcher {
     pub fn why(&self, wanted: Option<&str>) -> Vec<Verdict> {
         let (stats, export) = (self.source.stats(), wanted.and_then(|name| self.source.export(name)));
         let of = |is_meant: &dyn Fn(&str, &str) -> bool| {
-            self.state().verdicts(&stats, &|device, flow| {
+            let mut found = self.state().verdicts(&stats, &|device, flow| {
                 let device = &stats.devices[device];
                 device.flows.get(flow).is_some_and(|flow| is_meant(&device.name, &flow.name))
-            })
+            });
+            why::name_backings(&mut found, &stats, &|device| self.source.exports(device));
+            found
         };
         match (of(&|_, flow| wanted.is_none_or(|tenant| why::is_of(flow, tenant))), export) {
             (found, Some((its_device, its_flow))) if found.is_empty() => {
@@ -153,7 +156,7 @@ impl Watcher {
 }
 
 impl State {
-    fn verdicts(&self, stats: &mqfq_blk::engine::EngineStats, wanted: &dyn Fn(usize, usize) -> bool) -> Vec<Verdict> {
+    fn verdicts(&self, stats: &EngineStats, wanted: &dyn Fn(usize, usize) -> bool) -> Vec<Verdict> {
         let Some(interval) = self.history.over(why::SECONDS) else { return Vec::new() };
         // Tenants may have come or gone since the last reading.
         let interval = interval.of(stats);
@@ -162,11 +165,12 @@ impl State {
         why::verdicts(stats, &interval, &of(last), &of(first), wanted)
     }
 
-    fn snapshot(&self, stats: &mqfq_blk::engine::EngineStats) -> Option<Snapshot> {
+    fn snapshot(&self, stats: &EngineStats, exports: &dyn Fn(&str) -> Vec<(String, u64)>) -> Option<Snapshot> {
         let (second, minute) = (self.history.over(1)?, self.history.over(60)?);
         let shown: Vec<Vec<usize>> =
             stats.devices.iter().enumerate().map(|(at, device)| live::shown(at, device.flows.len(), &minute)).collect();
-        let verdicts = self.verdicts(stats, &|device, flow| shown[device].binary_search(&flow).is_ok());
+        let mut verdicts = self.verdicts(stats, &|device, flow| shown[device].binary_search(&flow).is_ok());
+        why::name_backings(&mut verdicts, stats, exports);
         Some(live::snapshot(stats, &self.until, &second, &minute, &verdicts))
     }
 }
@@ -175,7 +179,6 @@ impl State {
 mod tests {
     use super::*;
     use crate::history::tests::{stats, tenant};
-    use mqfq_blk::engine::EngineStats;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Each full reading and each of sums is counted; a second passes between two of either.
@@ -205,6 +208,10 @@ mod tests {
                 _ => return None,
             };
             Some((device.to_owned(), flow.to_owned()))
+        }
+
+        fn exports(&self, device: &str) -> Vec<(String, u64)> {
+            if device == "fast" { vec![("web".to_owned(), 1 << 48)] } else { Vec::new() }
         }
 
         fn stats(&self) -> EngineStats {
@@ -316,6 +323,10 @@ mod tests {
 
         fn export(&self, name: &str) -> Option<(String, String)> {
             self.0.export(name)
+        }
+
+        fn exports(&self, device: &str) -> Vec<(String, u64)> {
+            self.0.exports(device)
         }
 
         fn stats(&self) -> EngineStats {

@@ -13,10 +13,12 @@ use crate::alone;
 use crate::history::{DeviceInterval, FlowInterval, Interval};
 use crate::share::{Claim, own};
 use crate::source::Limited;
+use mqfq_blk::device::Ailing;
 use mqfq_blk::engine::{DeviceStats, EngineStats};
 use mqfq_blk::tuning::{Fares, GoalState};
 use neighbour::Neighbours;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Seconds of which a verdict is.
 pub const SECONDS: u64 = 10;
@@ -54,6 +56,8 @@ const NAMES_MAX: usize = 3;
 pub enum Row {
     /// Nothing was asked, and nothing is under way.
     Idle,
+    /// All backings that it has of a pool hang or have failed.
+    Backing,
     /// Something is under way for long, and nothing completed.
     NoAnswer,
     /// A limit of its own held it back for at least a tenth of the time.
@@ -486,6 +490,56 @@ pub fn verdicts(
         }
     }
     all
+}
+
+/// Names the backings that ail to tenants of `verdicts`: `exports` are those of a device, by the name under which their
+/// requests count and their first address there. A tenant of which no export is well has no other verdict.
+pub(crate) fn name_backings(
+    verdicts: &mut [Verdict],
+    stats: &EngineStats,
+    exports: &dyn Fn(&str) -> Vec<(String, u64)>,
+) {
+    for device in stats.devices.iter().filter(|device| !device.ailing.is_empty()) {
+        let ailing: BTreeMap<u64, &Ailing> = device.ailing.iter().map(|part| (part.offset_bytes, part)).collect();
+        let mut of_flow: BTreeMap<String, (usize, Vec<&Ailing>)> = BTreeMap::new();
+        for (flow, offset_bytes) in exports(&device.name) {
+            let (count, parts) = of_flow.entry(flow).or_default();
+            *count += 1;
+            parts.extend(ailing.get(&offset_bytes));
+        }
+        for verdict in verdicts.iter_mut().filter(|verdict| verdict.device == device.name) {
+            let Some((count, parts)) = of_flow.get(&verdict.tenant) else { continue };
+            // The one that hangs for longest.
+            let key = |part: &&&Ailing| part.hangs_since_ns.unwrap_or(u64::MAX);
+            let Some(part) = parts.iter().min_by_key(key) else { continue };
+            let more = match parts.len() - 1 {
+                0 => String::new(),
+                1 => ", and another one ails".to_owned(),
+                more => format!(", and {more} others ail"),
+            };
+            let phrase = format!("its backing {} {}{more}", part.part, ails(part, stats.at_ns));
+            if parts.len() < *count {
+                verdict.sentence += &format!("; {phrase}");
+                continue;
+            }
+            let has = if part.hangs_since_ns.is_some() { "waits" } else { "gets errors" };
+            (verdict.row, verdict.sentence) = (Row::Backing, format!("{} {has}: {phrase}", verdict.tenant));
+        }
+    }
+}
+
+/// "has left a request unanswered for 12.0 s, and further ones fail until it answers".
+fn ails(part: &Ailing, now_ns: u64) -> String {
+    let Some(since_ns) = part.hangs_since_ns else {
+        let fails = match part.state {
+            "read-only" => "has failed, and all but reads of it fail",
+            "cut" => "was cut, and flushes and requests beyond its end fail",
+            _ => "has failed, and requests to it fail",
+        };
+        return format!("{fails} until its export is reopened");
+    };
+    let hung = time(now_ns.saturating_sub(since_ns));
+    format!("has left a request unanswered for {hung}, and further ones fail until it answers")
 }
 
 fn part_of(part: u64, whole: u64) -> u64 {

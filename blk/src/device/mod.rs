@@ -168,6 +168,20 @@ impl Health {
     }
 }
 
+/// A part of a device that does not carry out all operations.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ailing {
+    /// Its path.
+    pub part: String,
+    /// Its first address on the device.
+    pub offset_bytes: u64,
+    /// Its state in a word: a [`Health::name`], or "hanging".
+    pub state: &'static str,
+    /// When the first of its commands that have no end yet had timed out, ns of the engine's clock; of the engine's
+    /// answer, when it was sent. `None`: there is none.
+    pub hangs_since_ns: Option<u64>,
+}
+
 /// A device, shared by all workers.
 pub trait Device: Any + Send + Sync {
     /// Its size, units and features. Constant.
@@ -199,9 +213,8 @@ pub trait Device: Any + Send + Sync {
         Health::Well
     }
 
-    /// Parts of it that do not carry out all operations, and the state of each in a word, as of [`Health::name`]. For
-    /// any thread, at any time; does not wait.
-    fn ailing(&self) -> Vec<(String, &'static str)> {
+    /// Parts of it that do not carry out all operations. For any thread, at any time; does not wait.
+    fn ailing(&self) -> Vec<Ailing> {
         Vec::new()
     }
 

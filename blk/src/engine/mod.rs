@@ -15,7 +15,7 @@ pub use prepare::{Finding, Prepare, Settled};
 
 use crate::client::{ClientFilter, MakeClient, POLL_NS_MIN};
 use crate::counters::FlowCounters;
-use crate::device::{Device, DeviceInfo, Health};
+use crate::device::{Ailing, Device, DeviceInfo, Health};
 use crate::passed::start_closers;
 use crate::path_options::PathOptions;
 use crate::split::{SplitControl, SplitState};
@@ -211,8 +211,8 @@ pub struct DeviceStats {
     pub split: SplitState,
     /// Operations that still work.
     pub health: Health,
-    /// Parts that do not carry out all operations, and the state of each ([`Device::ailing`]).
-    pub ailing: Vec<(String, &'static str)>,
+    /// Parts that do not carry out all operations.
+    pub ailing: Vec<Ailing>,
     /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
     /// The groups that they are in.
@@ -517,12 +517,12 @@ impl Engine {
         current.iter().flatten().map(|device| (device.name.clone(), device.shared.device.health())).collect()
     }
 
-    /// Devices with parts that do not carry out all operations, and the state of each part. Asks no worker.
-    pub fn ailing(&self) -> Vec<(String, String, &'static str)> {
+    /// Parts that do not carry out all operations, each with its device. Asks no worker.
+    pub fn ailing(&self) -> Vec<(String, Ailing)> {
         let current = self.current();
         let of = |device: &Current| {
             let name = device.name.clone();
-            device.shared.device.ailing().into_iter().map(move |(part, state)| (name.clone(), part, state))
+            device.shared.ailing().into_iter().map(move |part| (name.clone(), part))
         };
         current.iter().flatten().flat_map(of).collect()
     }
@@ -635,7 +635,7 @@ fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<Sha
         write_cost_256ths: current.shared.write_cost.as_ref().map(|cost| cost.estimate_256ths()),
         split: current.shared.split.state(),
         health: current.shared.device.health(),
-        ailing: current.shared.device.ailing(),
+        ailing: current.shared.ailing(),
         flows: flows().map(named).collect(),
         groups: (0..).zip(names.iter().zip(&tree.groups)).map(group).collect(),
         hctxs: Vec::new(),

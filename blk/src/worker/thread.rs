@@ -12,7 +12,7 @@ use crate::ask::Ask;
 use crate::client::MakeClient;
 use crate::counters::Counters;
 use crate::device::null::NullDevice;
-use crate::device::{Device, DeviceInfo, QueueOptions};
+use crate::device::{Ailing, Device, DeviceInfo, QueueOptions};
 use crate::hctx::{HwCtx, HwCtxOptions};
 use crate::path_options::PathOptions;
 use crate::ring::{self, DeviceRing, Ring};
@@ -65,6 +65,15 @@ pub(crate) struct SharedDevice {
 impl SharedDevice {
     pub(crate) fn running(&self) -> Running {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Parts of the device that do not carry out all operations.
+    pub(crate) fn ailing(&self) -> Vec<Ailing> {
+        let mut ailing = self.device.ailing();
+        // A command times out so long after it was sent.
+        let sent = ailing.iter_mut().filter_map(|part| part.hangs_since_ns.as_mut());
+        sent.for_each(|since_ns| *since_ns = since_ns.saturating_sub(self.path.timeout_ns));
+        ailing
     }
 
     pub(crate) fn set_running(&self, running: Running) {

@@ -190,7 +190,9 @@ pub(super) fn commit(
 fn watch_engine(engine: Arc<Engine>, caps: WatchedCaps, owners: Owners) -> Result<Arc<Watcher>, String> {
     let clock = engine.clone();
     let limited = move || caps.waited(clock.clock().now_ns());
+    let of_device = owners.clone();
     let export = move |name: &str| owners.counted(name);
-    Watcher::start(Arc::new(mqfq_observe::source::Running { engine, limited, export }))
+    let exports = move |device: &str| of_device.on(device);
+    Watcher::start(Arc::new(mqfq_observe::source::Running { engine, limited, export, exports }))
         .map_err(|error| format!("cannot start a thread: {}", mqfq_report::plain(&error)))
 }

@@ -1,16 +1,16 @@
 //! A pool over files: shares across backings, live changes under load, faults of one, restarts, upgrades, bad input.
 
-use crate::client::{CMD_READ, Client, Handshake, Request};
+use crate::client::{CMD_FLUSH, CMD_READ, Client, ENOSPC, Handshake, Request};
 use crate::control::{ctl, refusal, said};
-use crate::server::{Folder, PATIENCE, Server, arg, load, mqfq, pattern};
+use crate::server::{Folder, Fuse, MIB, PATIENCE, Server, arg, load, mqfq, pattern};
+use crate::why;
 use mqfq_testing::SetAtEnd;
+use mqfq_testing::tools::{self, need};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
-
-const MIB: u64 = 1 << 20;
 
 /// Reads that keep a drive busier than their clients, bytes.
 const LARGE: u32 = 64 << 10;
@@ -220,6 +220,85 @@ fn an_export_grows_with_its_backing_by_itself_or_when_asked_and_shrinks_never() 
     server.terminate();
 }
 
+/// Asks until the answer has `words`.
+fn until(words: &str, ask: impl Fn() -> String) -> String {
+    let begun = Instant::now();
+    loop {
+        let said = ask();
+        if said.contains(words) {
+            return said;
+        }
+        assert!(begun.elapsed() < PATIENCE, "no {words:?} in {said:?}");
+    }
+}
+
+/// FUSE lets 12 requests be under way and puts the thread to sleep that submits another one: here more come on each
+/// worker, and writes and flushes among them.
+#[test]
+fn i17_a_backing_on_fuse_that_is_stopped_hangs_alone_is_named_and_goes_on_where_it_was() {
+    need!("qemu-storage-daemon");
+    let folder = folder(&["a"]);
+    let fuse = Fuse::start(&folder, "images/b", 2 * MIB);
+    let text = config().replace("expert.depth = 4", "timeout = \"1s\"\nexpert.depth = 64");
+    let mut server = Server::start_in(folder, &text);
+    server.note_with("/max_background lets more");
+    // Two on each worker.
+    let mut well: Vec<Client> = (0..4).map(|_| connect(&server, "a")).collect();
+    let mut hung: Vec<Client> = (0..4).map(|_| connect(&server, "b")).collect();
+    well[0].write(4096, &pattern(8192, 1)).unwrap();
+    hung[0].write(4096, &pattern(8192, 2)).unwrap();
+    hung[0].flush().unwrap();
+    fuse.signal(libc::SIGSTOP);
+    const EACH: u64 = 20;
+    for client in &mut hung {
+        for cookie in 0..EACH {
+            let read = Request { cookie, offset_bytes: 4096, length_bytes: 8192, ..Request::of(CMD_READ) };
+            let flush = Request { cookie, ..Request::of(CMD_FLUSH) };
+            client.send(if cookie % 5 == 4 { flush } else { read }, &[]).unwrap();
+        }
+    }
+    let image = server.join("images/b");
+    let hangs = format!("b waits: its backing {} has left a request unanswered for ", image.display());
+    until(&hangs, || why::said(&server, "b"));
+    let name = format!("ssd: {}", image.display());
+    let status = said(&ctl(&server, &["status", "--json"]));
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["troubled"][&name], "hanging");
+    server.note_with(&format!("device ssd: {} hangs: ", image.display()));
+    // Its clients hear of it at once, and those of the other backing of nothing.
+    assert!(connect(&server, "b").read(0, 4096).is_err());
+    for _ in 0..100 {
+        for client in &mut well {
+            assert_eq!(client.read(4096, 8192).unwrap(), pattern(8192, 1));
+            client.write(4096, &pattern(8192, 1)).unwrap();
+            client.flush().unwrap();
+        }
+    }
+    assert!(!why::said(&server, "a").contains("images"), "{}", why::said(&server, "a"));
+    until(&hangs, || why::said(&server, "b"));
+    fuse.signal(libc::SIGCONT);
+    for client in &mut hung {
+        let mut cookies: Vec<u64> = (0..EACH)
+            .map(|_| {
+                let reply = client.reply().expect("an answer");
+                if reply.cookie % 5 != 4 && reply.error == 0 {
+                    let mut data = vec![0; 8192];
+                    std::io::Read::read_exact(&mut client.stream, &mut data).unwrap();
+                    assert_eq!(data, pattern(8192, 2));
+                }
+                reply.cookie
+            })
+            .collect();
+        cookies.sort();
+        assert_eq!(cookies, (0..EACH).collect::<Vec<_>>(), "each is answered once");
+    }
+    server.note_with("answers again");
+    assert!(!said(&ctl(&server, &["status", "--json"])).contains("hanging"));
+    assert_eq!(hung[0].read(0, 16384).unwrap(), [vec![0; 4096], pattern(8192, 2), vec![0; 4096]].concat());
+    hung[0].flush().unwrap();
+    server.terminate();
+}
+
 #[test]
 fn a_strict_sandbox_opens_for_the_folders_of_a_pool_alone_now_and_later() {
     let text = config().replace("workers = 2", "workers = 2\nsandbox = \"strict\"");
@@ -359,6 +438,137 @@ fn what_cannot_be_a_backing_is_refused_in_one_sentence_at_a_start_and_live() {
         "{taken}"
     );
     assert!(Handshake::start(&server.socket("a")).try_go("a").is_ok());
+    server.terminate();
+}
+
+/// Runs a tool of root's; its output, or `None` where it may not do that.
+fn as_root(tool: &str, args: &[&str]) -> Option<String> {
+    let done = tools::run(tool, args);
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if !done.status.success() {
+        eprintln!("left out: {tool} {args:?}: {}", said(&done.stderr));
+    }
+    done.status.success().then(|| said(&done.stdout))
+}
+
+/// A file system in memory.
+struct Small(String);
+
+impl Small {
+    fn mount(folder: &Path, options: &str) -> Option<Small> {
+        std::fs::create_dir(folder).unwrap();
+        as_root("mount", &["-t", "tmpfs", "-o", options, "none", arg(folder)])?;
+        Some(Small(arg(folder).to_owned()))
+    }
+
+    fn remount(&self, options: &str) {
+        as_root("mount", &["-o", &format!("remount,{options}"), &self.0]).expect("it was mounted");
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        as_root("umount", &["--lazy", &self.0]);
+    }
+}
+
+/// A loop device over a file.
+struct Loop(String);
+
+impl Loop {
+    fn over(file: &Path, more: &[&str]) -> Option<Loop> {
+        as_root("losetup", &[&["--find", "--show"], more, &[arg(file)]].concat()).map(Loop)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        as_root("losetup", &["--detach", &self.0]);
+    }
+}
+
+#[test]
+fn a_backing_without_space_fails_writes_of_its_own_exports_and_goes_on_when_it_has_some() {
+    let folder = folder(&["a"]);
+    let Some(small) = Small::mount(&folder.join("images/full"), "size=1m") else { return };
+    make(&folder.join("images/full/b"), 4 * MIB);
+    let text = format!("{POOL}{}{}", export("a", ""), export("b", "").replace("images/b", "images/full/b"));
+    let server = Server::start_in(folder, &text);
+    let [mut a, mut b] = ["a", "b"].map(|name| connect(&server, name));
+    let block = pattern(64 << 10, 2);
+    let written = (0..64).take_while(|at| b.write(at * (64 << 10), &block).is_ok()).count() as u64;
+    assert!((1..=16).contains(&written), "{written} of 16 blocks fit");
+    assert_eq!(b.write(written * (64 << 10), &block), Err(ENOSPC));
+    b.flush().unwrap();
+    // What was there is there, and the other backing has never heard of it.
+    for at in 0..written {
+        assert_eq!(b.read(at * (64 << 10), 64 << 10).unwrap(), block);
+        a.write(at * 4096, &pattern(4096, 1)).unwrap();
+        a.flush().unwrap();
+    }
+    assert!(!said(&ctl(&server, &["status", "--json"])).contains("images"), "it has not failed");
+    small.remount("size=8m");
+    b.write(written * (64 << 10), &block).unwrap();
+    b.flush().unwrap();
+    assert_eq!(b.read(written * (64 << 10), 64 << 10).unwrap(), block);
+    assert_eq!(bytes_at(&server, "a", 0, 4096), pattern(4096, 1));
+    server.terminate();
+}
+
+#[test]
+fn block_devices_that_others_use_and_backings_that_cannot_be_written_are_refused_in_one_sentence() {
+    need!("losetup");
+    let folder = folder(&["a", "b"]);
+    for name in ["behind", "behind-read-only"] {
+        make(&folder.join(name), 4 * MIB);
+    }
+    let Some(used) = Loop::over(&folder.join("behind"), &[]) else { return };
+    let Some(read_only) = Loop::over(&folder.join("behind-read-only"), &["--read-only"]) else { return };
+    let Some(small) = Small::mount(&folder.join("images/ro"), "size=1m") else { return };
+    make(&folder.join("images/ro/c"), MIB);
+    small.remount("ro");
+    std::os::unix::fs::symlink(&used.0, folder.join("images/volume")).unwrap();
+    let here = arg(folder.path()).to_owned();
+    let text = config().replace("[\"@/images\"]", "[\"@/images\", \"/dev\"]");
+    let allowed = "allowed is an export with read-only = true";
+    let in_use = "is in use: mounted, part of another device, or perhaps served by another server";
+    let file = format!("{here}/images/ro/c");
+    let cases = [
+        (&used.0, format!("export.x.path: {}: {in_use}", used.0)),
+        (&read_only.0, format!("export.x.path: cannot write to {}: Permission denied, {allowed}", read_only.0)),
+        (&file, format!("export.x.path: cannot write to {file}: Read-only file system, {allowed}")),
+    ];
+    let x = |path: &str| export("x", "").replace("tenant = \"x\"", "tenant = \"a\"").replace("@/images/x", path);
+    // Somebody has it for himself, as a mount does.
+    let user = File::options().read(true).custom_flags(libc::O_EXCL).open(&used.0).unwrap();
+    for (path, expected) in &cases {
+        let refused = mqfq_config_refusal(&folder, &format!("{text}{}", x(path)));
+        assert!(refused.contains(expected) && refused.lines().count() == 1, "{refused}");
+    }
+    let server = Server::start_in(folder, &text);
+    let nbd = format!("unix:{here}/x.sock");
+    let add = |name: &str, path: &str, more: &[&str]| {
+        let args = ["export", "add", name, "--device", "ssd", "--tenant", "a", "--path", path, "--nbd", &nbd];
+        ctl(&server, &[&args, more].concat())
+    };
+    for (path, expected) in &cases {
+        let refused = refusal(&add("x", path, &[]));
+        assert!(refused.contains(expected), "{refused}");
+    }
+    for (name, path) in [("r", &read_only.0), ("s", &file)] {
+        said(&add(name, path, &["--read-only", "true"]));
+        assert_eq!(Client::connect(&server.socket("x"), name).read(0, 4096).unwrap(), [0; 4096]);
+    }
+    drop(user);
+    said(&add("x", &used.0, &[]));
+    let mut client = Client::connect(&server.socket("x"), "x");
+    client.write(4096, &pattern(4096, 3)).unwrap();
+    client.flush().unwrap();
+    let taken = File::options().read(true).custom_flags(libc::O_EXCL).open(&used.0).map(drop);
+    assert_eq!(taken.unwrap_err().raw_os_error(), Some(libc::EBUSY), "the server has it alone");
+    let refused = refusal(&add("y", &format!("{here}/images/volume"), &[]));
+    assert!(refused.contains("/images/volume is the backing of export.x already, allowed is one of them"), "{refused}");
+    drop(client);
     server.terminate();
 }
 

@@ -1,6 +1,7 @@
 //! A running `mqfq serve` and the folder that its config, sockets and files live in.
 
 use crate::client::{CMD_READ, Client, Request};
+use mqfq_testing::tools::run_ok;
 pub use mqfq_testing::{Folder, arg, pattern};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -10,6 +11,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+
+pub const MIB: u64 = 1 << 20;
 
 /// The program under test: the one that ships, or the laboratory's.
 pub const BINARY: &str = match (option_env!("CARGO_BIN_EXE_mqfq"), option_env!("CARGO_BIN_EXE_mqfq-lab")) {
@@ -310,4 +313,37 @@ pub fn paced(server: &Server, export: &str, depth: u32, request: Request, pause:
 /// Keeps so many of these requests in flight.
 pub fn load(server: &Server, export: &str, depth: u32, request: Request, is_over: &AtomicBool) {
     paced(server, export, depth, request, Duration::ZERO, is_over);
+}
+
+/// A file in a file system of its own, which QEMU serves from another file. It is unmounted when dropped, and requests
+/// that wait for it end.
+pub struct Fuse {
+    pub path: PathBuf,
+    server: libc::pid_t,
+}
+
+impl Fuse {
+    /// Serves `name` in `folder` from the file `behind` there.
+    pub fn start(folder: &Folder, name: &str, size_bytes: u64) -> Fuse {
+        let (path, pid_file) = (folder.file(name, 0), folder.join("fuse.pid"));
+        let block = format!("driver=file,node-name=f,filename={}", arg(&folder.file("behind", size_bytes)));
+        let export = format!("type=fuse,id=x,node-name=f,writable=on,mountpoint={}", arg(&path));
+        let daemon = ["--daemonize", "--pidfile", arg(&pid_file), "--blockdev", &block, "--export", &export];
+        run_ok("qemu-storage-daemon", &daemon);
+        let server = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+        Fuse { path, server }
+    }
+
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: kill has no memory effects. The process is ours, and lives until this is dropped.
+        assert_eq!(unsafe { libc::kill(self.server, signal) }, 0);
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        self.signal(libc::SIGKILL);
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.path).status();
+        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
 }

@@ -3,11 +3,11 @@
 //! system that does not answer: FUSE, whose server has been stopped.
 
 use crate::client::{CMD_FLUSH, CMD_READ, Client, Request};
-use crate::server::{Folder, Server, arg, command, ended, mqfq};
+use crate::server::{Folder, Fuse, MIB, Server, arg, command, ended, mqfq};
 use mqfq_testing::machine;
 use mqfq_testing::tools::{self, need};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use virtio_driver::{VhostUser, VirtioBlkQueue, VirtioBlkTransport};
 
@@ -116,40 +116,6 @@ fn without_the_driver_a_block_device_is_refused_in_one_sentence() {
     }
 }
 
-const MIB: u64 = 1 << 20;
-
-/// A file in a file system of its own, which QEMU serves from another file. It is unmounted when dropped, and requests
-/// that wait for it end.
-struct Fuse {
-    path: PathBuf,
-    server: libc::pid_t,
-}
-
-impl Fuse {
-    fn start(folder: &Folder, size_bytes: u64) -> Fuse {
-        let (path, pid_file) = (folder.file("fuse", 0), folder.join("fuse.pid"));
-        let block = format!("driver=file,node-name=f,filename={}", arg(&folder.file("behind", size_bytes)));
-        let export = format!("type=fuse,id=x,node-name=f,writable=on,mountpoint={}", arg(&path));
-        let daemon = ["--daemonize", "--pidfile", arg(&pid_file), "--blockdev", &block, "--export", &export];
-        tools::run_ok("qemu-storage-daemon", &daemon);
-        let server = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
-        Fuse { path, server }
-    }
-
-    fn signal(&self, signal: libc::c_int) {
-        // SAFETY: kill has no memory effects. The process is ours, and lives until this is dropped.
-        assert_eq!(unsafe { libc::kill(self.server, signal) }, 0);
-    }
-}
-
-impl Drop for Fuse {
-    fn drop(&mut self) {
-        self.signal(libc::SIGKILL);
-        let unmounted = Command::new("umount").arg("--lazy").arg(&self.path).status();
-        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
-    }
-}
-
 /// The device of a file, its tenant, and its export on a socket of the same name.
 fn device(name: &str, path: &str) -> String {
     format!(
@@ -170,7 +136,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_tenants_alone_and_another
     let _machine = machine::shared();
     let folder = Folder::new();
     folder.file("good", MIB);
-    let fuse = Fuse::start(&folder, 64 * MIB);
+    let fuse = Fuse::start(&folder, "fuse", 64 * MIB);
     let good = device("good", "@/good");
     let both = format!("[server]\nworkers = 2\ndrain-s = 1\n{}{good}", device("slow", arg(&fuse.path)));
     let mut server = Server::start_in(folder, &both);

@@ -1,6 +1,7 @@
 //! One test for each row of the table of docs/use/why.md, with the sentence that the page shows.
 
 use super::*;
+use crate::history::tests::{stats, tenant};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -52,6 +53,55 @@ const PAGE: &str = include_str!("../../../docs/use/why.md");
 fn idle() {
     let case = Case { under_way: 0, ..case(0, 0, 0) };
     is(&case, Row::Idle, "web is idle: it asked for nothing in the last 10 s");
+}
+
+#[test]
+fn backing() {
+    let hangs = |number: u64, since_s: u64| Ailing {
+        part: format!("/srv/images/{number}"),
+        offset_bytes: number << 48,
+        state: "hanging",
+        hangs_since_ns: Some(since_s * SECOND_NS),
+    };
+    let fails = |number, state| Ailing { state, hangs_since_ns: None, ..hangs(number, 0) };
+    let told = |ailing: Vec<Ailing>, exports: &[(&str, u64)]| {
+        let mut now = stats(20, vec![tenant("web", 100, 0, 0, 0)]);
+        now.devices[0].ailing = ailing;
+        let exports: Vec<(String, u64)> = exports.iter().map(|(flow, at)| ((*flow).to_owned(), at << 48)).collect();
+        let is_idle = || (Row::Idle, "web is idle".to_owned());
+        let (row, sentence) = is_idle();
+        let device = now.devices[0].name.clone();
+        let mut found = vec![Verdict { device: device.clone(), tenant: "web".into(), row, sentence }];
+        name_backings(&mut found, &now, &|asked| if asked == device { exports.clone() } else { Vec::new() });
+        (found[0].row, found[0].sentence.clone())
+    };
+    let is = |found: (Row, String), row: Row, sentence: &str| {
+        assert_eq!(found, (row, sentence.to_owned()));
+        assert!(PAGE.contains(sentence.trim_start_matches("web is idle")), "docs/use/why.md does not show: {sentence}");
+    };
+    let hung = "web waits: its backing /srv/images/1 has left a request unanswered for 12.0 s, and further ones fail \
+                until it answers";
+    is(told(vec![hangs(1, 8)], &[("web", 1), ("db", 2)]), Row::Backing, hung);
+    let fails_now = "web gets errors: its backing /srv/images/1 has failed, and requests to it fail until its export is \
+                     reopened";
+    is(told(vec![fails(1, "failed")], &[("web", 1)]), Row::Backing, fails_now);
+    let beside = "web is idle; its backing /srv/images/1 has left a request unanswered for 12.0 s, and further ones \
+                  fail until it answers";
+    is(told(vec![hangs(1, 8)], &[("web", 1), ("web", 2)]), Row::Idle, beside);
+    assert_eq!(told(vec![hangs(1, 8)], &[("db", 1), ("web", 2)]), (Row::Idle, "web is idle".to_owned()), "another's");
+    // The one that hangs for longest is named, before those that have failed.
+    for (ailing, all, words) in [
+        (vec![fails(2, "cut"), hangs(1, 8)], 2, "/srv/images/1 has left a request unanswered for 12.0 s, and further"),
+        (vec![fails(2, "cut"), hangs(1, 8)], 2, "until it answers, and another one ails"),
+        (vec![hangs(1, 8), hangs(2, 5), hangs(3, 9)], 3, "/srv/images/2 has left a request unanswered for 15.0 s"),
+        (vec![hangs(1, 8), hangs(2, 5), hangs(3, 9)], 3, "until it answers, and 2 others ail"),
+        (vec![fails(1, "cut")], 1, "/srv/images/1 was cut, and flushes and requests beyond its end fail until its"),
+        (vec![fails(1, "read-only")], 1, "/srv/images/1 has failed, and all but reads of it fail until its export"),
+    ] {
+        let exports: Vec<(&str, u64)> = (1..=all).map(|number| ("web", number)).collect();
+        let (row, sentence) = told(ailing, &exports);
+        assert!(row == Row::Backing && sentence.contains(words), "{sentence}");
+    }
 }
 
 #[test]
@@ -482,7 +532,6 @@ fn each_threshold_of_the_page_holds_at_its_own_value() {
 
 /// Three tenants of two groups over ten seconds, of which the first waited 3 ms of 3.4 in the queue; two workers.
 fn three() -> EngineStats {
-    use crate::history::tests::{stats, tenant};
     let of = |group, mut flow: mqfq_blk::engine::NamedFlowStats| {
         flow.group = Some(mqfq_blk::GroupId(group));
         flow.last_ns = vec![10 * SECOND_NS, 0];
@@ -598,7 +647,6 @@ fn what_is_under_way_and_what_held_workers_back_is_that_of_the_device() {
 /// A device that serves `web` without a wait and `db`, which waits, so many requests of each in ten seconds after a
 /// minute in which a request took 100 us, and another device like it.
 fn beside(web: u64, db: u64, db_queue_ns: u64, web_device_ns: u64) -> Vec<Verdict> {
-    use crate::history::tests::{stats, tenant};
     let mut history = crate::history::History::default();
     let at = |second, web: u64, db: u64, device_ns: u64| {
         let mut web = tenant("web", 100, web, 10_000, device_ns);
@@ -674,7 +722,6 @@ fn cores_are_the_limit_if_each_worker_that_served_the_tenant_lately_had_no_time_
 #[test]
 fn a_verdict_names_the_device_the_tenant_and_those_that_were_served_most() {
     use crate::history::History;
-    use crate::history::tests::{stats, tenant};
     let mut history = History::default();
     let names = ["web", "db", "batch"];
     history.push(&stats(0, names.map(|name| tenant(name, 100, 0, 0, 0)).to_vec()));

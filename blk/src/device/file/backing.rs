@@ -10,7 +10,7 @@ use crate::request::Status;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Largest read or write, bytes: what NBD clients may assume that a server takes (NBD protocol, "Block size
 /// constraints").
@@ -24,6 +24,39 @@ pub enum OnFailure {
     Fail,
     /// Reads are carried out; everything else fails.
     ReadOnly,
+}
+
+/// Commands, and questions for extents, that have not ended in time and could not be ended yet. While there are some, a
+/// pool's backing takes no more, so that it holds no more of the pool's depth.
+// Ordering: Relaxed. A command too many is as if it had come a moment earlier, and a time may be a moment late.
+#[derive(Default)]
+pub(super) struct Hanging {
+    count: AtomicU32,
+    /// When the first of them had timed out, ns of the workers' clock.
+    since_ns: AtomicU64,
+}
+
+impl Hanging {
+    pub(super) fn is_some(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// When the first of them had timed out. `None`: there is none.
+    pub(super) fn since_ns(&self) -> Option<u64> {
+        self.is_some().then(|| self.since_ns.load(Ordering::Relaxed))
+    }
+
+    /// There is one more.
+    pub(super) fn begin(&self, now_ns: u64) {
+        if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.since_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// One has ended.
+    pub(super) fn end(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// State of one backing that all queues share.
@@ -49,10 +82,7 @@ pub(super) struct Backing {
     /// It lost writes otherwise than by a cut, or its drive is gone. Stays so until another one is opened.
     pub(super) failed: AtomicBool,
     pub(super) on_failure: OnFailure,
-    /// Commands that have not ended in time and could not be ended yet. While there are some, a pool's backing takes no
-    /// more, so that it holds no more of the pool's depth.
-    // Ordering: Relaxed. A command too many is as if it had come a moment earlier.
-    pub(super) hanging: AtomicU32,
+    pub(super) hanging: Hanging,
     /// A command found no space since the last look at the backing.
     // Ordering: Relaxed. A look too late is told a second later.
     pub(super) no_space: AtomicBool,

@@ -51,7 +51,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use super::{Device, DeviceInfo, DeviceQueue, Health, QueueOptions};
+use super::{Ailing, Device, DeviceInfo, DeviceQueue, Health, QueueOptions};
 use crate::client::Packed;
 use crate::state::{StateReader, StateWriter};
 use backing::Backing;
@@ -201,7 +201,7 @@ impl Device for FileDevice {
         self.one.as_ref().map_or(Health::Well, |one| one.health())
     }
 
-    fn ailing(&self) -> Vec<(String, &'static str)> {
+    fn ailing(&self) -> Vec<Ailing> {
         if self.is_pool() { self.pool.ailing() } else { Vec::new() }
     }
 

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Block of direct I/O on a regular file whose file system does not tell (before Linux 6.1, or tmpfs): the largest
 /// logical block of drives in the field, because a guess too small fails writes and one too large only copies some.
@@ -138,7 +138,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
             lost_writes: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             on_failure: options.on_failure,
-            hanging: AtomicU32::new(0),
+            hanging: Default::default(),
             no_space: AtomicBool::new(false),
             watch: Watch::new(&options.path, &metadata, size_bytes, thin_pool.filter(|_| is_block_device)),
             read_only: options.read_only,

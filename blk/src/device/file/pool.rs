@@ -19,7 +19,7 @@
 use super::backing::{Backing, TRANSFER_BYTES_MAX};
 use super::open::{self, Opened};
 use super::{FileDevice, FileOptions, Health, PREFERRED_BYTES_MIN, watch};
-use crate::device::DeviceInfo;
+use crate::device::{Ailing, DeviceInfo};
 use crate::state::{StateFault, StateReader, StateWriter};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -83,19 +83,20 @@ impl Pool {
         numbered.filter_map(|(number, backing)| Some((number, backing?))).collect()
     }
 
-    /// Paths of backings that are not well, and their state in a word.
-    pub(super) fn ailing(&self) -> Vec<(String, &'static str)> {
-        let state = |(_, backing): (u16, Arc<Backing>)| {
-            // Relaxed: what is shown may be a moment old.
-            let is_hanging = backing.hanging.load(Ordering::Relaxed) > 0;
+    /// Backings that are not well.
+    pub(super) fn ailing(&self) -> Vec<Ailing> {
+        let ailing = |(number, backing): (u16, &Option<Arc<Backing>>)| {
+            let backing = backing.as_ref()?;
+            let hangs_since_ns = backing.hanging.since_ns();
             let state = match backing.health() {
-                Health::Well if is_hanging => "hanging",
+                Health::Well if hangs_since_ns.is_some() => "hanging",
                 Health::Well => return None,
                 health => health.name(),
             };
-            Some((backing.watch.path().display().to_string(), state))
+            let part = backing.watch.path().display().to_string();
+            Some(Ailing { part, offset_bytes: region_of(number), state, hangs_since_ns })
         };
-        self.all().into_iter().filter_map(state).collect()
+        (0..).zip(&*self.lock()).filter_map(ailing).collect()
     }
 
     /// News about some backings, about all of them in as many calls as it takes.

@@ -13,7 +13,6 @@ use crate::ring::DeviceRing;
 use crate::tag::Tag;
 use mqfq_sched::topology::HctxId;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Flag in the name of a ring entry that cancels the tag's entry.
 const CANCEL: u32 = 1 << 31;
@@ -39,6 +38,13 @@ impl Part {
     }
 }
 
+/// A question for extents that is out.
+struct Asked {
+    tag: Tag,
+    backing: u16,
+    is_aborted: bool,
+}
+
 /// One worker's queue on a file or a pool: its commands by tag, as operations of the worker's ring.
 pub(super) struct FileQueue {
     pool: Arc<Pool>,
@@ -56,6 +62,8 @@ pub(super) struct FileQueue {
     holding: Vec<u16>,
     syncs: SyncTable,
     questions: extents::Member,
+    /// Questions for extents that are out.
+    asked: Vec<Asked>,
     /// By tag. `None`: free, or ended and in `done`.
     works: Vec<Option<Work>>,
     /// Submitted since the last doorbell.
@@ -77,6 +85,7 @@ impl FileQueue {
         let mut queue = FileQueue {
             hctx,
             questions: extents::Member::new(hctx, interrupt.clone()),
+            asked: Vec::with_capacity(depth as usize),
             interrupt,
             ring,
             offset_bits: pool.offset_bits,
@@ -188,15 +197,38 @@ impl FileQueue {
         }
         let end_bytes = command.offset_bytes + u64::from(command.length_bytes);
         let backing = part(&mut self.parts, number).backing.clone();
-        // Relaxed: see `Backing::hanging`.
-        if backing.hanging.load(Relaxed) > 0 {
+        if backing.hanging.is_some() {
             return self.done.push(command.ended(Status::TimedOut));
         }
         if backing.refuses(Op::Read) || end_bytes > backing.watch.ends_at_bytes() {
             return self.done.push(command.ended(Status::Io));
         }
         let questions = backing.questions.clone();
+        self.asked.push(Asked { tag: command.tag, backing: number, is_aborted: false });
         self.questions.ask(&questions, backing, command.offset_bytes, command);
+    }
+
+    /// Takes the answers to questions for extents.
+    #[cold]
+    fn take_answers(&mut self) {
+        let before = self.done.len();
+        self.questions.take(&mut self.done);
+        for answered in &self.done[before..] {
+            let place = self.asked.iter().position(|asked| asked.tag == answered.tag);
+            let asked = self.asked.swap_remove(place.expect("each answer has its question"));
+            if asked.is_aborted && self.pool.is_pool() {
+                part(&mut self.parts, asked.backing).backing.hanging.end();
+            }
+        }
+    }
+
+    /// A question for extents has timed out: it goes on.
+    #[cold]
+    fn abort_asked(&mut self, tag: Tag, now_ns: u64) {
+        let Some(asked) = self.asked.iter_mut().find(|asked| asked.tag == tag) else { return };
+        if !std::mem::replace(&mut asked.is_aborted, true) && self.pool.is_pool() {
+            part(&mut self.parts, asked.backing).backing.hanging.begin(now_ns);
+        }
     }
 
     /// A command has ended. A sync that ended well may have to wait for others.
@@ -350,7 +382,7 @@ impl DeviceQueue for FileQueue {
         self.take_grants();
         self.release();
         if self.questions.waits() {
-            self.questions.take(&mut self.done);
+            self.take_answers();
         }
         self.in_flight -= self.done.len();
         out.append(&mut self.done);
@@ -365,12 +397,14 @@ impl DeviceQueue for FileQueue {
         self.in_flight
     }
 
-    fn abort(&mut self, tag: Tag, _now_ns: u64) -> bool {
+    fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
         // A command at the gate waits for another, and begins when that one has ended.
-        let Some(work) = self.works[tag.0 as usize].as_mut().filter(|work| work.is_on_ring) else { return false };
+        let Some(work) = self.works[tag.0 as usize].as_mut().filter(|work| work.is_on_ring) else {
+            self.abort_asked(tag, now_ns);
+            return false;
+        };
         if !std::mem::replace(&mut work.is_aborted, true) && self.pool.is_pool() {
-            // Relaxed: see `Backing::hanging`.
-            part(&mut self.parts, work.backing).backing.hanging.fetch_add(1, Relaxed);
+            part(&mut self.parts, work.backing).backing.hanging.begin(now_ns);
         }
         self.ring.cancel(u32::from(tag.0), CANCEL | u32::from(tag.0));
         true
@@ -389,7 +423,8 @@ impl DeviceQueue for FileQueue {
             _ => false,
         };
         if !is_same {
-            if self.works.iter().flatten().any(|work| work.backing == number) || self.is_held(number) {
+            let has_works = self.works.iter().flatten().any(|work| work.backing == number);
+            if has_works || self.is_held(number) || self.asked.iter().any(|asked| asked.backing == number) {
                 return Err("a backing has not ended its requests".to_owned());
             }
             self.put(number, now);
@@ -407,8 +442,8 @@ impl DeviceQueue for FileQueue {
         work.is_on_ring = false;
         let part = part(&mut self.parts, work.backing);
         if work.is_aborted && self.pool.is_pool() {
-            // Relaxed: see `Backing::hanging`. An aborted command has no further step.
-            part.backing.hanging.fetch_sub(1, Relaxed);
+            // An aborted command has no further step.
+            part.backing.hanging.end();
         }
         let next = work.ended(&part.backing, result);
         self.go_on(tag, next);

@@ -218,7 +218,7 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
         Some(pool) => format!("{}: {sentence}; it is a volume of the thin pool {pool}: is that full?", path.display()),
         None => format!("{}: {sentence}", path.display()),
     };
-    let is_hanging = backing.hanging.load(Relaxed) > 0;
+    let is_hanging = backing.hanging.is_some();
     if is_hanging != std::mem::replace(&mut told.is_hanging, is_hanging) {
         sentences.push(match is_hanging {
             true => in_thin_pool(

@@ -209,8 +209,7 @@ impl Work {
         if self.is_to_be_stable() && backing.has_lost_writes() {
             return Next::End(Status::Io);
         }
-        // Relaxed: see `Backing::hanging`.
-        if backing.hanging.load(Relaxed) > 0 {
+        if backing.hanging.is_some() {
             return Next::End(Status::TimedOut);
         }
         if backing.refuses(self.command.op) || self.span().end > backing.watch.ends_at_bytes() {

@@ -306,9 +306,13 @@ fn i17_a_backing_that_hangs_fails_its_own_exports_alone() {
     hand.submit(0, read(0, hangs, 4096));
     let late = hand.one_pushed(READ);
     assert!(pool.ailing().is_empty());
-    assert!(hand.queues[0].has_parts() && hand.queues[0].abort(Tag(0), 0));
+    assert!(hand.queues[0].has_parts() && hand.queues[0].abort(Tag(0), 7));
     assert!(hand.pushed().iter().all(|pushed| pushed.opcode != READ), "it is cancelled, as far as the kernel can");
-    assert_eq!(pool.ailing(), [(folder.path().join("1").display().to_string(), "hanging")]);
+    let ails = |since_ns| {
+        let part = folder.path().join("1").display().to_string();
+        [Ailing { part, offset_bytes: hangs, state: "hanging", hangs_since_ns: Some(since_ns) }]
+    };
+    assert_eq!(pool.ailing(), ails(7));
     let path = folder.path().join("1").display().to_string();
     let told = format!(
         "{path}: does not answer: requests that are longer under way than `timeout` wait, others fail until it does"
@@ -347,4 +351,15 @@ fn i17_a_backing_that_hangs_fails_its_own_exports_alone() {
         let told = [format!("{path}: has no space for a write")];
         assert_eq!(pool.check_up(), if round == 0 { &told[..] } else { &[] });
     }
+    // So does one of which a question for extents alone has no end.
+    let question = Command { buffer: Some(crate::extents::ask(1)), ..plain(1, Op::Extents, hangs, 4096) };
+    hand.submit(0, question);
+    assert!(!hand.queues[0].abort(Tag(1), 9) && !hand.queues[0].abort(Tag(1), 11));
+    assert_eq!(pool.ailing(), ails(9));
+    hand.submit(1, read(0, hangs, 4096));
+    assert_eq!(hand.reap_one(1).0, Status::TimedOut);
+    assert!(hand.queues[0].follow(1).is_ok() && pool.remove(1).is_some());
+    assert!(hand.queues[0].follow(1).is_err(), "its number is free when the question has ended");
+    assert_eq!(hand.reap_one(0).0, Status::Ok);
+    assert!(hand.queues[0].follow(1).is_ok());
 }
