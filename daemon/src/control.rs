@@ -14,7 +14,7 @@ mod shown;
 
 use crate::config::cached::{CachedConfig, Part, Right};
 use crate::config::control::ControlConfig;
-use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan};
+use crate::config::{Again, Config, ConfigError, DevicePlan, HeldFiles, Looks, Medium, Plan};
 use crate::output::Output;
 use crate::reconcile::{Change, Lack, Reconciler, Refusals, Runtime};
 use crate::upgrade;
@@ -97,6 +97,8 @@ pub struct Running {
 /// The state that a change modifies.
 struct Changing {
     reconciler: Reconciler,
+    /// Known about the files of the plan.
+    looks: Looks,
     ledger: Ledger,
     /// The document as it was read. `None`: the next change reads it.
     cached: Option<CachedConfig>,
@@ -146,12 +148,14 @@ impl Erases {
 type Done = (Vec<Change>, Result<Applied, Refusal>);
 
 impl Running {
-    /// A server that runs the plan of `reconciler`, which the config that it was started from says.
+    /// A server that runs the plan of `reconciler`, which the config that it was started from says; `looks` has what
+    /// its check has found out.
     pub fn new(
         engine: Arc<Engine>,
         output: Output,
         origin: Origin,
         reconciler: Reconciler,
+        looks: Looks,
         counters: Counters,
     ) -> Running {
         let document = Document::parse(&origin.text).expect("the config's reader has read it");
@@ -176,6 +180,7 @@ impl Running {
             changing: Mutex::new(Changing {
                 has_warnings: !reconciler.plan().warnings.is_empty(),
                 reconciler,
+                looks,
                 ledger,
                 cached: None,
                 unsaved,
@@ -311,7 +316,8 @@ impl Running {
         }
         // The sections of an own text are in another order.
         let cached = if is_own || proposal.dry_run { None } else { Some(config.clone()) };
-        let mut new = match config.check(&HeldFiles { plan: changing.reconciler.plan(), but: None }) {
+        let files = HeldFiles::new(changing.reconciler.plan(), Again::Nothing, &changing.looks);
+        let mut new = match config.check(&files) {
             Ok(new) => new,
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
@@ -371,16 +377,15 @@ impl Running {
         candidate: Candidate,
         proposal: &Proposal,
     ) -> Result<Done, Candidate> {
-        let Changing { reconciler, cached, has_warnings, .. } = changing;
+        let Changing { reconciler, looks, cached, has_warnings, .. } = changing;
         let is_plain = !proposal.dry_run && !*has_warnings && self.origin.control.is_some();
         // While a device is closed every change is to open it, or is refused.
         let cached = cached.as_mut().filter(|_| is_plain && self.shown().closed.is_none());
         let (Some(cached), Some((kind, name))) = (cached, proposal.edit.thing()) else { return Err(candidate) };
         let alone = Config::parse(DOCUMENT, &candidate.document.text().0).ok();
         let Some(part) = alone.and_then(|alone| Part::of(kind, name, alone)) else { return Err(candidate) };
-        let Some(right) = cached.check(&part, &HeldFiles { plan: reconciler.plan(), but: None }) else {
-            return Err(candidate);
-        };
+        let right = cached.check(&part, &HeldFiles::new(reconciler.plan(), Again::Nothing, looks));
+        let Some(right) = right else { return Err(candidate) };
         let (before, withheld) = (owner(reconciler, kind, name), reconciler.is_withholding());
         let done = match &right {
             Right::Alone(plan) => reconciler.propose_part(Some(plan), None),
@@ -415,7 +420,7 @@ impl Running {
 
     /// Opens a device as it is configured: one that a failed attempt has left closed is in the document alone.
     fn reopen_device(&self, changing: &mut Changing, device: &str) -> Result<Applied, Refusal> {
-        let Changing { reconciler, ledger, .. } = changing;
+        let Changing { reconciler, ledger, looks, .. } = changing;
         let conflict = |sentence: String| Refusal::new(Fault::Conflict, sentence);
         let text = ledger.document().text().0;
         let config =
@@ -428,8 +433,9 @@ impl Running {
             let allowed = "allowed is to reopen one of kind \"file\" or \"pool\"";
             return Err(conflict(format!("device {name} would lose the bytes that it has in memory, {allowed}")));
         }
-        let files = HeldFiles { plan: reconciler.plan(), but: Some(device) };
-        let plan = config.check(&files).map_err(|error| conflict(without_place(&error.to_string()).into()))?;
+        let plan = config
+            .check(&HeldFiles::new(reconciler.plan(), Again::Device(device), looks))
+            .map_err(|error| conflict(without_place(&error.to_string()).into()))?;
         if !plan.devices.values().any(|known| known.config.name == device) {
             return Err(conflict(format!("device {name} has no export, so it is not open")));
         }

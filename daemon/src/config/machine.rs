@@ -3,8 +3,10 @@
 use super::model::Medium;
 use super::plan::{DevicePlan, ExportPlan, Plan};
 use crate::files;
+use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The machine's answers about a path; a trait so that the checks are tested without files.
 pub trait Files {
@@ -13,6 +15,14 @@ pub trait Files {
     /// # Errors
     /// It is something else, or cannot be opened: why, in words.
     fn size_bytes(&self, path: &Path) -> Result<u64, String>;
+
+    /// The same as of now, where a check may know an earlier one.
+    ///
+    /// # Errors
+    /// As [`Files::size_bytes`].
+    fn size_now_bytes(&self, path: &Path) -> Result<u64, String> {
+        self.size_bytes(path)
+    }
 
     /// Whether this process may write to it.
     ///
@@ -75,13 +85,124 @@ impl Files for RealFiles {
     }
 }
 
+/// What checks have found out about files, so that a file that the server holds is not looked at again: a change costs
+/// nothing for the backings that stay, and one of them that hangs does not hold it up.
+#[derive(Default)]
+pub struct Looks(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    files: BTreeMap<PathBuf, Look>,
+    /// By partition: its disk. `None`: it is no partition.
+    disks: BTreeMap<Identity, Option<u64>>,
+    /// Number of answers that the machine was asked for.
+    asked: usize,
+}
+
+/// Answers about a file. `None`: it was not asked for.
+#[derive(Default)]
+struct Look {
+    size_bytes: Option<u64>,
+    writable: Option<()>,
+    real: Option<PathBuf>,
+    identity: Option<Option<Identity>>,
+}
+
+impl Looks {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // Each answer stands for itself.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of answers that the machine was asked for.
+    #[cfg(test)]
+    pub fn asked(&self) -> usize {
+        self.lock().asked
+    }
+
+    /// The known answer about a file, if `is_held` and there is one, or that of `ask`.
+    fn answer<T: Clone>(
+        &self,
+        path: &Path,
+        of: impl Fn(&mut Look) -> &mut Option<T>,
+        is_held: bool,
+        ask: impl FnOnce() -> Result<T, String>,
+    ) -> Result<T, String> {
+        if is_held && let Some(known) = self.lock().files.get_mut(path).and_then(|look| of(look).clone()) {
+            return Ok(known);
+        }
+        // Here it may wait.
+        let answer = ask();
+        let mut known = self.lock();
+        known.asked += 1;
+        *of(known.files.entry(path.to_owned()).or_default()) = answer.as_ref().ok().cloned();
+        answer
+    }
+
+    fn size_bytes(&self, path: &Path, is_held: bool) -> Result<u64, String> {
+        self.answer(path, |look| &mut look.size_bytes, is_held, || RealFiles.size_bytes(path))
+    }
+
+    fn canonical(&self, path: &Path, is_held: bool) -> PathBuf {
+        let real = self.answer(path, |look| &mut look.real, is_held, || Ok(RealFiles.canonical(path)));
+        real.unwrap_or_else(|_| path.to_owned())
+    }
+
+    fn whole_disk(&self, device: Identity) -> Option<u64> {
+        let Identity::BlockDevice(_) = device else { return None };
+        let known = self.lock().disks.get(&device).copied();
+        known.unwrap_or_else(|| {
+            let disk = RealFiles.whole_disk(device);
+            let mut known = self.lock();
+            known.asked += 1;
+            known.disks.insert(device, disk);
+            disk
+        })
+    }
+}
+
+/// The machine's own files, of which the answers are kept.
+impl Files for Looks {
+    fn size_bytes(&self, path: &Path) -> Result<u64, String> {
+        Looks::size_bytes(self, path, false)
+    }
+
+    fn writable(&self, path: &Path) -> Result<(), String> {
+        self.answer(path, |look| &mut look.writable, false, || RealFiles.writable(path))
+    }
+
+    fn canonical(&self, path: &Path) -> PathBuf {
+        Looks::canonical(self, path, false)
+    }
+
+    fn identity(&self, path: &Path) -> Option<Identity> {
+        self.answer(path, |look| &mut look.identity, false, || Ok(RealFiles.identity(path))).ok().flatten()
+    }
+
+    fn whole_disk(&self, device: Identity) -> Option<u64> {
+        Looks::whole_disk(self, device)
+    }
+}
+
+/// A thing of a running plan that is to be opened or looked at again, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Again<'p> {
+    /// None is.
+    Nothing,
+    /// A device, and each of its backings.
+    Device(&'p str),
+    /// The backing of an export.
+    Export(&'p str),
+}
+
 /// [`Files`] for a server that runs a plan: after it has become another user, it may not be allowed to open again the
 /// files that it holds.
 pub struct HeldFiles<'p> {
-    /// The plan.
-    pub plan: &'p Plan,
-    /// A device of it that is to be opened again all the same, by name.
-    pub but: Option<&'p str>,
+    plan: &'p Plan,
+    again: Again<'p>,
+    looks: &'p Looks,
+    /// Exports with a backing that is not looked at again, by its path.
+    backings: BTreeMap<&'p Path, &'p ExportPlan>,
 }
 
 /// A file that the server holds.
@@ -90,20 +211,35 @@ struct Held {
     read_only: bool,
 }
 
-impl HeldFiles<'_> {
+impl<'p> HeldFiles<'p> {
+    /// The files of a plan; `looks` forgets others.
+    pub fn new(plan: &'p Plan, again: Again<'p>, looks: &'p Looks) -> HeldFiles<'p> {
+        let is_again = |export: &ExportPlan| match again {
+            Again::Nothing => false,
+            Again::Device(name) => plan.devices[export.device].config.name == name,
+            Again::Export(name) => export.name == name,
+        };
+        let held = plan.exports.values().filter(|export| !is_again(export));
+        let backings: BTreeMap<_, _> = held.filter_map(|export| Some((export.path.as_deref()?, export))).collect();
+        looks.lock().files.retain(|path, _| backings.contains_key(path.as_path()));
+        HeldFiles { plan, again, looks, backings }
+    }
+
+    fn is_held(&self, path: &Path) -> bool {
+        self.backings.contains_key(path)
+    }
+
     /// Bytes and access of a file that is held: `None` if it is not, or it is to be opened again, or is gone.
     fn held(&self, path: &Path) -> Option<Held> {
         let is_its = |device: &&DevicePlan| match &device.config.medium {
-            Medium::File { path: own, .. } => own.value == path && self.but != Some(device.config.name.as_str()),
+            Medium::File { path: own, .. } => {
+                own.value == path && self.again != Again::Device(device.config.name.as_str())
+            }
             _ => false,
         };
-        let is_backing = |export: &&ExportPlan| {
-            export.path.as_deref() == Some(path)
-                && self.but != Some(self.plan.devices[export.device].config.name.as_str())
-        };
-        let of_export = |export: &ExportPlan| (export.size_bytes, export.read_only);
         let device = self.plan.devices.values().find(is_its).map(|device| (device.size_bytes, device.read_only));
-        let (size_bytes, read_only) = device.or_else(|| self.plan.exports.values().find(is_backing).map(of_export))?;
+        let of_export = |export: &&ExportPlan| (export.size_bytes, export.read_only);
+        let (size_bytes, read_only) = device.or_else(|| self.backings.get(path).map(of_export))?;
         let about = std::fs::metadata(path).ok()?;
         Some(Held { size_bytes: if about.is_file() { about.len() } else { size_bytes }, read_only })
     }
@@ -111,24 +247,32 @@ impl HeldFiles<'_> {
 
 impl Files for HeldFiles<'_> {
     fn size_bytes(&self, path: &Path) -> Result<u64, String> {
-        RealFiles.size_bytes(path).or_else(|why| self.held(path).map(|held| held.size_bytes).ok_or(why))
+        let found = self.looks.size_bytes(path, self.is_held(path));
+        found.or_else(|why| self.held(path).map(|held| held.size_bytes).ok_or(why))
+    }
+
+    fn size_now_bytes(&self, path: &Path) -> Result<u64, String> {
+        let found = self.looks.size_bytes(path, false);
+        found.or_else(|why| self.held(path).map(|held| held.size_bytes).ok_or(why))
     }
 
     fn writable(&self, path: &Path) -> Result<(), String> {
         let is_held = || self.held(path).is_some_and(|held| !held.read_only);
-        RealFiles.writable(path).or_else(|why| if is_held() { Ok(()) } else { Err(why) })
+        let found = self.looks.answer(path, |look| &mut look.writable, self.is_held(path), || RealFiles.writable(path));
+        found.or_else(|why| if is_held() { Ok(()) } else { Err(why) })
     }
 
     fn canonical(&self, path: &Path) -> PathBuf {
-        RealFiles.canonical(path)
+        self.looks.canonical(path, self.is_held(path))
     }
 
     fn identity(&self, path: &Path) -> Option<Identity> {
-        RealFiles.identity(path)
+        let ask = || Ok(RealFiles.identity(path));
+        self.looks.answer(path, |look| &mut look.identity, self.is_held(path), ask).ok().flatten()
     }
 
     fn whole_disk(&self, device: Identity) -> Option<u64> {
-        RealFiles.whole_disk(device)
+        self.looks.whole_disk(device)
     }
 }
 
@@ -145,6 +289,54 @@ fn whole_disk(sys: &Path, number: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use std::fs::File;
+
+    #[test]
+    fn a_check_of_a_running_plan_looks_at_backings_that_come_or_are_to_be_looked_at_again_alone() {
+        let folder = mqfq_testing::Folder::new();
+        let at = folder.path().display();
+        let export = |number: usize, more: &str| {
+            let file = folder.file(&number.to_string(), 4096);
+            format!(
+                "[export.e{number}]\ndevice = \"p\"\ntenant = \"t\"\nnbd = \"unix:{at}/s\"\npath = \"{}\"\n{more}",
+                file.display()
+            )
+        };
+        let asked = [3, 30].map(|count| {
+            let head = format!("[tenant.t]\n[device.p]\nkind = \"pool\"\nfolders = [\"{at}\"]\n");
+            let text: String = (0..count).fold(head, |text, number| text + &export(number, ""));
+            let looks = Looks::default();
+            let plan = Config::parse("c.toml", &text).unwrap().check(&looks).unwrap();
+            let again = |text: &str, again: Again<'_>| {
+                let before = looks.asked();
+                let config = Config::parse("c.toml", text).unwrap();
+                let sizes = config
+                    .check(&HeldFiles::new(&plan, again, &looks))
+                    .map(|plan| plan.exports.values().map(|export| export.size_bytes).collect::<Vec<u64>>());
+                (looks.asked() - before, sizes.map_err(|error| error.to_string()))
+            };
+            let one_more = text.clone() + &export(count, "");
+            // All that are there have grown, and one is gone.
+            for number in 0..count {
+                File::options().write(true).open(folder.join(&number.to_string())).unwrap().set_len(8192).unwrap();
+            }
+            std::fs::remove_file(folder.join("2")).unwrap();
+            let same = again(&text, Again::Nothing);
+            assert_eq!(same.1, Ok(vec![4096; count]));
+            let more = again(&one_more, Again::Nothing);
+            assert_eq!(more.1, Ok(vec![4096; count + 1]));
+            let grown = again(&text, Again::Export("e1"));
+            assert_eq!(grown.1, Ok([vec![4096, 8192], vec![4096; count - 2]].concat()));
+            let larger = text.replacen("/0\"\n", "/0\"\nsize = 8192\n", 1);
+            assert_eq!(again(&larger, Again::Nothing).1, Ok([vec![8192, 8192], vec![4096; count - 2]].concat()));
+            let gone = again(&text, Again::Export("e2")).1.unwrap_err();
+            assert!(gone.contains("export.e2.path: cannot open"), "{gone}");
+            [same.0, more.0, grown.0]
+        });
+        // The folder; and size, path, identity and access of the one.
+        assert_eq!(asked, [[1, 5, 5]; 2]);
+    }
 
     #[test]
     fn a_partition_is_known_by_its_disk_and_a_disk_is_none() {

@@ -143,6 +143,8 @@ fn backing<'c>(export: &'c ExportConfig, pool: &Pool<'_>, files: &dyn Files) -> 
             path.place.error(format!("cannot write to {shown}: {why}, allowed is an export with read-only = true"))
         })?;
     }
+    let is_more = export.size.as_ref().is_some_and(|size| size.value > held);
+    let held = if is_more { files.size_now_bytes(&path.value).map_err(failed)? } else { held };
     let most = held.min(REGION_BYTES);
     if most == 0 {
         let empty = format!("{} is empty, allowed is a file that has its full size", display(&path.value));

@@ -15,7 +15,8 @@ impl Running {
             let name = shown(export);
             return Err(conflict(format!("export {name} has no backing of its own, allowed is an export of a pool")));
         }
-        config.check(&HeldFiles { plan: changing.reconciler.plan(), but: None }).map_err(said)
+        let files = HeldFiles::new(changing.reconciler.plan(), Again::Export(export), &changing.looks);
+        config.check(&files).map_err(said)
     }
 
     /// Opens the backing of an export anew.
