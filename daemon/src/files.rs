@@ -6,7 +6,7 @@
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// The text of a regular file of at most `bytes_max`.
@@ -82,7 +82,19 @@ pub fn device_size_bytes(path: &Path) -> Result<u64, String> {
 /// # Errors
 /// Why not, in words.
 pub fn writable(path: &Path) -> Result<(), String> {
-    accessible(path, libc::W_OK)
+    accessible(path, libc::W_OK)?;
+    match std::fs::metadata(path) {
+        Ok(about) if about.file_type().is_block_device() && is_read_only(about.rdev()) => {
+            Err("it is a read-only device".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A block device takes no writes. Linux opens it to be written all the same, for those who may do anything.
+fn is_read_only(number: u64) -> bool {
+    let about = format!("/sys/dev/block/{}:{}/ro", libc::major(number), libc::minor(number));
+    std::fs::read_to_string(about).is_ok_and(|text| text.trim() == "1")
 }
 
 fn accessible(path: &Path, mode: libc::c_int) -> Result<(), String> {

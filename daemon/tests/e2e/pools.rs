@@ -4,8 +4,9 @@ use crate::client::{CMD_FLUSH, CMD_READ, Client, ENOSPC, Handshake, Request};
 use crate::control::{ctl, refusal, said};
 use crate::server::{Folder, Fuse, MIB, PATIENCE, Server, arg, load, mqfq, pattern};
 use crate::why;
-use mqfq_testing::SetAtEnd;
 use mqfq_testing::tools::{self, need};
+use mqfq_testing::{Random, SetAtEnd};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -181,6 +182,87 @@ fn i17_exports_reach_their_own_backings_through_live_changes_restart_and_upgrade
     server.terminate();
 }
 
+/// What a server of changes has at a moment: its exports by name, each with its size and the salt of its first bytes.
+type Expected = BTreeMap<String, (u64, u8)>;
+
+#[test]
+fn twenty_upgrades_and_twenty_restarts_amid_changes_keep_config_and_bytes() {
+    const NAMES: u64 = 6;
+    let folder = folder(&["a", "b"]);
+    let text = format!("{POOL}{}", export("a", ""));
+    let mut server = Server::start_in(folder, &text);
+    let mut random = Random::new(50);
+    let mut has = Expected::from([("a".to_owned(), (2 * MIB, 0))]);
+    let (mut came, mut went, mut grew) = (0, 0, 0);
+    for round in 0..40 {
+        let (is_over, read) = (AtomicBool::new(false), Request { length_bytes: 4096, ..Request::of(CMD_READ) });
+        std::thread::scope(|scope| {
+            let _over = SetAtEnd(&is_over);
+            scope.spawn(|| load(&server, "a", 4, read, &is_over));
+            for _ in 0..3 {
+                let (name, salt) = (format!("x{}", random.below(NAMES)), 1 + random.below(200) as u8);
+                let image = server.join(&format!("images/{name}"));
+                match (has.get(&name).copied(), random.below(3)) {
+                    (None, _) => {
+                        make(&image, MIB);
+                        let nbd = format!("unix:{}", server.socket("a").display());
+                        let args = ["--device", "ssd", "--tenant", "b", "--path", arg(&image), "--nbd", &nbd];
+                        said(&ctl(&server, &[&["export", "add", &name], &args[..]].concat()));
+                        has.insert(name, (MIB, 0));
+                        came += 1;
+                    }
+                    (Some(_), 0) => {
+                        said(&ctl(&server, &["export", "rm", &name]));
+                        has.remove(&name);
+                        went += 1;
+                    }
+                    (Some((size_bytes, _)), 1) => {
+                        let mut client = Client::connect(&server.socket("a"), &name);
+                        client.write(4096, &pattern(8192, salt)).unwrap();
+                        client.flush().unwrap();
+                        has.insert(name, (size_bytes, salt));
+                    }
+                    (Some((size_bytes, salt)), _) => {
+                        File::options().write(true).open(&image).unwrap().set_len(size_bytes + MIB).unwrap();
+                        said(&ctl(&server, &["export", "grow", &name]));
+                        has.insert(name, (size_bytes + MIB, salt));
+                        grew += 1;
+                    }
+                }
+            }
+        });
+        said(&ctl(&server, &["save"]));
+        let config = |server: &Server| -> serde_json::Value {
+            let said: serde_json::Value = serde_json::from_str(&said(&ctl(server, &["config", "--json"]))).unwrap();
+            said.get("config").unwrap_or(&said).clone()
+        };
+        let before = config(&server);
+        let text = std::fs::read_to_string(server.join("config.toml")).unwrap();
+        server = if round % 2 == 0 { server.replace(&text) } else { Server::start_in(server.kill_nine(), &text) };
+        let state = config(&server);
+        assert_eq!(state, before);
+        let exports = state["export"].as_object().unwrap();
+        assert!(exports.keys().eq(has.keys()), "{exports:?}");
+        for (name, (size_bytes, salt)) in &has {
+            let begun = Instant::now();
+            // Bytes by which one grew are erased before they are offered.
+            while Client::connect(&server.socket("a"), name).size_bytes != *size_bytes {
+                assert!(begun.elapsed() < PATIENCE, "{name} has not {size_bytes} bytes");
+            }
+            let mut expected = vec![0; 16384];
+            if *salt > 0 {
+                expected[4096..12288].copy_from_slice(&pattern(8192, *salt));
+            }
+            assert!(Client::connect(&server.socket("a"), name).read(0, 16384).unwrap() == expected, "{name}");
+            assert!(bytes_at(&server, name, 0, 16384) == expected, "{name}");
+        }
+    }
+    assert!(came > 10 && went > 10 && grew > 10, "{came} came, {went} went, {grew} grew");
+    // Never an export: all its bytes are as they were.
+    assert!(bytes_at(&server, "b", 0, 2 << 20).iter().all(|byte| *byte == 0));
+    server.terminate();
+}
+
 #[test]
 fn an_export_grows_with_its_backing_by_itself_or_when_asked_and_shrinks_never() {
     let server = start();
@@ -276,6 +358,15 @@ fn i17_a_backing_on_fuse_that_is_stopped_hangs_alone_is_named_and_goes_on_where_
     }
     assert!(!why::said(&server, "a").contains("images"), "{}", why::said(&server, "a"));
     until(&hangs, || why::said(&server, "b"));
+    // So do changes.
+    make(&server.join("images/c"), MIB);
+    let (nbd, image) = (format!("unix:{}", server.socket("a").display()), server.join("images/c"));
+    said(&ctl(
+        &server,
+        &["export", "add", "c", "--device", "ssd", "--tenant", "a", "--path", arg(&image), "--nbd", &nbd],
+    ));
+    Client::connect(&server.socket("a"), "c").write(0, &pattern(4096, 3)).unwrap();
+    said(&ctl(&server, &["export", "rm", "c"]));
     fuse.signal(libc::SIGCONT);
     for client in &mut hung {
         let mut cookies: Vec<u64> = (0..EACH)
@@ -535,7 +626,7 @@ fn block_devices_that_others_use_and_backings_that_cannot_be_written_are_refused
     let file = format!("{here}/images/ro/c");
     let cases = [
         (&used.0, format!("export.x.path: {}: {in_use}", used.0)),
-        (&read_only.0, format!("export.x.path: cannot write to {}: Permission denied, {allowed}", read_only.0)),
+        (&read_only.0, format!("export.x.path: cannot write to {}: it is a read-only device, {allowed}", read_only.0)),
         (&file, format!("export.x.path: cannot write to {file}: Read-only file system, {allowed}")),
     ];
     let x = |path: &str| export("x", "").replace("tenant = \"x\"", "tenant = \"a\"").replace("@/images/x", path);
