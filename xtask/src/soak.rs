@@ -13,7 +13,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Rounds of churn.
 const CHURN_ROUNDS: &str = "10000";
 
-/// Ten thousand rounds of churn, seeds of the whole server for `limit` (half of it on a server that is changed as a
+/// Seconds of each half of the test of forty exports.
+const FORTY_S: &str = "30";
+
+/// Ten thousand rounds of churn, forty exports of a pool with faults, seeds of the whole server for `limit` (half of it on a server that is changed as a
 /// whole), then rounds of all generated tests until `limit` has passed once more, one at least: the first with `seed`,
 /// or with a seed from the time.
 ///
@@ -23,6 +26,7 @@ pub fn soak(limit: Duration, seed: Option<u64>) -> Result<(), String> {
     let tests = Tests::of(&Tree::read(root())?)?;
     run(tests.command().arg("--no-run"))?;
     churn()?;
+    forty()?;
     let (first, half_s) = (seed.unwrap_or_else(seed_of_the_time), limit.as_secs().div_ceil(2).to_string());
     for managed in [&[][..], &["--managed"]] {
         println!("{half_s} s of the whole server in virtual time {}", managed.concat());
@@ -51,6 +55,12 @@ pub fn soak(limit: Duration, seed: Option<u64>) -> Result<(), String> {
 fn churn() -> Result<(), String> {
     println!("{CHURN_ROUNDS} rounds of churn");
     run(cargo("test --quiet -p mqfq --test e2e live::churn").env("MQFQ_CHURN_ROUNDS", CHURN_ROUNDS))
+}
+
+/// Forty exports of a pool, verified while some backings fail, hang, come and go (`daemon/tests/e2e/upgrade.rs`).
+fn forty() -> Result<(), String> {
+    println!("forty exports of a pool, {FORTY_S} s without and with faults");
+    run(cargo("test --quiet -p mqfq --test e2e i17_forty -- --nocapture").env("MQFQ_FORTY_S", FORTY_S))
 }
 
 /// Where the generated tests are, and their names.

@@ -10,16 +10,19 @@
 //! instructions per request, by the CPU, as glibc chooses a `memset` by it and callgrind counts each round of its `rep
 //! stos`. So count 1,000 batches and 3,000, and divide the difference by the 64,000 requests between them.
 //!
-//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside]]]`: LAYER is a policy or `raw`; prints nanoseconds per
-//! request. GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is found. `beside`: the same
+//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside | BACKINGS]]]`: LAYER is a policy or `raw`; prints nanoseconds
+//! per request. BACKINGS: reads of a `file` device (0) or of a pool of so many backings in turn, each answered in place
+//! of the kernel. GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is found. `beside`: the same
 //! flows in no group take turns with those in groups, of 100 batches each, and the medians of both are printed.
 
 use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::file::{Direct, FileDevice, FileOptions, region_of};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions, Run};
 use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Completion, Op, Submission};
+use mqfq_blk::ring::{Pending, device_and_user};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::tuning::Tuning;
@@ -46,9 +49,28 @@ struct Path {
     completions: Vec<(Owner, Completion)>,
     flows: u32,
     now_ns: u64,
+    pending: Pending,
+    /// Backings of a pool; 1: a file, and `None`: the null device.
+    backings: Option<u16>,
+    next: u16,
 }
 
-fn path(layer: &str, flows: u32, groups: u32, depth_auto: bool) -> Result<Path, String> {
+/// A `file` device (0), or a pool of so many backings, over sparse files that have no name any more.
+fn files(backings: u16) -> Result<FileDevice, String> {
+    let folder = mqfq_testing::Folder::new();
+    let options = |number: u16| {
+        let path = folder.file(&number.to_string(), 1 << 20);
+        FileOptions { direct: Direct::Never, ..FileOptions::new(&path) }
+    };
+    if backings == 0 {
+        return FileDevice::open(&options(0));
+    }
+    let pool = FileDevice::pool();
+    (0..backings).try_for_each(|number| pool.add(number, &options(number), None).map(drop))?;
+    Ok(pool)
+}
+
+fn path(layer: &str, flows: u32, groups: u32, depth_auto: bool, backings: Option<u16>) -> Result<Path, String> {
     let named = || mqfq_policies::REGISTRY.find(layer).map_err(|error| format!("argument 1: {error}, or raw"));
     let kind: PolicyKind = if layer == "raw" { PolicyKind::None } else { named()? };
     let options = PolicyOptions { depth: 64, depth_auto, ..PolicyOptions::new(kind) }.relaxed(1);
@@ -63,11 +85,16 @@ fn path(layer: &str, flows: u32, groups: u32, depth_auto: bool) -> Result<Path, 
     };
     let policy = AnyPolicy::with_tree(&options, &Topology::flat(1), &weights, &tree);
     let policy = policy.map_err(|error| error.to_string())?;
-    let options = QueueOptions { hctx: HctxId(0), depth: 64, ring: None, interrupt: Arc::new(|_| ()) };
+    let pending = Pending::default();
+    let options = QueueOptions { hctx: HctxId(0), depth: 64, ring: Some(pending.door(0)), interrupt: Arc::new(|_| ()) };
+    let device = match backings {
+        None => NullDevice::new(1 << 30).open_queue(options)?,
+        Some(backings) => files(backings)?.open_queue(options)?,
+    };
     let mut hctx = HwCtx::new(HwCtxOptions {
         id: HctxId(0),
         policy: Arc::new(policy),
-        device: NullDevice::new(1 << 30).open_queue(options)?,
+        device,
         queue_depth: 64,
         limits: vec![StageLimits::DEFAULT; flows as usize],
         cost: CostModel::FLAT,
@@ -80,6 +107,9 @@ fn path(layer: &str, flows: u32, groups: u32, depth_auto: bool) -> Result<Path, 
         completions: Vec::with_capacity(64),
         flows,
         now_ns: 1,
+        pending,
+        backings: backings.map(|backings| backings.max(1)),
+        next: 0,
     })
 }
 
@@ -100,15 +130,24 @@ fn path_cost_step_reap(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64, out: &mut Vec<(
     hctx.reap(now_ns, &mut |_| (), out)
 }
 
+#[inline(never)]
+fn path_cost_step_event(hctx: &mut HwCtx<AnyPolicy>, user: u32) {
+    hctx.device_mut().ring_event(user, LENGTH_BYTES as i32);
+}
+
 impl Path {
     fn batches(&mut self, batches: u32) {
-        let Path { hctx, buffers, completions, flows, now_ns } = self;
+        let Path { hctx, buffers, completions, flows, now_ns, pending, backings, next } = self;
         for _ in 0..batches {
             for number in 0..BATCH {
+                let start = backings.map_or(0, |backings| {
+                    *next = if *next + 1 < backings { *next + 1 } else { 0 };
+                    region_of(*next)
+                });
                 let submission = Submission {
                     flow: FlowId(number % *flows),
-                    op: Op::Write,
-                    offset_bytes: u64::from(number) * 8192,
+                    op: if backings.is_some() { Op::Read } else { Op::Write },
+                    offset_bytes: start + u64::from(number) * 8192,
                     length_bytes: LENGTH_BYTES,
                     fua: false,
                     buffer: buffers.pop(),
@@ -117,6 +156,12 @@ impl Path {
                 path_cost_step_submit(hctx, submission, *now_ns).expect("room for a batch");
             }
             path_cost_step_run(hctx, *now_ns);
+            for entry in pending.take() {
+                // SAFETY: an entry is the 64 bytes of struct io_uring_sqe, user_data in 32..40.
+                let bytes: [u8; 64] = unsafe { std::mem::transmute_copy(&entry) };
+                let user = u64::from_ne_bytes(bytes[32..40].try_into().expect("8 bytes"));
+                path_cost_step_event(hctx, device_and_user(user).1);
+            }
             path_cost_step_reap(hctx, *now_ns, completions);
             assert_eq!(completions.len() as u32, BATCH, "a batch goes through at once");
             buffers.extend(completions.drain(..).filter_map(|(_, completion)| completion.buffer));
@@ -147,13 +192,18 @@ fn measure(arguments: &[String]) -> Result<(), String> {
         Ok(groups) if groups <= Tree::DEPTH_MAX as u32 => groups,
         _ => return Err(format!("argument 4 is no number from 0 to {}", Tree::DEPTH_MAX)),
     };
-    let depth_auto = match arguments.get(4).map(String::as_str) {
-        None => false,
-        Some("auto") => true,
-        Some("beside") => return beside([path(layer, flows, 0, false)?, path(layer, flows, groups, false)?], batches),
-        Some(_) => return Err("argument 5 is neither auto nor beside".to_string()),
+    let plain = |groups| path(layer, flows, groups, false, None);
+    let mut path = match arguments.get(4).map(String::as_str) {
+        None => plain(groups)?,
+        Some("auto") => path(layer, flows, groups, true, None)?,
+        Some("beside") => return beside([plain(0)?, plain(groups)?], batches),
+        Some(backings) => {
+            let backings =
+                backings.parse().map_err(|_| "argument 5 is neither auto, beside nor a number".to_string())?;
+            path(layer, flows, groups, false, Some(backings))?
+        }
     };
-    let ns = ns_per_request(&mut path(layer, flows, groups, depth_auto)?, batches);
+    let ns = ns_per_request(&mut path, batches);
     print_line(format_args!("{layer}: {ns:.2} ns per request"))
 }
 
