@@ -346,7 +346,7 @@ fn i17_a_backing_on_fuse_that_is_stopped_hangs_alone_is_named_and_goes_on_where_
     let status = said(&ctl(&server, &["status", "--json"]));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["troubled"][&name], "hanging");
-    server.note_with(&format!("device ssd: {} hangs: ", image.display()));
+    server.note_with(&format!("{}: does not answer: ", image.display()));
     // Its clients hear of it at once, and those of the other backing of nothing.
     assert!(connect(&server, "b").read(0, 4096).is_err());
     for _ in 0..100 {
