@@ -645,7 +645,8 @@ pub unsafe extern "C" fn mqfq_next(
             }
             Next::Idle => Ok(1),
             Next::Wait(Wait::Window) => Ok(2),
-            Next::Wait(Wait::Permits) => Ok(3),
+            // Permits.
+            Next::Wait(_) => Ok(3),
         })
     })
 }

@@ -13,22 +13,47 @@
 //! | `tune` | D, T and the cost of a write, found while the device runs; latency goals | `base`, `policy` |
 //! | `door` | the scheduler for any program: start here | `base`, `flow`, `policy` |
 //!
-//! The room `door` is for any program; the others are its parts, for schedulers of one's own.
+//! The room `door` is for any program. The others are its parts, public under the feature `internals` for schedulers of
+//! one's own: they change without a new major version, and only there has the trait of a policy a name.
 //!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
+
+#![warn(clippy::missing_panics_doc, clippy::missing_errors_doc)]
+#![cfg_attr(
+    not(feature = "internals"),
+    allow(dead_code, unused_imports, reason = "the door needs a part of the parts")
+)]
 
 mod base;
 #[cfg(not(any(mqfq_loom, watched)))]
 pub mod door;
+#[cfg(not(feature = "internals"))]
+mod flow;
+#[cfg(feature = "internals")]
 pub mod flow;
+#[cfg(not(feature = "internals"))]
+mod policy;
+#[cfg(feature = "internals")]
 pub mod policy;
 mod queue;
 mod shared;
 mod tune;
 
+#[cfg(not(feature = "internals"))]
+use base::{cache_padded, class, cost, sync, topology, vtime, wake};
+#[cfg(feature = "internals")]
 pub use base::{cache_padded, class, cost, sync, topology, vtime, wake};
+#[cfg(feature = "internals")]
 pub use queue::stage_queue;
+#[cfg(not(feature = "internals"))]
+use queue::stage_queue;
+#[cfg(not(feature = "internals"))]
+use shared::{mindicator, ready_set, throttle_wheel, token_tree};
+#[cfg(feature = "internals")]
 pub use shared::{mindicator, ready_set, throttle_wheel, token_tree};
+#[cfg(not(feature = "internals"))]
+use tune::{depth, goal, window_rule, write_cost};
+#[cfg(feature = "internals")]
 pub use tune::{depth, goal, window_rule, write_cost};
 
 #[cfg(all(watched, not(mqfq_loom)))]

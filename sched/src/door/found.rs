@@ -17,6 +17,18 @@ use crate::vtime::VSpan;
 const STEP_JOBS: u32 = 32;
 const STEP_JOBS_PER_PLACE: u32 = 4;
 
+/// Permits as they are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FoundPermits {
+    /// D in force, which may be one that is only tried.
+    pub permits: u32,
+    /// D as chosen.
+    pub chosen: u32,
+    /// Why, in half a sentence.
+    pub why: &'static str,
+}
+
 /// The search, and its clock.
 pub(super) struct Found {
     clock: fn() -> u64,
@@ -84,8 +96,9 @@ impl Found {
         (self.clock)()
     }
 
-    pub(super) fn state(&self) -> State {
-        lock(&self.tuner).controller.state()
+    pub(super) fn state(&self) -> FoundPermits {
+        let State { depth, chosen, reason, .. } = lock(&self.tuner).controller.state();
+        FoundPermits { permits: depth, chosen, why: reason.text() }
     }
 
     /// A pick had this answer.

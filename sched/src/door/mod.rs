@@ -65,8 +65,8 @@ mod refused;
 mod shared;
 mod worker;
 
-pub use crate::depth::State;
 pub use acquire::PermitFuture;
+pub use found::FoundPermits;
 pub use refused::{BuildError, Refused};
 pub use shared::{Builder, Counters, Permit, Scheduler, Tenant};
 pub use worker::{JobId, Next, Turn, Wait, Worker};

@@ -1,7 +1,6 @@
 //! What the front door says no to.
 
 use crate::cost::COST_MAX;
-use crate::policy::PolicyError;
 use crate::topology::HCTXS_MAX;
 use std::fmt;
 
@@ -19,8 +18,6 @@ pub enum BuildError {
     Permits(u32),
     /// A typical cost out of 1..=2^40.
     TypicalCost(u64),
-    /// The policy refuses its options.
-    Policy(PolicyError),
 }
 
 impl fmt::Display for BuildError {
@@ -33,7 +30,6 @@ impl fmt::Display for BuildError {
             BuildError::TypicalCost(cost) => {
                 write!(f, "a typical cost of {cost} is out of range, allowed is 1 to {}", COST_MAX.0)
             }
-            BuildError::Policy(error) => error.fmt(f),
         }
     }
 }

@@ -1,10 +1,9 @@
 //! What workers and waiting calls share: tenants, places, permits.
 
-use super::found::{Found, Meter};
+use super::found::{Found, FoundPermits, Meter};
 use super::refused::{BuildError, Refused};
 use crate::cache_padded::CachePadded;
 use crate::cost::{COST_MAX, Cost};
-use crate::depth::State;
 use crate::flow::{FlowId, Weight};
 use crate::policy::{DispatchToken, Done, Entry, Handle, Mqfq, MqfqQueue, Pick, Policy, PolicyKind, PolicyOptions};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
@@ -124,7 +123,7 @@ impl Builder {
         let options = PolicyOptions { depth, window: window_of(depth), ..PolicyOptions::new(PolicyKind::Mqfq) };
         let options = PolicyOptions { window_least, tokens_follow_depth: found.is_some(), ..options.relaxed(places) };
         let weights = vec![Weight::DEFAULT; tenants];
-        options.validate_for(&weights).map_err(BuildError::Policy)?;
+        debug_assert_eq!(options.validate_for(&weights), Ok(()), "what the door lets through, the policy takes");
         let mut mqfq = Mqfq::new(&options, &Topology::flat(places), &weights);
         mqfq.charge_late();
         let place = |at: usize| {
@@ -214,8 +213,8 @@ impl Scheduler {
         self.0.mqfq.depth().unwrap_or(0)
     }
 
-    /// How D was found; `None`: it is a number.
-    pub fn found(&self) -> Option<State> {
+    /// D as it is found; `None`: it is a number.
+    pub fn found(&self) -> Option<FoundPermits> {
         self.0.found.as_ref().map(Found::state)
     }
 

@@ -59,6 +59,7 @@ pub enum Next<J> {
 
 /// Reason that no job may start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Wait {
     /// The first job's tenant is ahead of others by more than the window.
     Window,

@@ -245,6 +245,9 @@ impl FlowTable {
     }
 
     /// Puts flows into groups, before the first of them is charged. `period`: [`Hierarchy`].
+    ///
+    /// # Panics
+    /// If flows are charged late, or the tree does not fit them.
     pub fn set_tree(&mut self, tree: &Tree, period: VSpan) {
         if tree.is_empty() {
             return;

@@ -9,7 +9,8 @@ use crate::flow::{FlowId, GroupId, Weight};
 use crate::shared::token::DispatchToken;
 use crate::topology::HctxId;
 
-/// A scheduling policy for one device. [`policy`](super) says which thread calls what.
+/// A scheduling policy for one device. [`policy`](super) says which thread calls what. The feature `internals` alone
+/// gives it a name: no program that uses the door implements it, so it may grow.
 pub trait Policy: Send + Sync {
     /// The part that one worker owns.
     type Queue: Send + 'static;

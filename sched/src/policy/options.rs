@@ -183,6 +183,9 @@ impl PolicyOptions {
     }
 
     /// Checks every field, and the number of flows.
+    ///
+    /// # Errors
+    /// The first field that is out of range, or the number of flows.
     pub fn validate_for(&self, flows: &[Weight]) -> Result<(), PolicyError> {
         self.validate()?;
         if flows.is_empty() {

@@ -82,7 +82,10 @@ impl Registry {
     /// Policies that ship.
     pub const PRODUCT: Registry = Registry::new(&[PolicyKind::None, PolicyKind::Mqfq]);
 
-    /// A registry of these policies. One that contradicts itself does not compile as a constant.
+    /// A registry of these policies.
+    ///
+    /// # Panics
+    /// If a descriptor contradicts itself: as a constant it does not compile.
     pub const fn new(kinds: &'static [PolicyKind]) -> Registry {
         let mut at = 0;
         while at < kinds.len() {

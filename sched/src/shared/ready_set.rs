@@ -102,6 +102,7 @@ struct BitPlace {
 
 impl ReadySet {
     /// An empty set for the hctxs of `topology`.
+    #[allow(clippy::missing_panics_doc, reason = "each hctx has a place in its topology")]
     pub fn new(topology: &Topology) -> ReadySet {
         let by_place = topology.by_place();
         let mut places: Vec<Option<BitPlace>> = Vec::new();
