@@ -18,11 +18,16 @@
 //!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
-#![warn(clippy::missing_panics_doc, clippy::missing_errors_doc)]
+#![cfg_attr(not(any(test, mqfq_loom, watched)), no_std)]
+#![cfg_attr(not(watched), warn(clippy::missing_panics_doc, clippy::missing_errors_doc))]
 #![cfg_attr(
     not(feature = "internals"),
     allow(dead_code, unused_imports, reason = "the door needs a part of the parts")
 )]
+
+extern crate alloc;
+#[cfg(all(feature = "std", not(any(test, mqfq_loom, watched))))]
+extern crate std;
 
 mod base;
 #[cfg(not(any(mqfq_loom, watched)))]

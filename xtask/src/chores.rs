@@ -169,6 +169,9 @@ pub fn checks() -> Result<(), String> {
     run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))?;
     // The pure half of blk must build without the ring: it is what a simulator uses.
     run(&mut cargo("clippy -p mqfq-blk --no-default-features --locked -- -D warnings"))?;
+    // The core as its users take it, the door alone, with the library of the system and without.
+    run(&mut cargo("clippy -p mqfq-sched --locked -- -D warnings"))?;
+    run(&mut cargo("clippy -p mqfq-sched --no-default-features --locked -- -D warnings"))?;
     // The demo is the build without TLS.
     run(&mut cargo("clippy -p mqfq-demo --locked -- -D warnings"))?;
     // A workspace of its own, which nothing else builds: do the fuzz targets still fit the code? Most libraries of

@@ -259,6 +259,14 @@ const PLANTED: &[Planted] = &[
         lawful: &[("sched/src/base/cost.rs", "/// As an f64.\n#[cfg(test)]\nfn f(x: f64) {}\n")],
     },
     Planted {
+        rule: "old-compiler",
+        broken: &[("sched/src/base/cost.rs", "fn f() { if a && let Some(b) = c {} }\n")],
+        lawful: &[
+            ("sched/src/base/cost.rs", "fn f() { if let Some(b) = c {} }\n"),
+            ("blk/src/a.rs", "fn f() { if a && let Some(b) = c {} }\n"),
+        ],
+    },
+    Planted {
         rule: "front-names-sched",
         broken: &[("front/src/nbd/a.rs", "use mqfq_sched::flow::FlowId;\n")],
         lawful: &[

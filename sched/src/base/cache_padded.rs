@@ -1,6 +1,6 @@
 //! A value alone on its cache lines, so that writing it never slows the readers of its neighbour.
 
-use std::ops::Deref;
+use core::ops::Deref;
 
 /// Keeps `T` away from every other value.
 ///

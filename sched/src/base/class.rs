@@ -4,8 +4,10 @@
 //! when the one above has nothing to do (but for their rules against starvation); fair queueing has weights instead and
 //! does not look at them.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt;
+use core::str::FromStr;
 
 /// A flow's priority class.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -43,7 +45,7 @@ impl fmt::Display for UnknownClass {
     }
 }
 
-impl std::error::Error for UnknownClass {}
+impl core::error::Error for UnknownClass {}
 
 impl FromStr for PriorityClass {
     type Err = UnknownClass;

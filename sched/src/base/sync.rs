@@ -1,5 +1,6 @@
-//! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg mqfq_loom`), counting ones where
-//! `bench` counts what an operation touches (`--cfg watched`, which only the package `lab/watched/sched` sets).
+//! The one door to atomics and locks: `std` in a build (without the feature `std` a lock that spins), `loom` in a model
+//! (`--cfg mqfq_loom`), counting ones where `bench` counts what an operation touches (`--cfg watched`, which only the
+//! package `lab/watched/sched` sets).
 //!
 //! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships. It is
 //! public for what `blk` shares between workers, so that the simulator and the model checker see that, too.
@@ -10,18 +11,21 @@
 //! is always built inside the test body. A third limit is made good in `thorough`.
 #![allow(unused_imports, reason = "each structure takes what it needs; a loom build takes less")]
 
+#[cfg(not(any(mqfq_loom, watched)))]
+pub use alloc::sync::Arc;
+#[cfg(not(mqfq_loom))]
+pub use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+#[cfg(not(any(mqfq_loom, watched)))]
+pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, fence};
 #[cfg(mqfq_loom)]
 pub use loom::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicUsize, Ordering, fence},
 };
-#[cfg(not(mqfq_loom))]
-pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-#[cfg(not(any(mqfq_loom, watched)))]
-pub use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicI64, AtomicU32, AtomicU64, fence},
-};
+#[cfg(not(any(feature = "std", mqfq_loom, watched)))]
+pub use spin::{Mutex, MutexGuard};
+#[cfg(all(feature = "std", not(any(mqfq_loom, watched))))]
+pub use std::sync::{Mutex, MutexGuard};
 #[cfg(mqfq_loom)]
 pub use thorough::{AtomicI64, AtomicU32, AtomicU64};
 #[cfg(all(watched, not(mqfq_loom)))]
@@ -34,6 +38,103 @@ use std::sync as plain;
 #[cfg(all(watched, not(mqfq_loom)))]
 #[path = "../../../lab/watched/sched/watched.rs"]
 pub mod watched;
+
+/// The thread unwinds from a panic; false without `std`, which alone knows.
+pub(crate) fn is_unwinding() -> bool {
+    #[cfg(feature = "std")]
+    return std::thread::panicking();
+    #[cfg(not(feature = "std"))]
+    false
+}
+
+/// A lock without an operating system.
+///
+/// A thread that waits spins, so a holder that loses its core costs the others theirs, and a caller that interrupts a
+/// holder on its core waits for ever. It is never poisoned.
+#[cfg(any(test, not(feature = "std")))]
+#[cfg_attr(feature = "std", allow(dead_code, reason = "for its test"))]
+#[allow(missing_docs, clippy::missing_errors_doc, reason = "as the one of `std`")]
+mod spin {
+    use super::{AtomicU32, Ordering};
+    use core::cell::UnsafeCell;
+    use core::ops::{Deref, DerefMut};
+
+    #[derive(Debug)]
+    pub struct Mutex<T> {
+        /// 1 while a guard lives.
+        taken: AtomicU32,
+        value: UnsafeCell<T>,
+    }
+
+    // SAFETY: `value` is reached through a guard alone, one at a time, ordered by `taken`.
+    unsafe impl<T: Send> Sync for Mutex<T> {}
+
+    #[derive(Debug)]
+    pub struct MutexGuard<'a, T>(&'a Mutex<T>);
+
+    // SAFETY: as a shared reference to the value.
+    unsafe impl<T: Sync> Sync for MutexGuard<'_, T> {}
+
+    /// Never made: as of `std`'s lock when a holder panicked.
+    #[derive(Debug)]
+    pub struct Poisoned<G>(G);
+
+    /// Another thread has it.
+    #[derive(Debug)]
+    pub struct Taken;
+
+    impl<G> Poisoned<G> {
+        /// The guard.
+        pub fn into_inner(self) -> G {
+            self.0
+        }
+    }
+
+    impl<T> Mutex<T> {
+        pub fn new(value: T) -> Mutex<T> {
+            Mutex { taken: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        }
+
+        pub fn lock(&self) -> Result<MutexGuard<'_, T>, Poisoned<MutexGuard<'_, T>>> {
+            loop {
+                if let Ok(guard) = self.try_lock() {
+                    return Ok(guard);
+                }
+                core::hint::spin_loop();
+            }
+        }
+
+        pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, Taken> {
+            // Relaxed load: a hint, which spares the line. Acquire: pairs with the Release of the last guard.
+            let is_free = self.taken.load(Ordering::Relaxed) == 0
+                && self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if is_free { Ok(MutexGuard(self)) } else { Err(Taken) }
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            // SAFETY: the exchange let us in, and no other guard is made before this one is dropped.
+            unsafe { &*self.0.value.get() }
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            // SAFETY: as in `deref`, and this guard is borrowed for as long.
+            unsafe { &mut *self.0.value.get() }
+        }
+    }
+
+    impl<T> Drop for MutexGuard<'_, T> {
+        fn drop(&mut self) {
+            // Release: pairs with the Acquire of the next one.
+            self.0.taken.store(0, Ordering::Release);
+        }
+    }
+}
 
 /// Tells a watcher that the element `at` of a slab, plain memory under a lock, is read and written; otherwise nothing.
 /// A policy that keeps more under its lock than lies with the lock itself says so with this, once per step and element,
@@ -75,7 +176,7 @@ impl Setting {
 
 #[cfg(not(mqfq_loom))]
 mod setting {
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     #[derive(Debug)]
     pub(super) struct Word(AtomicU64);
@@ -138,7 +239,7 @@ mod setting {
 /// models that ask for it (`model::model`).
 #[cfg(mqfq_loom)]
 mod thorough {
-    use std::cell::Cell;
+    use core::cell::Cell;
 
     use loom::sync::atomic::{self, AtomicBool, Ordering};
 
@@ -162,7 +263,7 @@ mod thorough {
 
     impl Shadows {
         fn new() -> Self {
-            Shadows(ASKED_FOR.get().then(|| std::array::from_fn(|_| AtomicBool::new(false))))
+            Shadows(ASKED_FOR.get().then(|| core::array::from_fn(|_| AtomicBool::new(false))))
         }
 
         fn before_load(&self) {
@@ -284,5 +385,51 @@ pub mod model {
     /// threads and one structure: it costs several times what loom does by itself, for more a [`Builder`] must do.
     pub fn model(body: impl Fn() + Sync + Send + 'static) {
         super::thorough::with(|| loom::model(body));
+    }
+}
+
+#[cfg(all(test, not(mqfq_loom)))]
+mod tests {
+    use super::spin::Mutex;
+
+    #[test]
+    fn a_lock_that_spins_lets_one_in_at_a_time() {
+        let lock = Mutex::new((0u64, 0u64));
+        let add = || {
+            for _ in 0..2000 {
+                let mut guard = lock.lock().unwrap_or_else(super::spin::Poisoned::into_inner);
+                guard.0 += 1;
+                assert_eq!(guard.0, guard.1 + 1, "another thread is inside");
+                assert!(lock.try_lock().is_err());
+                guard.1 += 1;
+            }
+        };
+        std::thread::scope(|threads| (0..3).for_each(|_| drop(threads.spawn(add))));
+        assert_eq!(*lock.lock().unwrap(), (6000, 6000));
+        assert!(lock.try_lock().is_ok());
+    }
+}
+
+#[cfg(all(test, mqfq_loom))]
+mod loom_tests {
+    use super::{model, spin::Mutex};
+
+    /// Race: two threads at a lock that spins.
+    #[test]
+    fn loom_a_lock_that_spins_passes_on_what_was_written() {
+        model::model(|| {
+            let lock = model::Arc::new(Mutex::new(model::UnsafeCell::new(0)));
+            let add = |lock: &Mutex<model::UnsafeCell<u32>>| {
+                let Ok(guard) = lock.try_lock() else { return 0 };
+                // SAFETY: under the lock.
+                guard.with_mut(|count| unsafe { *count += 1 });
+                1
+            };
+            let theirs = lock.clone();
+            let other = model::thread::spawn(move || add(&theirs));
+            let all = add(&lock) + other.join().unwrap();
+            let count = lock.try_lock().unwrap().with(|count| unsafe { *count });
+            assert_eq!(count, all);
+        });
     }
 }

@@ -8,7 +8,9 @@
 //!   figure 3. Levels that would have one child per group are left out (a core with one hctx is that hctx), so a walk
 //!   from a leaf to the root touches only nodes that combine something.
 
-use std::ops::Range;
+use alloc::boxed::Box;
+use alloc::{vec, vec::Vec};
+use core::ops::Range;
 
 /// Names one hardware context (a device queue and the worker that owns it): an index, 0-based, dense.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -115,8 +117,8 @@ impl Topology {
     }
 }
 
-impl std::fmt::Debug for Topology {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Debug for Topology {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         // Without the table that follows from the places: it has a million entries for 1,024 hctxs.
         f.debug_struct("Topology").field("places", &self.places).finish_non_exhaustive()
     }
@@ -191,7 +193,7 @@ impl TreeShape {
     /// The nodes from the leaf of `hctx` up to the root, both included.
     #[cfg(test)]
     pub(crate) fn path(&self, hctx: HctxId) -> impl Iterator<Item = usize> + '_ {
-        std::iter::successors(Some(self.leaf(hctx)), |&node| (node != self.root()).then(|| self.parent(node)))
+        core::iter::successors(Some(self.leaf(hctx)), |&node| (node != self.root()).then(|| self.parent(node)))
     }
 
     /// The lowest node whose subtree has both hctxs; the leaf itself if they are the same.

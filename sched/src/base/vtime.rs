@@ -9,7 +9,7 @@
 //! half an hour. So a `VTime` is a point on a circle: only *differences* smaller than half the circle (2^63 units,
 //! 9.0e15 bytes-equivalent at the default weight) have a sign. There is deliberately no `Ord`.
 
-use std::fmt;
+use core::fmt;
 
 /// Units of virtual time per byte-equivalent at the default weight.
 pub const UNITS_PER_BYTE: u64 = 1024;

@@ -2,10 +2,10 @@
 
 use super::refused::Refused;
 use super::shared::{FREE, Kicks, Permit, Tenant, WAITING, lock};
-use crate::sync::{Arc, Ordering};
-use std::future::Future;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Wake, Waker};
+use crate::sync::Ordering;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 
 impl Tenant {
     /// Waits for a permit for a job of this cost, 1 to 2^40. Dropped before it is ready, it takes its place back; a
@@ -21,15 +21,16 @@ impl Tenant {
     ///
     /// # Errors
     /// [`Refused`].
+    #[cfg(feature = "std")]
     pub fn acquire_blocking(&self, cost: u64) -> Result<Permit, Refused> {
         struct Unpark(std::thread::Thread);
-        impl Wake for Unpark {
-            fn wake(self: Arc<Self>) {
+        impl alloc::task::Wake for Unpark {
+            fn wake(self: crate::sync::Arc<Self>) {
                 self.0.unpark();
             }
         }
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let mut acquire = pin!(self.acquire(cost));
+        let waker = Waker::from(crate::sync::Arc::new(Unpark(std::thread::current())));
+        let mut acquire = core::pin::pin!(self.acquire(cost));
         loop {
             match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(permit) => return permit,

@@ -12,6 +12,7 @@ use crate::policy::{Pick, Policy, WindowTerms};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::topology::HctxId;
 use crate::vtime::VSpan;
+use alloc::{vec, vec::Vec};
 
 /// A step after so many ends of a place, and four for each place that it reads.
 const STEP_JOBS: u32 = 32;

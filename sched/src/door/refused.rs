@@ -2,7 +2,7 @@
 
 use crate::cost::COST_MAX;
 use crate::topology::HCTXS_MAX;
-use std::fmt;
+use core::fmt;
 
 /// A scheduler cannot be built so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ impl fmt::Display for BuildError {
     }
 }
 
-impl std::error::Error for BuildError {}
+impl core::error::Error for BuildError {}
 
 /// A call was refused; nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,4 +78,4 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl core::error::Error for Refused {}

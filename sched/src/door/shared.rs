@@ -10,7 +10,9 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Orde
 use crate::topology::{HCTXS_MAX, HctxId, Topology};
 use crate::vtime::VSpan;
 use crate::wake::WakeWord;
-use std::task::Waker;
+use alloc::boxed::Box;
+use alloc::{vec, vec::Vec};
+use core::task::Waker;
 
 /// Length of a usual job of a tenant of mean weight, units of virtual time.
 const JOB_SPAN: u64 = 1 << 18;

@@ -4,6 +4,7 @@ use super::refused::Refused;
 use super::shared::{AWAY, Bell, FREE, Inner, Kicks, Permit, Scheduler, Shared, Tenant, WORKER, lock};
 use crate::policy::Pick;
 use crate::sync::{Arc, MutexGuard, Ordering};
+use alloc::vec::Vec;
 
 /// Handles that a worker keeps.
 const HANDLES_MAX: usize = 64;
@@ -319,7 +320,7 @@ impl<J> Drop for Turn<'_, J> {
     #[inline]
     fn drop(&mut self) {
         self.inner = None;
-        self.shared.deliver(std::mem::take(&mut self.kicks), Some(self.now_ns));
+        self.shared.deliver(core::mem::take(&mut self.kicks), Some(self.now_ns));
         if let Some(mean) = self.mean {
             self.shared.set_typical(mean);
         }

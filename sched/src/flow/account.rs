@@ -117,6 +117,7 @@ use super::weight::{FRACTION_BITS, FlowId, Weight, units_per_cost};
 use crate::cost::{COST_MAX, Cost};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::vtime::{VSpan, VTime};
+use alloc::boxed::Box;
 
 /// Every start and finish tag is a multiple of this many units, and so must be the virtual time that a scheduler starts
 /// at. Equals the resolution of a mindicator node.

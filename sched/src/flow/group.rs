@@ -96,7 +96,9 @@ use crate::cache_padded::CachePadded;
 use crate::cost::Cost;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
-use std::fmt;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
 
 /// Names one group of a scheduler: an index, 0-based, dense.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -148,7 +150,7 @@ impl fmt::Display for TreeError {
     }
 }
 
-impl std::error::Error for TreeError {}
+impl core::error::Error for TreeError {}
 
 impl Tree {
     /// Most groups around a flow; with the flow itself, four levels.

@@ -1,7 +1,7 @@
 //! Names of flows, their weights, and the rate at which a weight moves virtual time.
 
 use crate::vtime::UNITS_PER_BYTE;
-use std::fmt;
+use core::fmt;
 
 /// Names one flow of a scheduler: an index, 0-based, dense.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -21,7 +21,7 @@ impl fmt::Display for WeightOutOfRange {
     }
 }
 
-impl std::error::Error for WeightOutOfRange {}
+impl core::error::Error for WeightOutOfRange {}
 
 impl Weight {
     /// Smallest weight.

@@ -17,6 +17,7 @@ use crate::cost::{Cost, CostKind};
 use crate::flow::{EffectiveWeight, FlowId, GroupId, Tree, Weight};
 use crate::topology::{HctxId, Topology};
 use crate::vtime::VTime;
+use alloc::boxed::Box;
 
 /// A policy chosen at run time.
 // Each operation reads the discriminant: a byte of its own, and not a niche in one of the policies.

@@ -1,8 +1,10 @@
 //! The names of the policies.
 
 use super::{Descriptor, KeyText, OtherPolicy, OwnOptions, PolicyError, Tunable};
-use std::fmt;
-use std::hash::{Hash, Hasher};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::hash::{Hash, Hasher};
 
 /// A policy by its name. Two kinds are equal if their names are.
 #[derive(Clone, Copy)]
@@ -158,4 +160,4 @@ impl fmt::Display for UnknownPolicy {
     }
 }
 
-impl std::error::Error for UnknownPolicy {}
+impl core::error::Error for UnknownPolicy {}

@@ -5,7 +5,7 @@ use super::{Entry, OwnOptions, PolicyKind, WindowTerms};
 use crate::cost::{Cost, CostKind};
 use crate::flow::{TreeError, Weight};
 use crate::vtime::{VSpan, VTime};
-use std::fmt;
+use core::fmt;
 
 /// Everything that a policy needs to know besides the machine and the flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,9 +167,8 @@ impl PolicyOptions {
         if self.window.0 > Self::WINDOW_MAX.0 {
             return Err(PolicyError::WindowTooLong(self.window));
         }
-        if let Some(least) = self.window_least
-            && (least.0 < 2 * crate::flow::TAG_GRAIN.0 || least > self.window)
-        {
+        let is_wrong = |least: &VSpan| least.0 < 2 * crate::flow::TAG_GRAIN.0 || *least > self.window;
+        if let Some(least) = self.window_least.filter(is_wrong) {
             return Err(PolicyError::LeastWindowOutOfRange { least, window: self.window });
         }
         if let Some(0) = self.token_unit_bytes {
@@ -234,7 +233,7 @@ impl WindowTerms {
         if quantum.0 != 0 && (!quantum.0.is_power_of_two() || quantum.0 > window.0 / 2) {
             return Err(PolicyError::QuantumOutOfRange { quantum, window });
         }
-        if lease.0 > window.0 / 2 || !lease.0.is_multiple_of(crate::flow::TAG_GRAIN.0) {
+        if lease.0 > window.0 / 2 || lease.0 % crate::flow::TAG_GRAIN.0 != 0 {
             return Err(PolicyError::LeaseOutOfRange { lease, window });
         }
         Ok(())
@@ -386,7 +385,7 @@ impl fmt::Display for PolicyError {
     }
 }
 
-impl std::error::Error for PolicyError {}
+impl core::error::Error for PolicyError {}
 
 #[cfg(all(test, not(mqfq_loom)))]
 mod tests {

@@ -14,7 +14,9 @@ use crate::cost::Cost;
 use crate::flow::{EffectiveWeight, FlowId, GroupId, Tree, Weight};
 use crate::topology::{HctxId, Topology};
 use crate::vtime::VTime;
-use std::any::Any;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::any::Any;
 
 /// A worker's queue of a [`DynPolicy`].
 pub type DynQueue = Box<dyn Any + Send>;

@@ -9,6 +9,10 @@ use super::{ClassWeights, Descriptor, Policy, PolicyError, PolicyKind, PolicyOpt
 use crate::flow::{EffectiveWeight, FlowId, GroupId, Tree, Weight};
 use crate::topology::Topology;
 use crate::vtime::VTime;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// A policy of the registry: its properties and its constructor.
 pub trait Registered: Policy + Sized {
@@ -136,9 +140,9 @@ impl Registry {
         let mut names: Vec<&str> = self.0.iter().filter(|kind| is_one(**kind)).map(|kind| kind.name()).collect();
         names.sort_unstable();
         match names.split_last() {
-            Some((last, [])) => (*last).to_string(),
+            Some((last, [])) => (*last).to_owned(),
             Some((last, others)) => format!("{} and {last}", others.join(", ")),
-            None => "no policy".to_string(),
+            None => "no policy".to_owned(),
         }
     }
 }

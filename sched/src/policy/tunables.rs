@@ -3,9 +3,10 @@
 //! The reader of a config and the reader of a scenario go through these tables, and so do the tables of the docs: no
 //! list of a policy's keys stands anywhere else.
 
-use std::any::TypeId;
-use std::fmt;
-use std::ops::RangeInclusive;
+use alloc::vec::Vec;
+use core::any::TypeId;
+use core::fmt;
+use core::ops::RangeInclusive;
 
 /// Longest time that most of them take, ns: an hour.
 pub const TIME_MAX_NS: u64 = 3_600_000_000_000;
@@ -91,7 +92,7 @@ impl<O> Key<O> {
 }
 
 /// The options of one policy alone.
-pub trait Tunables: Copy + Eq + std::fmt::Debug + Send + Sync + 'static {
+pub trait Tunables: Copy + Eq + core::fmt::Debug + Send + Sync + 'static {
     /// Options that the policy is known with.
     const DEFAULT: Self;
 
@@ -157,9 +158,7 @@ impl OwnOptions {
     /// The options of the policy that has `O`.
     pub fn get<O: Tunables>(&self) -> O {
         let mut own = O::DEFAULT;
-        if let Some((of, values)) = self.0
-            && of == TypeId::of::<O>()
-        {
+        if let Some((_, values)) = self.0.filter(|(of, _)| *of == TypeId::of::<O>()) {
             for (key, value) in O::KEYS.iter().chain(O::FIXED).zip(values) {
                 (key.at)(&mut own).put(value);
             }

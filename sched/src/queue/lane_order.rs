@@ -18,6 +18,8 @@
 //! While all advance at one pace: two comparisons per replacement. A single lane: none. Else O(log lanes) in the heap.
 
 use crate::vtime::{VSpan, VTime};
+use alloc::boxed::Box;
+use alloc::vec;
 
 /// "No node", "no lane".
 pub(super) const NONE: u32 = u32::MAX;
@@ -99,7 +101,7 @@ impl LaneOrder {
             return false;
         }
         // The old first is not after anything in the run.
-        let was_first = std::mem::replace(&mut self.first, key);
+        let was_first = core::mem::replace(&mut self.first, key);
         self.run_front = self.run_front.wrapping_sub(1);
         self.run_len += 1;
         let front = self.in_run(0);

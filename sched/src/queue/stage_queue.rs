@@ -45,6 +45,8 @@ use super::lane_order::{Key, LaneOrder, NONE};
 use crate::cost::Cost;
 use crate::flow::FlowId;
 use crate::vtime::{VSpan, VTime};
+use alloc::boxed::Box;
+use alloc::vec;
 
 /// In place of a next node: the requests behind are deferred. No node has this number.
 const DEFERRED: u32 = u32::MAX - 1;
@@ -285,13 +287,13 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         (node.start_tag, node.span) = (start_tag, span);
         let key = Key { start_tag, span, arrival: node.arrival, lane: of };
         *head = *deferred;
-        let mut last = std::mem::replace(deferred, node.next);
+        let mut last = core::mem::replace(deferred, node.next);
         for _ in 1..AHEAD_MAX {
             // `NONE` is no node.
             let Some(node) = self.nodes.all.get_mut(*deferred as usize) else { break };
             let Some((start_tag, span)) = ahead(&at, Cost(node.span.0), kept) else { break };
             (node.start_tag, node.span) = (start_tag, span);
-            last = std::mem::replace(deferred, node.next);
+            last = core::mem::replace(deferred, node.next);
         }
         if *deferred != NONE {
             self.nodes.all[last as usize].next = DEFERRED;
@@ -421,7 +423,7 @@ impl<P: Copy> Nodes<P> {
     #[inline]
     fn free(&mut self, node: u32) -> u32 {
         self.departures = self.departures.wrapping_add(1);
-        let next = std::mem::replace(&mut self.all[node as usize].next, self.first_free);
+        let next = core::mem::replace(&mut self.all[node as usize].next, self.first_free);
         self.first_free = node;
         next
     }
@@ -496,8 +498,8 @@ impl FlowIndex {
 #[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
+    use core::cell::Cell;
     use proptest::prelude::*;
-    use std::cell::Cell;
 
     type Queue = StageQueue<u32>;
 
@@ -513,7 +515,7 @@ mod tests {
         assert!(queue.push(staged(1, u64::MAX, 1)));
         assert!(!queue.push(staged(2, 0, 2)));
         assert!(queue.push(staged(3, u64::MAX - 1, 3)));
-        let order: Vec<u32> = std::iter::from_fn(|| queue.pop()).map(|request| request.payload).collect();
+        let order: Vec<u32> = core::iter::from_fn(|| queue.pop()).map(|request| request.payload).collect();
         assert_eq!(order, [3, 1, 2, 0]);
     }
 
@@ -525,7 +527,7 @@ mod tests {
             queue.push(request);
         }
         assert_eq!((queue.is_empty(), queue.flows(), queue.len()), (false, 2, 3));
-        let left = std::iter::from_fn(|| queue.pop().map(|_| (queue.flows(), queue.first_is_alone())));
+        let left = core::iter::from_fn(|| queue.pop().map(|_| (queue.flows(), queue.first_is_alone())));
         // Flow 0 has one more behind 3's only one.
         assert_eq!(left.collect::<Vec<_>>(), [(2, true), (1, true), (0, false)]);
         assert!(queue.is_empty());
@@ -567,7 +569,8 @@ mod tests {
         assert!(!queue.behind(FlowId(0)).expect("it has two").is_second());
         queue.drop_first_and(|_, _, ()| (VTime::from_raw(tag + 10), VSpan(64), ()), |(), _, ()| None, |_, ()| ());
         queue.push(staged(0, tag + 20, 2));
-        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(|request| request.start_tag.raw() - tag).collect();
+        let order: Vec<u64> =
+            core::iter::from_fn(|| queue.pop()).map(|request| request.start_tag.raw() - tag).collect();
         assert_eq!(order, [10, 20]);
     }
 
@@ -578,7 +581,7 @@ mod tests {
         queue.push(staged(1, 200, 1));
         queue.behind(FlowId(0)).expect("it has one").defer(Cost(64), 2);
         queue.drop_first_and(|_, _, ()| (VTime::from_raw(200), VSpan(64), ()), |(), _, ()| None, |_, ()| ());
-        assert_eq!(std::iter::from_fn(|| queue.pop()).map(|request| request.payload).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(core::iter::from_fn(|| queue.pop()).map(|request| request.payload).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]
@@ -648,7 +651,7 @@ mod tests {
         for n in 0..8 {
             queue.push(staged(7 - n, 64, n));
         }
-        let order: Vec<u32> = std::iter::from_fn(|| queue.pop()).map(|request| request.payload).collect();
+        let order: Vec<u32> = core::iter::from_fn(|| queue.pop()).map(|request| request.payload).collect();
         assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 

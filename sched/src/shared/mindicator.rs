@@ -85,6 +85,7 @@ use crate::cache_padded::CachePadded;
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::topology::{HctxId, Topology, TreeShape};
 use crate::vtime::{VSpan, VTime};
+use alloc::boxed::Box;
 
 /// Most children of a node. A raise reads them all, and each is a line that another worker writes: 8 keeps that below a
 /// microsecond even if every read misses, with 4 nodes above each leaf for 1,024 hctxs.

@@ -57,7 +57,9 @@
 //! socket (per line). A claim: one read-modify-write on the line of the claimed hctx. A shallow mark costs one more on
 //! the second line, and its end another; `call_first` two, and without a shallow mark one read per socket.
 
-use std::ops::Range;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::cache_padded::CachePadded;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -117,8 +119,8 @@ impl ReadySet {
                     bit += 1;
                 }
             }
-            let words = CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
-            let due = CachePadded::new(std::array::from_fn(|_| Due::new()));
+            let words = CachePadded::new(core::array::from_fn(|_| AtomicU64::new(0)));
+            let due = CachePadded::new(core::array::from_fn(|_| Due::new()));
             sockets.push(Socket { words, due, hctxs: hctxs.into() });
         }
         let places = places.into_iter().map(|place| place.expect("every hctx has a place")).collect();
@@ -175,10 +177,8 @@ impl ReadySet {
                 while shallow != 0 {
                     let hctx = socket.hctxs[number * 64 + shallow.trailing_zeros() as usize];
                     shallow &= shallow - 1;
-                    if hctx != from
-                        && let Some(rank) = rank(hctx)
-                        && first.as_ref().is_none_or(|(smallest, _)| rank < *smallest)
-                    {
+                    let Some(rank) = (if hctx == from { None } else { rank(hctx) }) else { continue };
+                    if first.as_ref().is_none_or(|(smallest, _)| rank < *smallest) {
                         first = Some((rank, hctx));
                     }
                 }

@@ -90,6 +90,7 @@ use crate::mindicator::Mindicator;
 use crate::sync::{AtomicU64, Ordering, Setting, fence};
 use crate::topology::{HCTXS_MAX, HctxId};
 use crate::vtime::{VSpan, VTime};
+use alloc::boxed::Box;
 
 /// Words of a bucket. (A model's few hctxs need one, and building atomics is most of what a model's run costs.)
 const WORDS: usize = if cfg!(mqfq_loom) { 1 } else { HCTXS_MAX / 64 };
@@ -169,7 +170,7 @@ impl ThrottleWheel {
         assert!((1..=HCTXS_MAX).contains(&hctx_count), "a wheel has 1 to {HCTXS_MAX} hctxs, not {hctx_count}");
         ThrottleWheel {
             position: CachePadded::new(AtomicU64::new(start.raw() >> slot_shift << slot_shift)),
-            buckets: (0..BUCKETS).map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)))).collect(),
+            buckets: (0..BUCKETS).map(|_| CachePadded::new(core::array::from_fn(|_| AtomicU64::new(0)))).collect(),
             words: hctx_count.div_ceil(64),
             window: Setting::new(window.0, window_least.is_some()),
             window_least,

@@ -27,12 +27,16 @@ impl DispatchToken {
     /// Gives the units back to the caller, who must put them into a count.
     #[inline]
     pub fn into_units(mut self) -> u32 {
-        std::mem::take(&mut self.units)
+        core::mem::take(&mut self.units)
     }
 }
 
 impl Drop for DispatchToken {
     fn drop(&mut self) {
-        debug_assert!(self.units == 0 || std::thread::panicking(), "a dispatch token of {} units was lost", self.units);
+        debug_assert!(
+            self.units == 0 || crate::sync::is_unwinding(),
+            "a dispatch token of {} units was lost",
+            self.units
+        );
     }
 }

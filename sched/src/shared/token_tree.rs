@@ -70,6 +70,7 @@ use super::token::DispatchToken;
 use crate::cache_padded::CachePadded;
 use crate::sync::{AtomicI64, AtomicU32, Ordering, fence};
 use crate::topology::{HctxId, Topology, TreeShape};
+use alloc::boxed::Box;
 
 /// The free dispatch tokens of one device. See the module's text.
 pub struct TokenTree {

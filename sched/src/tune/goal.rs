@@ -46,7 +46,7 @@
 pub const GOAL_BYTES_MAX: u32 = 64 << 10;
 
 /// Goals that can be set, ns: 10 us to 10 s.
-pub const GOAL_NS: std::ops::RangeInclusive<u64> = 10_000..=10_000_000_000;
+pub const GOAL_NS: core::ops::RangeInclusive<u64> = 10_000..=10_000_000_000;
 
 /// A tenant is active for so long after its last request, ns.
 pub const ACTIVE_NS: u64 = 1_000_000_000;
@@ -250,7 +250,7 @@ struct From {
 /// See the module's text.
 #[derive(Clone, Debug)]
 pub struct GoalControl {
-    goals: Box<[Goal]>,
+    goals: alloc::boxed::Box<[Goal]>,
     floor_thousandths: u32,
     look_at_ns: u64,
     next_ns: u64,

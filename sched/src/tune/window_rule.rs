@@ -48,7 +48,7 @@
 
 use crate::policy::PolicyOptions;
 use crate::vtime::VSpan;
-use std::fmt;
+use core::fmt;
 
 /// The smallest T that the rule sets: 16 KiB.
 pub const WINDOW_LEAST: VSpan = VSpan::from_bytes(16 << 10);

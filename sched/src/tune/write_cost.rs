@@ -26,6 +26,8 @@ use crate::cache_padded::CachePadded;
 use crate::cost::{CostKind, CostModel, CostTerm};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::topology::HctxId;
+use alloc::boxed::Box;
+use alloc::vec;
 
 /// Shortest phase, ns. Long enough that the requests under way at its edges do not count, and so short that a change of
 /// seconds is followed.

@@ -44,6 +44,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("sleep", words::sleep),
     ("sync", words::sync),
     ("floats", words::floats),
+    ("old-compiler", words::old_compiler),
     ("front-names-sched", words::front_names_sched),
     ("unsafe", words::no_unsafe),
     ("async", words::no_async),

@@ -40,7 +40,7 @@ impl Queue {
 
     /// The flow leaves this queue.
     fn leave(&mut self, flows: &FlowTable) {
-        flows.give_back(FLOW, std::mem::take(&mut self.lease));
+        flows.give_back(FLOW, core::mem::take(&mut self.lease));
     }
 
     fn in_hand(&self) -> u64 {
@@ -51,7 +51,7 @@ impl Queue {
 /// A flow of `weight` and its queues: each has come with one byte, in this order.
 fn scene<const K: usize>(weight: Weight) -> (Arc<FlowTable>, [Queue; K]) {
     let flows = Arc::new(FlowTable::new(&[weight], VTime::ZERO));
-    let queues = std::array::from_fn(|_| Queue::enter(&flows, 1, VTime::ZERO));
+    let queues = core::array::from_fn(|_| Queue::enter(&flows, 1, VTime::ZERO));
     (flows, queues)
 }
 

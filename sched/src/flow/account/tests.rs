@@ -219,7 +219,7 @@ fn a_lease_is_used_up_before_the_next_is_taken() {
     let taken: Vec<bool> = (0..33)
         .map(|_| {
             let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
-            std::mem::replace(&mut tag, flows.finish_tag(FLOW)) != tag
+            core::mem::replace(&mut tag, flows.finish_tag(FLOW)) != tag
         })
         .collect();
     let takes: Vec<usize> = (0..33).filter(|&request| taken[request]).collect();

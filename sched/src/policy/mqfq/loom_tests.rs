@@ -502,7 +502,8 @@ fn loom_one_flow_on_two_queues_takes_and_gives_back() {
             worker.submit_of(mqfq, FlowId(0), REQUEST);
             worker.run(mqfq);
         });
-        let mut tags: Vec<VTime> = rig.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.tags)).collect();
+        let mut tags: Vec<VTime> =
+            rig.workers.iter_mut().flat_map(|worker| core::mem::take(&mut worker.tags)).collect();
         let last = tags.pop().expect("worker 1 dispatched");
         assert!(tags.iter().all(|tag| tag.is_before(last)), "F2: {last:?} after {tags:?}");
         rig.finish();

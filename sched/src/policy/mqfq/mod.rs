@@ -365,7 +365,7 @@ impl<S: Structures> Mqfq<S> {
     /// Publishes the lead of a queue, or that it has none. True if the leaf has changed.
     fn publish(&self, queue: &mut Queue<S>) -> bool {
         let Some(lead) = queue.stage.lead() else {
-            let was_shown = std::mem::replace(&mut queue.is_shown, false);
+            let was_shown = core::mem::replace(&mut queue.is_shown, false);
             if was_shown {
                 self.virtual_time.depart(queue.hctx);
             }

@@ -16,7 +16,7 @@ use super::{
 use crate::flow::{FlowId, Weight};
 use crate::topology::{HctxId, Topology};
 use about::ABOUT;
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 /// First in, first out.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ fn the_nearest_is_claimed_first() {
     // 0 1 | 2 3 || 4 5 | 6 7: from 5 the order is 5, its core 4, its socket 6 7, the rest.
     let ready = ReadySet::new(&Topology::new(2, 2, 2));
     (0..8).for_each(|hctx| ready.mark(HctxId(hctx)));
-    let claims: Vec<u16> = std::iter::from_fn(|| ready.take_nearest(HctxId(5))).map(|hctx| hctx.0).collect();
+    let claims: Vec<u16> = core::iter::from_fn(|| ready.take_nearest(HctxId(5))).map(|hctx| hctx.0).collect();
     assert_eq!(claims, [5, 4, 6, 7, 0, 1, 2, 3]);
     assert!(!ready.any());
 }

@@ -267,7 +267,7 @@ impl Plain {
             self.counts[leaf] -= units;
             return true;
         }
-        let mut hand = std::mem::take(&mut self.counts[leaf]);
+        let mut hand = core::mem::take(&mut self.counts[leaf]);
         for &node in &path[1..path.len() - 1] {
             if hand < units {
                 let taken = self.counts[node].min(units - hand + spare);
@@ -341,7 +341,7 @@ fn each_step_does_to_each_node_what_plain_counters_do() {
                 (7, _) => {
                     let mut moved = 0;
                     for &node in &path[..path.len() - 1] {
-                        moved += std::mem::take(&mut plain.counts[node]);
+                        moved += core::mem::take(&mut plain.counts[node]);
                     }
                     *plain.root() += moved;
                     assert_eq!(tree.percolate(hctx), moved as u64);

@@ -5,7 +5,7 @@
 //! out, and a request of n units takes them all, if need be in debt.
 
 use super::{Controller, Sample, class_of};
-use std::cmp::Reverse;
+use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// A closed loop.

@@ -492,7 +492,7 @@ impl Search {
             }
             Verdict::Worse | Verdict::Unsure => {}
         }
-        if std::mem::take(&mut self.is_fast) {
+        if core::mem::take(&mut self.is_fast) {
             // Too far; by 2 it may yet be right.
             return match last {
                 Some(phase) => self.look(phase, self.base, now_ns),

@@ -26,7 +26,7 @@
 //! The estimate moves a quarter of the way to a round's solution, which may be noise, and three quarters if the round
 //! before pointed the same way; at most to half or twice of itself.
 
-use std::cmp::Ordering;
+use core::cmp::Ordering;
 
 /// Work of a device in one phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +92,7 @@ impl Default for Estimate {
 
 impl Estimate {
     /// Bounds of the estimate, 256ths: a quarter of what the model says to 64 times that.
-    pub const RANGE_256THS: std::ops::RangeInclusive<u32> = 64..=64 * 256;
+    pub const RANGE_256THS: core::ops::RangeInclusive<u32> = 64..=64 * 256;
 
     /// Requests that a phase should have: the edges of the phase and the requests of either charge are a hundredth.
     pub const PHASE_REQUESTS: u64 = 512;
@@ -131,7 +131,7 @@ impl Estimate {
             *self = Estimate { estimate_256ths: self.estimate_256ths, ..Estimate::default() };
             return;
         }
-        if std::mem::take(&mut self.is_settling) {
+        if core::mem::take(&mut self.is_settling) {
             return;
         }
         let Some(&more) = ROUND.get(usize::from(self.at)) else {

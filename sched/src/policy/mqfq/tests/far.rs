@@ -54,7 +54,7 @@ fn a_flow_that_slept_while_virtual_time_went_half_around_starts_at_virtual_time(
     let policy = light(&Topology::flat(1));
     let mut queue = policy.open_queue(HctxId(0), 8);
     // 100 requests of a 164th of the circle each.
-    for flow in std::iter::once(1).chain([0; 100]) {
+    for flow in core::iter::once(1).chain([0; 100]) {
         submit(&policy, &mut queue, flow, if flow == 0 { COST_MAX.0 } else { 4096 }, 0);
         let grant = dispatched(&policy, &mut queue, &mut Vec::new());
         end(&policy, &mut queue, grant);
