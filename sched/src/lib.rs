@@ -68,3 +68,45 @@ pub use sync::watched;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Misuses 1 to 5 of `tests/misuse.rs`. The sixth, without the feature `internals`: a policy's trait has no name.
+///
+/// ```compile_fail,E0382
+/// # let scheduler = mqfq_sched::door::Scheduler::builder().build().unwrap();
+/// # let tenant = scheduler.add_tenant(1).unwrap();
+/// let permit = tenant.acquire_blocking(1).unwrap();
+/// permit.finish(1);
+/// permit.finish(1);
+/// ```
+///
+/// ```compile_fail,E0599
+/// # let scheduler = mqfq_sched::door::Scheduler::builder().build().unwrap();
+/// # let tenant = scheduler.add_tenant(1).unwrap();
+/// let permit = tenant.acquire_blocking(1).unwrap();
+/// let copy = permit.clone();
+/// ```
+///
+/// ```compile_fail,E0451
+/// let permit = mqfq_sched::door::Permit {};
+/// ```
+///
+/// ```compile_fail,E0499
+/// # let scheduler = mqfq_sched::door::Scheduler::builder().build().unwrap();
+/// # let tenant = scheduler.add_tenant(1).unwrap();
+/// let mut worker = scheduler.worker::<u32>(0).unwrap();
+/// std::thread::scope(|threads| {
+///     threads.spawn(|| worker.next(0));
+///     threads.spawn(|| worker.next(0));
+/// });
+/// ```
+///
+/// ```compile_fail,E0499
+/// # let scheduler = mqfq_sched::door::Scheduler::builder().build().unwrap();
+/// # let tenant = scheduler.add_tenant(1).unwrap();
+/// let mut worker = scheduler.worker::<u32>(0).unwrap();
+/// let turn = worker.turn(0);
+/// worker.next(0);
+/// drop(turn);
+/// ```
+#[cfg(doctest)]
+struct DoesNotCompile;
