@@ -312,6 +312,15 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         self.arrivals
     }
 
+    /// The thread's request, which waits, may run for so long at most.
+    pub fn shorten(&mut self, thread: ThreadId, left_ns: u64) {
+        let program = &mut self.programs[self.program_of[thread.index()].index()];
+        if let Some(request) = program.waiting.iter_mut().find(|request| request.thread == thread) {
+            program.waiting_ns -= request.left_ns.saturating_sub(left_ns);
+            request.left_ns = request.left_ns.min(left_ns);
+        }
+    }
+
     /// Takes the first request of all that `core` may run and puts it there, for `slice_ns` at most.
     pub fn dispatch(&mut self, core: CoreId, now_ns: u64, slice_ns: u64) -> Option<&InService<CHAINS>> {
         let (thread, _) = self.first_on(core)?;

@@ -18,6 +18,11 @@
 //!    waits with a smaller tag, also preempts a request whose program's last finish tag is beyond its own. Of several
 //!    it is the one whose program's finish tag is the largest once it has paid for its run. By rule 2 the new request
 //!    begins at v, the largest start tag, so rule 3 alone lets it wait for the end of a quantum.
+//! 7. Ours, if asked for ([`Ideal::kin`]): a thread that wakes and takes no core by the rules above goes on with the
+//!    quantum of a sibling that is ahead of it in CPU time and has run for m: of several, that of the one furthest
+//!    ahead. A thread that slept begins at most 16 quanta behind the furthest. m is l_min for a thread that last ran for
+//!    at most a 60th of a quantum, or that is a quantum behind and slept for 16 times as long as it last ran; else it is
+//!    a third of a quantum. Such a thread waits before the others if no sibling has a core, and after a rest that is over.
 //!
 //! # Choices
 //! * An idle core is used first: no request is preempted while one is free.
@@ -65,6 +70,11 @@
 //! Rule 6 makes it (D + 1)(q/phi_f + q/phi_g). The core is given to f while F_f <= F_g, but g then gets back at most
 //! q/phi_g that its request had not used, so f is ahead by q/phi_f + D q/phi_g at most. It is no credit: the program
 //! begins at v as without the rule, and is charged. It costs one switch for each time that a program wakes.
+//!
+//! Rule 7 changes no bound. The sibling's request ends and the thread's begins with the rest of its quantum: F_f is the
+//! same, and the two together run for at most q, as one request of f that began while F_f <= F_g. It is no credit either:
+//! siblings with equal needs have equal CPU time, within 16 quanta. It costs a switch for each time that a thread wakes,
+//! and of threads that are not brief at most one in 17 of their runs, or in a third of a quantum of the siblings'.
 //!
 //! Preemption on arrival (rule 3) gives no better bound but a short wait: a woken thread of a program that lags is on a
 //! core within l_min, however long quanta are. That ends deceptive idleness.
@@ -138,6 +148,67 @@ impl IdealOptions {
     }
 }
 
+/// Places of threads among their siblings, for rule 7.
+#[derive(Clone, Debug)]
+struct Kin {
+    quantum_ns: u64,
+    min_slice_ns: u64,
+    of: Vec<Sibling>,
+    /// Of each program: the largest place of a thread that was given a core.
+    furthest_ns: Vec<u64>,
+}
+
+/// A thread among its siblings.
+#[derive(Clone, Copy, Default, Debug)]
+struct Sibling {
+    /// CPU time, ns, counted from where the siblings were.
+    at_ns: u64,
+    /// CPU time since it woke, and between waking and sleeping the last time, ns.
+    runs_ns: u64,
+    ran_ns: u64,
+    slept_since_ns: u64,
+    /// It slept for 16 times `ran_ns`.
+    is_rare: bool,
+}
+
+impl Kin {
+    /// The thread is behind that place, and brief, or a quantum behind it and rare.
+    fn is_soon(&self, thread: ThreadId, place_ns: u64) -> bool {
+        let of = &self.of[thread.index()];
+        let is_brief = of.ran_ns <= self.quantum_ns / 60;
+        of.at_ns < place_ns && (is_brief || (of.is_rare && place_ns - of.at_ns >= self.quantum_ns))
+    }
+
+    fn wakes(&mut self, thread: ThreadId, program: ProgramId, now_ns: u64) {
+        let least_ns = self.furthest_ns[program.index()].saturating_sub(16 * self.quantum_ns);
+        let place = &mut self.of[thread.index()];
+        place.at_ns = place.at_ns.max(least_ns);
+        place.is_rare = now_ns - place.slept_since_ns >= 16 * place.ran_ns;
+    }
+
+    fn stops(&mut self, thread: ThreadId, ran_ns: u64, sleeps: bool, now_ns: u64) {
+        let place = &mut self.of[thread.index()];
+        place.at_ns += ran_ns;
+        place.runs_ns += ran_ns;
+        if sleeps {
+            (place.ran_ns, place.runs_ns, place.slept_since_ns) = (place.runs_ns, 0, now_ns);
+        }
+    }
+
+    fn begins(&mut self, thread: ThreadId, program: ProgramId) {
+        let furthest_ns = &mut self.furthest_ns[program.index()];
+        *furthest_ns = (*furthest_ns).max(self.of[thread.index()].at_ns);
+    }
+
+    /// The place of a sibling whose quantum the thread may go on with.
+    fn ahead_ns(&self, thread: ThreadId, sibling: ThreadId, ran_ns: u64) -> Option<u64> {
+        let reached_ns = self.of[sibling.index()].at_ns + ran_ns;
+        let least_ns = if self.is_soon(thread, reached_ns) { 0 } else { self.quantum_ns / 3 };
+        let is_ahead = reached_ns > self.of[thread.index()].at_ns;
+        (is_ahead && ran_ns >= least_ns.max(self.min_slice_ns)).then_some(reached_ns)
+    }
+}
+
 /// The ideal scheduler.
 #[derive(Clone, Debug)]
 pub struct Ideal {
@@ -148,7 +219,9 @@ pub struct Ideal {
     preempted: u64,
     /// Rule 6 is in force.
     is_prompt: bool,
-    /// The thread for which a core was taken by rule 6.
+    /// Rule 7, if it is in force.
+    kin: Option<Kin>,
+    /// The thread for which a core was taken by rule 6 or 7.
     promised: Vec<Option<ThreadId>>,
     /// Rule 5, if it is in force.
     books: Option<Books>,
@@ -167,13 +240,32 @@ impl Ideal {
         let by_patience_ns = vec![0; tasks.programs()];
         let due_ns = vec![None; machine.cores()];
         let promised = vec![None; machine.cores()];
-        Ok(Ideal { options, queue, due_ns, preempted: 0, is_prompt: false, promised, books: None, by_patience_ns })
+        Ok(Ideal {
+            options,
+            queue,
+            due_ns,
+            preempted: 0,
+            is_prompt: false,
+            kin: None,
+            promised,
+            books: None,
+            by_patience_ns,
+        })
     }
 
     /// This scheduler with rule 6.
     #[must_use]
     pub fn prompt(mut self) -> Ideal {
         self.is_prompt = true;
+        self
+    }
+
+    /// This scheduler with rule 7.
+    #[must_use]
+    pub fn kin(mut self, tasks: &Tasks) -> Ideal {
+        let IdealOptions { quantum_ns, min_slice_ns, .. } = self.options;
+        let of = vec![Sibling::default(); tasks.threads()];
+        self.kin = Some(Kin { quantum_ns, min_slice_ns, of, furthest_ns: vec![0; tasks.programs()] });
         self
     }
 
@@ -197,6 +289,7 @@ impl Ideal {
             due_ns: vec![None; machine.cores()],
             preempted: 0,
             is_prompt: false,
+            kin: None,
             promised: vec![None; machine.cores()],
             books: Some(Books::new(patience, machine.cores(), tasks.threads())),
             by_patience_ns: vec![0; tasks.programs()],
@@ -272,8 +365,34 @@ impl Ideal {
         leads(f, g) <= may_lead(f, g) && leads(g, f) <= may_lead(g, f)
     }
 
-    /// Rule 3, for a request that arrived with this start tag and found no idle core.
-    fn preempt(&mut self, thread: ThreadId, start: VTime, now_ns: u64, out: &mut dyn Effects) {
+    /// Rule 7, for a thread that woke up.
+    fn swap(&mut self, thread: ThreadId, now_ns: u64, out: &mut dyn Effects) {
+        let (Some(kin), pin, program) = (&self.kin, self.queue.pin(thread), self.queue.program_of(thread)) else {
+            return;
+        };
+        let mut furthest: Option<(u64, Reverse<CoreId>, u64)> = None;
+        for (core, on) in self.queue.all_in_service().filter(|(_, on)| on.program == program) {
+            let is_overdue = self.books.as_ref().is_some_and(|books| books.was_overdue(core));
+            if self.queue.asked[core.index()] || is_overdue || pin.is_some_and(|pin| pin != core) {
+                continue;
+            }
+            let ran_ns = now_ns - on.since_ns;
+            let rest_ns = on.left_ns.saturating_sub(ran_ns);
+            if let Some(reached_ns) = kin.ahead_ns(thread, on.thread, ran_ns).filter(|_| rest_ns > 0) {
+                furthest = furthest.max(Some((reached_ns, Reverse(core), rest_ns)));
+            }
+        }
+        if let Some((_, Reverse(core), rest_ns)) = furthest {
+            self.queue.shorten(thread, rest_ns);
+            self.due_ns[core.index()] = None;
+            self.promised[core.index()] = Some(thread);
+            self.take(core, out);
+        }
+    }
+
+    /// Rule 3, for a request that arrived with this start tag and found no idle core. Returns whether it takes one, now
+    /// or when a minimum slice is over.
+    fn preempt(&mut self, thread: ThreadId, start: VTime, now_ns: u64, out: &mut dyn Effects) -> bool {
         let pin = self.queue.pin(thread);
         let mut largest: Option<(Place, CoreId)> = None;
         let mut soonest: Option<(u64, Reverse<Place>, CoreId)> = None;
@@ -298,6 +417,7 @@ impl Ideal {
         } else if let Some((over_ns, _, core)) = soonest {
             self.due_ns[core.index()] = Some(over_ns);
         }
+        largest.is_some() || soonest.is_some()
     }
 
     /// Rule 6, for a request of a program that was idle. Returns whether a core was told to take it.
@@ -341,14 +461,23 @@ impl Scheduler for Ideal {
             let now = self.virtual_time();
             self.queue.align(program, [now]);
         }
-        let [start] = self.queue.push_back(thread, [VTime::ZERO], self.options.quantum_ns);
+        if let Some(kin) = &mut self.kin {
+            kin.wakes(thread, program, now_ns);
+        }
+        let is_soon = |kin: &Kin| kin.is_soon(thread, kin.furthest_ns[program.index()]);
+        let [start] = if self.kin.as_ref().is_some_and(is_soon) {
+            self.queue.push_front(thread, [VTime::ZERO], self.options.quantum_ns)
+        } else {
+            self.queue.push_back(thread, [VTime::ZERO], self.options.quantum_ns)
+        };
         self.joins(thread, now_ns);
         if let Some(core) = self.queue.take_idle_core(thread) {
             out.reschedule(core);
         } else if self.options.preemption == Preemption::OnArrival
             && !(was_idle && self.preempt_late(thread, start, now_ns, out))
+            && !self.preempt(thread, start, now_ns, out)
         {
-            self.preempt(thread, start, now_ns, out);
+            self.swap(thread, now_ns, out);
         }
     }
 
@@ -358,6 +487,9 @@ impl Scheduler for Ideal {
         if self.books.as_ref().is_some_and(|books| books.was_overdue(core)) {
             self.by_patience_ns[ended.program.index()] += ran_ns;
         }
+        if let Some(kin) = &mut self.kin {
+            kin.stops(thread, ran_ns, !why.is_runnable(), now_ns);
+        }
         if !why.is_runnable() {
             return;
         }
@@ -366,8 +498,12 @@ impl Scheduler for Ideal {
         let used_ns = if why == Stop::Expired { ended.granted_ns } else { ran_ns };
         let left_ns = ended.left_ns.saturating_sub(used_ns);
         // A rest too short to be worth a slice is not kept.
+        let had_rest = ended.left_ns < self.options.quantum_ns;
+        let is_soon = |kin: &Kin| had_rest && kin.is_soon(thread, kin.furthest_ns[ended.program.index()]);
         let [start] = if left_ns >= self.options.min_slice_ns.max(1) {
             self.queue.push_front(thread, [VTime::ZERO], left_ns)
+        } else if self.kin.as_ref().is_some_and(is_soon) {
+            self.queue.push_front(thread, [VTime::ZERO], self.options.quantum_ns)
         } else {
             self.queue.push_back(thread, [VTime::ZERO], self.options.quantum_ns)
         };
@@ -396,6 +532,10 @@ impl Scheduler for Ideal {
         let run = Run { thread: on.thread, until_ns: Some(now_ns + on.granted_ns) };
         if let Some(books) = &mut self.books {
             books.leave(run.thread);
+        }
+        let program = self.queue.program_of(run.thread);
+        if let Some(kin) = &mut self.kin {
+            kin.begins(run.thread, program);
         }
         Some(run)
     }

@@ -174,6 +174,7 @@ struct bpf_timer {
 
 extern s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __attribute__((section(".ksyms")));
 extern bool scx_bpf_dsq_move_to_local(u64 dsq_id) __attribute__((section(".ksyms")));
+extern s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __attribute__((section(".ksyms")));
 extern void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags)
     __attribute__((section(".ksyms")));
 extern s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle)

@@ -12,8 +12,9 @@ struct look {
     /* Whose request it is, and whether its program slept until now and it may leave its CPU. */
     u32 slot;
     bool slept, may_move;
-    /* What a sibling must have run, ns. */
-    u64 least_ns;
+    /* Whose it is, and its place among its siblings. */
+    struct thread *thread;
+    u64 within;
     u64 now;
     /* A CPU that the request may take from another program, if its start tag is below this. */
     u64 most;
@@ -36,10 +37,20 @@ static __always_inline bool is_brief(struct thread *t)
     return t->burst_ns <= slice_ns / 60;
 }
 
-/* A sibling must have run for so long, ns, before a thread takes its CPU. */
-static __always_inline u64 least_of(struct thread *t)
+/* Kin::is_soon: the thread in the first place is behind the second one, and brief, or a quantum behind and rare. */
+static __always_inline bool is_soon(struct thread *t, u64 within, u64 place)
 {
-    return !is_brief(t) && slice_ns / 3 > min_slice_ns ? slice_ns / 3 : min_slice_ns;
+    s64 behind_ns = place - within;
+
+    return behind_ns > 0 && (is_brief(t) || (t->is_rare && behind_ns >= (s64)slice_ns));
+}
+
+/* Rule 7, Kin::ahead_ns: may a thread go on with the quantum of a sibling, which is in that place and ran for so long? */
+static __always_inline bool may_swap(struct thread *t, u64 within, u64 reached, u64 ran_ns)
+{
+    u64 least_ns = is_soon(t, within, reached) || min_slice_ns > slice_ns / 3 ? min_slice_ns : slice_ns / 3;
+
+    return is_before(within, reached) && ran_ns >= least_ns;
 }
 
 /* Where its program would be if the request had to end now. */
@@ -55,9 +66,9 @@ static __always_inline u64 paid_of(struct service *on, struct program *g, u64 no
  * one program the former takes the one on `own`: the program's tags are a chain, which closes up the same whichever of
  * them ends, and a thread that stays where it was needs no other CPU's lock.
  */
-static void look_around(struct task_struct *p, s32 own, struct look *found)
+static void look_around(struct task_struct *p, s32 own, u64 now_ns, struct look *found)
 {
-    u64 now_ns = scx_bpf_now(), furthest = 0;
+    u64 furthest = 0;
     bool is_bound = p->nr_cpus_allowed < nr_cpus;
     u32 victims = PROGRAMS_MAX, slot = found->slot;
     bool any = false;
@@ -86,7 +97,8 @@ static void look_around(struct task_struct *p, s32 own, struct look *found)
         if (on->program == slot) {
             u64 ran_ns = now_ns - on->since_ns, at = on->within + ran_ns;
 
-            if (ran_ns > found->least_ns && (found->sibling < 0 || is_before(found->reached, at))) {
+            if (may_swap(found->thread, found->within, at, ran_ns) &&
+                (found->sibling < 0 || is_before(found->reached, at))) {
                 found->sibling = cpu;
                 found->reached = at;
             }
@@ -204,9 +216,9 @@ static s32 ask(u64 tag, struct look *found)
 }
 
 /* The CPU of a sibling that is ahead and has run for long. */
-static s32 ask_sibling(u64 within, struct look *found)
+static s32 ask_sibling(struct look *found)
 {
-    if (found->sibling < 0 || !is_before(within, found->reached))
+    if (found->sibling < 0)
         return -1;
     if (__sync_val_compare_and_swap(&service_of(found->sibling)->is_asked, ASKED_NOT, ASKED))
         return -1;

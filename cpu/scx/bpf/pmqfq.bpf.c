@@ -17,10 +17,7 @@
  * - No thread waits without bound (books.h).
  * - A kernel thread that may run on one CPU only and wakes up goes there at once: others wait for it. It is charged, and
  *   when its quantum is over it waits for its turn.
- * - A thread that wakes up also takes the CPU of a sibling that is ahead of it, for the rest of that one's quantum, so
- *   nothing changes for other programs: if the sibling has run for a third of a quantum, or at once if the thread slept
- *   again within a 60th the last time. Siblings are compared by CPU time; one that slept begins at most 16 quanta behind
- *   the furthest.
+ * - The rest of a quantum goes on where it was before that of a sibling (`take_first`).
  * - The quantum ends at a tick.
  *
  * # Invariants
@@ -132,18 +129,21 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     struct program *f = t ? program_at(t->program) : NULL;
     struct look found;
     bool slept;
-    u64 tag;
+    u64 tag, now_ns;
     s32 victim;
 
     if (!f)
         return prev_cpu;
     t->asks = -1;
+    now_ns = scx_bpf_now();
+    t->is_rare = now_ns - t->slept_since_ns >= 16 * t->burst_ns;
     slept = !f->runnable;
     found.slot = t->program;
     found.slept = slept;
     found.may_move = true;
-    found.least_ns = least_of(t);
-    look_around(p, prev_cpu, &found);
+    found.thread = t;
+    found.within = within_of(t, f);
+    look_around(p, prev_cpu, now_ns, &found);
     if (!slept)
         limit_lag(f, found.now);
     if (found.has_free) {
@@ -164,7 +164,7 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
         tag = found.now;
     victim = ask(tag, &found);
     if (victim < 0)
-        victim = ask_sibling(within_of(t, f), &found);
+        victim = ask_sibling(&found);
     if (victim < 0)
         return prev_cpu;
     t->asks = victim;
@@ -186,7 +186,7 @@ static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most, u64 *rest_
         return false;
     if (on->program == t->program) {
         *rest_ns = on->granted_ns > ran_ns + 100000 ? on->granted_ns - ran_ns : 100000;
-        return ran_ns > least_of(t) && is_before(t->within, on->within + ran_ns);
+        return may_swap(t, t->within, on->within + ran_ns, ran_ns);
     }
     g = program_at(on->program);
     *most = t->slept && g ? g->finish : start_of(on);
@@ -242,8 +242,10 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
             note(EVENT_ARRIVE, cpu, t->program, p->pid, tag, most);
             if (service_of(cpu)->program != t->program)
                 count_preemption(p, t, f, cpu, tag, most);
-            else
+            else {
                 note(EVENT_SWAP, cpu, t->program, p->pid, tag, rest_ns);
+                t->has_rest = 1;
+            }
             scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rest_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
             return;
         }
@@ -253,8 +255,9 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     found.slot = t->program;
     found.slept = t->slept;
     found.may_move = may_move;
-    found.least_ns = least_of(t);
-    look_around(p, cpu, &found);
+    found.thread = t;
+    found.within = t->within;
+    look_around(p, cpu, scx_bpf_now(), &found);
     limit_lag(f, found.now);
     note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, found.now);
     if (found.has_free && !(enq_flags & FLAG(SCX_ENQ_CPU_SELECTED))) {
@@ -287,30 +290,70 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     }
     note_where(p, f, may_move ? -1 : cpu);
     set_bit(t->program);
-    /* CentralQueue::push_front: the rest of a quantum goes before the siblings, as does a thread that is brief. */
-    is_first = t->left_ns || (enq_flags & FLAG(SCX_ENQ_WAKEUP) && is_brief(t) && is_before(t->within, f->within));
+    /* CentralQueue::push_front: the rest of a quantum goes before the siblings, as does a thread by rule 7. */
+    is_first = t->left_ns || ((enq_flags & FLAG(SCX_ENQ_WAKEUP) || t->has_rest) && is_soon(t, t->within, f->within));
+    t->has_rest = 0;
     scx_bpf_dsq_insert(p, queue, quantum_ns,
                        is_first ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
 }
 
+/*
+ * A thread that waits in this queue. The rest of a quantum goes on where it was, if that is this CPU, before the rest of a
+ * sibling's: a move takes another CPU's lock. No other thread is passed over.
+ */
+static bool take_first(u64 queue, s32 cpu)
+{
+    struct task_struct *p;
+    bool is_taken = false;
+    int looked = 0;
+
+    bpf_for_each(scx_dsq, p, queue, 0) {
+        struct thread *t = thread_of(p);
+
+        if (scx_bpf_task_cpu(p) == cpu) {
+            is_taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+            break;
+        }
+        if (!t || !t->left_ns || ++looked == 8)
+            break;
+    }
+    return is_taken || scx_bpf_dsq_move_to_local(queue);
+}
+
 /* A thread of a program, of this cache if there is one. Now and then another cache is first, so that nobody waits long
  * in the queue of one whose CPUs always serve others, or are gone. */
-static bool take_from(u32 slot, u32 llc)
+static bool take_from(u32 slot, s32 cpu)
 {
+    u32 llc = llc_at(cpu);
     struct program *f;
     int other;
 
     if (nr_llcs <= 1)
-        return scx_bpf_dsq_move_to_local(queue_of(slot, llc));
+        return take_first(queue_of(slot, llc), cpu);
     f = program_at(slot);
     if (f && !(f->dispatches & 63) && scx_bpf_dsq_move_to_local(queue_of(slot, (f->dispatches >> 6) % nr_llcs)))
         return true;
-    if (scx_bpf_dsq_move_to_local(queue_of(slot, llc)))
+    if (take_first(queue_of(slot, llc), cpu))
         return true;
     bpf_for(other, 0, nr_llcs)
         if (other != llc && scx_bpf_dsq_move_to_local(queue_of(slot, other)))
             return true;
     return false;
+}
+
+/* A thread was taken that counts as waiting until it runs. The next look at the programs leaves this one out if it was the
+ * last. */
+static void note_empty(u32 slot)
+{
+    struct program *f = program_at(slot);
+    int llc;
+
+    if (!f || f->waiting > 1)
+        return;
+    bpf_for(llc, 0, nr_llcs)
+        if (scx_bpf_dsq_nr_queued(queue_of(slot, llc)) > 0)
+            return;
+    clear_bit(slot, f, 1);
 }
 
 /* Ideal::pick. A thread whose quantum is over goes on if its program still is first. */
@@ -349,8 +392,10 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
         if (slot >= PROGRAMS_MAX || (t && is_before(own, tag)))
             break;
         note(EVENT_PICK, cpu, slot, 0, tag, own);
-        if (take_from(slot, llc_at(cpu)))
+        if (take_from(slot, cpu)) {
+            note_empty(slot);
             return;
+        }
         /*
          * No thread is left, or none may run here: this CPU does not look there again before one more waits. A thread
          * that comes between the two is found by another CPU, or when it is overdue.
@@ -361,7 +406,7 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
             break;
         __sync_fetch_and_and(&f->where, ~bit_of(cpu));
         if (f->waiting <= 0)
-            clear_bit(slot, f);
+            clear_bit(slot, f, 0);
     }
     if (t) {
         settle(prev, t, cpu);
@@ -522,7 +567,7 @@ void BPF_PROG(pmqfq_runnable, struct task_struct *p, u64 enq_flags)
         return;
     t->is_runnable = 1;
     t->runs_for = t->program;
-    t->left_ns = 0;
+    t->left_ns = t->has_rest = 0;
     t->woke_ns = p->se.sum_exec_runtime;
     t->within = within_of(t, f);
     t->slept = 0;
@@ -547,6 +592,7 @@ void BPF_PROG(pmqfq_quiescent, struct task_struct *p, u64 deq_flags)
         return;
     t->is_runnable = 0;
     t->burst_ns = p->se.sum_exec_runtime - t->woke_ns;
+    t->slept_since_ns = scx_bpf_now();
     f = program_at(t->runs_for);
     if (!f)
         return;

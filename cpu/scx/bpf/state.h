@@ -166,6 +166,11 @@ struct thread {
     /* CPU time of the thread when it last woke up, and what it used between waking up and sleeping the last time, ns. */
     u64 woke_ns;
     u64 burst_ns;
+    /* When it went to sleep, and whether it then slept for 16 times that. */
+    u64 slept_since_ns;
+    u32 is_rare;
+    /* It runs for the rest of a sibling's quantum. */
+    u32 has_rest;
     /* Its place among its siblings: CPU time, ns, counted from where they were when it woke up. */
     u64 within;
 };
@@ -383,7 +388,8 @@ static __always_inline void set_bit(u32 slot)
         __sync_fetch_and_or(top, above);
 }
 
-static void clear_bit(u32 slot, struct program *f)
+/* So many of the threads that count as waiting are in no queue. */
+static void clear_bit(u32 slot, struct program *f, s32 taken)
 {
     u64 *word = word_at(slot / 64), *top = top_at(slot / 4096);
     u64 bit = 1ULL << (slot & 63), above = 1ULL << (slot / 64 & 63);
@@ -394,7 +400,7 @@ static void clear_bit(u32 slot, struct program *f)
         if (*word)
             __sync_fetch_and_or(top, above);
     }
-    if (f->waiting > 0) {
+    if (f->waiting > taken) {
         f->where = ~0ULL;
         set_bit(slot);
     }

@@ -187,6 +187,12 @@ impl<S: Levels> History<S> {
         of_it.for_each(|thread| self.states[thread] = State::Asleep { until_ns });
     }
 
+    /// No thread of `program` but its first `but` ever blocks.
+    pub fn never_blocks(&mut self, program: usize, but: usize) {
+        let of_it = (0..self.states.len()).filter(|thread| self.program_of[*thread].index() == program).skip(but);
+        of_it.for_each(|thread| self.left_ns[thread] = u64::MAX);
+    }
+
     /// Goes on until `to_ns`.
     pub fn run_to(&mut self, to_ns: u64) {
         while let Some(next_ns) = self.next_ns().filter(|next_ns| *next_ns <= to_ns) {
