@@ -316,12 +316,11 @@ impl Running {
         }
         // The sections of an own text are in another order.
         let cached = if is_own || proposal.dry_run { None } else { Some(config.clone()) };
-        let files = HeldFiles::new(changing.reconciler.plan(), Again::Nothing, &changing.looks);
+        let files = held(&changing.reconciler, Again::Nothing, &changing.looks);
         let mut new = match config.check(&files) {
             Ok(new) => new,
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
-        let cached = cached.and_then(|config| CachedConfig::new(config, &new));
         let warnings = std::mem::take(&mut new.warnings);
         if !proposal.dry_run {
             warnings.iter().for_each(|warning| self.output.note(warning));
@@ -337,6 +336,9 @@ impl Running {
             let applied = changing.ledger.applied(candidate.changes, candidate.created, true);
             return (done, Ok(Applied { done: sentences, warnings, ..applied }));
         }
+        changing.looks.keep(changing.reconciler.names());
+        let files = held(&changing.reconciler, Again::Nothing, &changing.looks);
+        let cached = cached.and_then(|config| CachedConfig::new(config, &new, &files));
         (changing.has_warnings, changing.cached) = (!warnings.is_empty(), cached);
         let all = |changing: &Changing, state: &mut State| {
             *state = state_of(&self.origin, &changing.ledger, &changing.reconciler, &self.engine);
@@ -384,7 +386,7 @@ impl Running {
         let (Some(cached), Some((kind, name))) = (cached, proposal.edit.thing()) else { return Err(candidate) };
         let alone = Config::parse(DOCUMENT, &candidate.document.text().0).ok();
         let Some(part) = alone.and_then(|alone| Part::of(kind, name, alone)) else { return Err(candidate) };
-        let right = cached.check(&part, &HeldFiles::new(reconciler.plan(), Again::Nothing, looks));
+        let right = cached.check(&part, &held(reconciler, Again::Nothing, looks));
         let Some(right) = right else { return Err(candidate) };
         let (before, withheld) = (owner(reconciler, kind, name), reconciler.is_withholding());
         let done = match &right {
@@ -399,7 +401,7 @@ impl Running {
             }
             Some(Ok(done)) => done,
         };
-        cached.set(part, &right);
+        cached.set(part, &right, &held(reconciler, Again::Nothing, looks));
         let after = owner(reconciler, kind, name);
         // The values in force of an export's tenants may begin or end with it.
         let owners = before.iter().chain(&after).map(|tenant| (Kind::Tenant, &**tenant));
@@ -420,7 +422,9 @@ impl Running {
 
     /// Opens a device as it is configured: one that a failed attempt has left closed is in the document alone.
     fn reopen_device(&self, changing: &mut Changing, device: &str) -> Result<Applied, Refusal> {
-        let Changing { reconciler, ledger, looks, .. } = changing;
+        let Changing { reconciler, ledger, looks, cached, .. } = changing;
+        // Files may be others.
+        *cached = None;
         let conflict = |sentence: String| Refusal::new(Fault::Conflict, sentence);
         let text = ledger.document().text().0;
         let config =
@@ -434,7 +438,7 @@ impl Running {
             return Err(conflict(format!("device {name} would lose the bytes that it has in memory, {allowed}")));
         }
         let plan = config
-            .check(&HeldFiles::new(reconciler.plan(), Again::Device(device), looks))
+            .check(&held(reconciler, Again::Device(device), looks))
             .map_err(|error| conflict(without_place(&error.to_string()).into()))?;
         if !plan.devices.values().any(|known| known.config.name == device) {
             return Err(conflict(format!("device {name} has no export, so it is not open")));
@@ -618,6 +622,11 @@ impl Server for Running {
     fn events(&self) -> &Events {
         self.output.events()
     }
+}
+
+/// The files of what a reconciler runs.
+fn held<'p>(reconciler: &'p Reconciler, again: Again<'p>, looks: &'p Looks) -> HeldFiles<'p> {
+    HeldFiles::new(reconciler.plan(), reconciler.names(), again, looks)
 }
 
 /// The reader's refusal of a document. The rest was right before a deletion: it needs the deleted thing.

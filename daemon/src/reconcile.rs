@@ -195,7 +195,7 @@ impl Reconciler {
     /// As [`Reconciler::propose`].
     pub fn propose_part(&mut self, part: Option<&Plan>, gone: Option<&str>) -> Option<Result<Vec<Change>, Refusals>> {
         self.look_again(true);
-        let new = self.plan.difference_of(&self.names, part, gone)?;
+        let new = self.plan.difference_of(&self.names, part, gone, &self.taken().backings)?;
         Some(self.put_in_force(new, false))
     }
 

@@ -5,7 +5,8 @@
 //! their own ([`Config::check`]), and possible collisions are looked up beside the config:
 //!
 //! ```text
-//!   export   its tenant and its device             ranges of that device · who listens where · sections of addresses
+//!   export   its tenant and its device             ranges of that device · backings · who listens where · sections of
+//!                                                  addresses
 //!   tenant   its exports and their devices
 //! ```
 //! A section that is not right for certain is left to the check of everything, which has the sentence about it.
@@ -14,9 +15,10 @@
 //! (`a_section_after_the_other_is_the_same_as_all_of_them_at_once`).
 
 use super::machine::Files;
-use super::model::{Config, ExportConfig, Medium, TenantConfig};
+use super::model::{Config, ExportConfig, TenantConfig};
 use super::overlap::Ranges;
-use super::plan::{Plan, Range};
+use super::plan::{ExportPlan, Plan, Range};
+use super::pools::{Claimed, Found};
 use mqfq_control::Kind;
 use mqfq_front::front_end::ExportAddress;
 use std::collections::btree_map::Entry;
@@ -45,7 +47,15 @@ struct Uses {
     served: BTreeMap<String, usize>,
     /// Exports of each tenant.
     of_tenant: BTreeMap<String, BTreeSet<String>>,
+    /// Files of devices and backings, and backings by export.
+    claimed: Claimed,
+    found: BTreeMap<String, Found>,
+    /// Backings so far: a backing counts as a range of its own here, whatever its number is.
+    backings: u64,
 }
+
+/// The bytes that an export has, and its backing.
+type Taken = (Range, Option<Found>);
 
 /// Counts one more or less.
 fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
@@ -60,7 +70,11 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
 }
 
 impl Uses {
-    fn add(&mut self, export: &ExportConfig, range: Range) {
+    fn add(&mut self, export: &ExportConfig, (range, found): Taken) {
+        if let Some(found) = found {
+            self.claimed.set(&found, Claimed::user(export));
+            self.found.insert(export.name.clone(), found);
+        }
         self.ranges.entry(export.device.value.clone()).or_default().add(&range, export.shared);
         self.at.insert(export.name.clone(), range);
         for address in export.addresses.iter().map(|located| &located.value) {
@@ -72,8 +86,12 @@ impl Uses {
         self.of_tenant.entry(export.tenant.value.clone()).or_default().insert(export.name.clone());
     }
 
-    fn remove(&mut self, export: &ExportConfig) -> Option<Range> {
+    fn remove(&mut self, export: &ExportConfig) -> Option<Taken> {
         let range = self.at.remove(&export.name)?;
+        let found = self.found.remove(&export.name);
+        if let Some(found) = &found {
+            self.claimed.remove(found, &Claimed::user(export));
+        }
         if let Some(ranges) = self.ranges.get_mut(&export.device.value) {
             ranges.remove(&range, export.shared);
         }
@@ -91,11 +109,25 @@ impl Uses {
         if let Some(exports) = self.of_tenant.get_mut(&export.tenant.value) {
             exports.remove(&export.name);
         }
-        Some(range)
+        Some((range, found))
+    }
+
+    /// What an export takes of its device in a plan.
+    fn of(&mut self, export: &ExportPlan, files: &dyn Files) -> Taken {
+        match &export.path {
+            None => (range(export.offset_bytes, export.size_bytes), None),
+            Some(path) => {
+                self.backings += 1;
+                (range(self.backings, 1), Some(Found::at(path, files)))
+            }
+        }
     }
 
     /// An export that is not among them would collide with none of them.
-    fn has_room(&self, export: &ExportConfig, range: &Range) -> bool {
+    fn has_room(&self, export: &ExportConfig, (range, found): &Taken) -> bool {
+        if found.as_ref().is_some_and(|found| self.claimed.taken(found).is_some()) {
+            return false;
+        }
         let is_free = |address: &ExportAddress| {
             !address
                 .resources()
@@ -135,20 +167,19 @@ pub enum Right {
 }
 
 impl CachedConfig {
-    /// Takes a config and its checked plan. `None`: it has groups, weights of exports, pools, or another order.
-    pub fn new(config: Config, plan: &Plan) -> Option<CachedConfig> {
+    /// Takes a config and its checked plan. `None`: it has groups, weights of exports, or another order.
+    pub fn new(config: Config, plan: &Plan, files: &dyn Files) -> Option<CachedConfig> {
         let is_in_order = config.tenants.is_sorted_by(|one, other| one.name < other.name)
             && config.exports.is_sorted_by(|one, other| one.name < other.name);
         let has_weights = config.exports.iter().any(|export| export.weight.is_some());
-        // A backing alone has another number than among others.
-        let has_pools = config.devices.iter().any(|device| matches!(device.medium, Medium::Pool { .. }));
-        if !is_in_order || has_weights || has_pools || !config.groups.all().is_empty() {
+        if !is_in_order || has_weights || !config.groups.all().is_empty() {
             return None;
         }
-        let mut uses = Uses::default();
+        let mut uses = Uses { claimed: Claimed::new(&config, files), ..Uses::default() };
         // The plan is in the config's order.
         for (export, found) in config.exports.iter().zip(plan.exports.values()) {
-            uses.add(export, range(found.offset_bytes, found.size_bytes));
+            let taken = uses.of(found, files);
+            uses.add(export, taken);
         }
         let mut rest = config;
         let (tenants, exports) = (std::mem::take(&mut rest.tenants), std::mem::take(&mut rest.exports));
@@ -185,18 +216,23 @@ impl CachedConfig {
                 }
                 let tenant = self.tenants.get(&export.tenant.value)?;
                 let plan = self.alone(tenant, vec![(**export).clone()], files)?;
-                let found = plan.exports.values().next()?;
-                let range = range(found.offset_bytes, found.size_bytes);
+                let taken = self.uses.of(plan.exports.values().next()?, files);
                 let Some(old) = self.exports.get(name) else {
-                    return self.uses.has_room(export, &range).then_some(Right::Alone(plan));
+                    return self.uses.has_room(export, &taken).then_some(Right::Alone(plan));
                 };
+                // Another backing, or another access to it.
+                let backing =
+                    |export: &ExportConfig| (export.path.as_ref().map(|path| path.value.clone()), export.read_only);
+                if (old.path.is_some() || export.path.is_some()) && backing(old) != backing(export) {
+                    return None;
+                }
                 let texts: Vec<String> = export.addresses.iter().map(|address| address.value.to_string()).collect();
                 if old.device.value != export.device.value || !self.leaves_nothing(old, &texts) {
                     return None;
                 }
                 // Its current state is not a collision.
                 let before = self.uses.remove(old)?;
-                let has_room = self.uses.has_room(export, &range);
+                let has_room = self.uses.has_room(export, &taken);
                 self.uses.add(old, before);
                 has_room.then_some(Right::Alone(plan))
             }
@@ -233,7 +269,7 @@ impl CachedConfig {
     }
 
     /// A section that was found to be right is so from now on.
-    pub fn set(&mut self, part: Part, right: &Right) {
+    pub fn set(&mut self, part: Part, right: &Right, files: &dyn Files) {
         match part {
             Part::Tenant(name, None) => drop(self.tenants.remove(&name)),
             Part::Tenant(name, Some(tenant)) => drop(self.tenants.insert(name, *tenant)),
@@ -246,7 +282,8 @@ impl CachedConfig {
                     Right::Nothing => None,
                 };
                 if let (Some(export), Some(found)) = (new, found) {
-                    self.uses.add(&export, range(found.offset_bytes, found.size_bytes));
+                    let taken = self.uses.of(found, files);
+                    self.uses.add(&export, taken);
                     self.exports.insert(name, *export);
                 }
             }
@@ -304,6 +341,14 @@ tenant = \"base\"
 offset = \"768KiB\"
 size = \"4KiB\"
 nbd = [\"unix:/base\", \"unix:/1\"]
+[device.p]
+kind = \"pool\"
+folders = [\"@\"]
+[export.pool]
+device = \"p\"
+tenant = \"base\"
+path = \"@/pool\"
+nbd = \"unix:/base\"
 ";
 
     fn keys(value: Value) -> Map<String, Value> {
@@ -312,7 +357,7 @@ nbd = [\"unix:/base\", \"unix:/1\"]
 
     /// An edit of one of a few tenants and exports, right or wrong: names that are missing, ranges that overlap, keys
     /// that there are not.
-    fn edit(random: &mut Random) -> Edit {
+    fn edit(random: &mut Random, folder: &str) -> Edit {
         let mut one_of = |most: u64| random.below(most);
         let name = ["a", "b", "c.d", "kept"][one_of(4) as usize].to_owned();
         let tenants =
@@ -331,6 +376,17 @@ nbd = [\"unix:/base\", \"unix:/1\"]
         let mut export = keys(json!({
             "device": device, "tenant": whose, "offset": offset, "size": size, "nbd": nbd, "shared": one_of(3) == 0,
         }));
+        if one_of(3) == 0 {
+            // Its own file mostly; another's, and another name of one, too.
+            let file = ["a", "b", "c.d", "kept", "pool", "link", &name, &name, &name, &name, &name, &name]
+                [one_of(12) as usize];
+            export = keys(
+                json!({ "device": "p", "tenant": whose, "path": format!("{folder}/{file}"), "nbd": export["nbd"] }),
+            );
+            if one_of(4) == 0 {
+                export.insert("size".into(), json!(4096 * (1 + one_of(3))));
+            }
+        }
         let more = [json!({}), json!({ "vhost-user": "unix:/0" }), json!({ "weight": 7 }), json!({ "allow-uids": 7 })];
         export.extend(keys(more[(one_of(12) as usize).saturating_sub(8)].clone()));
         match one_of(6) {
@@ -353,17 +409,22 @@ nbd = [\"unix:/base\", \"unix:/1\"]
     #[test]
     fn a_section_after_the_other_is_the_same_as_all_of_them_at_once() {
         let read = |document: &Document| Config::parse("config", &document.text().0);
-        let mut document = Document::from_json(&Document::parse(START).unwrap().to_json()).unwrap();
+        let folder = mqfq_testing::Folder::new();
+        ["a", "b", "c.d", "kept", "pool"].iter().for_each(|name| drop(folder.file(name, 8192)));
+        std::os::unix::fs::symlink(folder.join("a"), folder.join("link")).unwrap();
+        let here = folder.path().display().to_string();
+        let start = START.replace('@', &here);
+        let mut document = Document::from_json(&Document::parse(&start).unwrap().to_json()).unwrap();
         let plan = |config: Config| config.check(&RealFiles);
         let first = read(&document).unwrap();
         // The plan that a server runs, which changes by the differences of sections.
         let mut runs = plan(first.clone()).unwrap();
         let mut names = Names::new(&runs);
-        let mut kept = CachedConfig::new(first.clone(), &plan(first).unwrap()).unwrap();
+        let mut kept = CachedConfig::new(first.clone(), &plan(first).unwrap(), &RealFiles).unwrap();
         let mut random = Random::new(7);
-        let (mut taken, mut refused, mut long) = (0, 0, 0);
+        let (mut taken, mut refused, mut long, mut backings) = (0, 0, 0, 0);
         for _ in 0..1500 {
-            let edit = edit(&mut random);
+            let edit = edit(&mut random, &here);
             let (kind, name) = edit.thing().unwrap();
             let Ok(whole) = document.edited(&edit) else { continue };
             let mut alone = Document::default();
@@ -387,7 +448,7 @@ nbd = [\"unix:/base\", \"unix:/1\"]
                         Right::Nothing => None,
                     };
                     let gone = (alone.is_none() && kind == Kind::Export).then_some(name);
-                    let new = runs.difference_of(&names, alone, gone).expect("devices stay");
+                    let new = runs.difference_of(&names, alone, gone, &BTreeSet::new()).expect("devices stay");
                     let before = runs.clone();
                     let old = runs.exchange(&mut names, new);
                     assert_eq!(names, Names::new(&runs));
@@ -397,26 +458,30 @@ nbd = [\"unix:/base\", \"unix:/1\"]
                     is_all_of(&runs, &before);
                     runs.exchange(&mut names, new);
                     assert_eq!(names, Names::new(&runs));
-                    kept.set(part, &right);
+                    kept.set(part, &right, &RealFiles);
                     taken += 1;
+                    backings += usize::from(format!("{edit:?}").contains("path"));
                     document = whole;
                     assert_eq!(without_lines(&format!("{:?}", kept.config())), without_lines(&format!("{all:?}")));
                 }
                 (Some(_), other) => panic!("{edit:?}: taken here, and there {other:?}"),
                 // A server with warnings takes the long way.
-                (None, Ok(plan)) if plan.warnings.is_empty() && CachedConfig::new(all.clone(), &plan).is_some() => {
+                (None, Ok(plan))
+                    if plan.warnings.is_empty() && CachedConfig::new(all.clone(), &plan, &RealFiles).is_some() =>
+                {
                     let target = runs.aligned(&plan, &crate::config::TakenPlaces::default()).unwrap();
                     let new = Difference::between(&runs, &target);
                     runs.exchange(&mut names, new);
                     assert_eq!(names, Names::new(&runs));
                     is_all_of(&runs, &plan);
-                    (kept, document) = (CachedConfig::new(all, &plan).unwrap(), whole);
+                    (kept, document) = (CachedConfig::new(all, &plan, &RealFiles).unwrap(), whole);
                     long += 1;
                 }
                 (None, _) => refused += 1,
             }
         }
         assert!(taken > 150 && refused > 150 && long < taken / 5, "{taken}, {long} the long way, {refused} refused");
+        assert!(backings > 10, "{backings} backings came or changed");
     }
 
     /// Two plans have the same exports, flows, addresses and modes.
@@ -443,7 +508,14 @@ nbd = [\"unix:/base\", \"unix:/1\"]
             let flow = format!("{:?} {:?} {}", device.flows[export.flow], device.config.name, device.size_bytes);
             let modes = export.addresses.iter().map(|address| plan.trust.modes[&address.to_string()]);
             let modes = modes.collect::<Vec<_>>();
-            let slots = super::super::ExportPlan { device: Slot::first(0), flow: Slot::first(0), ..export.clone() };
+            // A backing alone has another number than among others.
+            let offset_bytes = if export.path.is_some() { 0 } else { export.offset_bytes };
+            let slots = super::super::ExportPlan {
+                device: Slot::first(0),
+                flow: Slot::first(0),
+                offset_bytes,
+                ..export.clone()
+            };
             without_lines(&format!("{slots:?} {flow} {modes:?}"))
         };
         assert_eq!(shown(alone, export), shown(whole, other));

@@ -11,10 +11,12 @@ use super::change::{is_same_export, same_device};
 use super::model::ServerConfig;
 use super::plan::{DevicePlan, ExportPlan, FlowPlan, Plan};
 use super::trust::{TlsMode, TrustPlan};
+use mqfq_blk::device::file::{BACKINGS_MAX, number_of, region_of};
 use mqfq_blk::slots::{Slot, Slots};
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::front_end::ExportAddress;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 /// Things by slot as they are to be. `None`: the thing goes.
 pub type Changed<T> = BTreeMap<Slot, Option<T>>;
@@ -48,6 +50,10 @@ pub struct Names {
     pub flows: BTreeMap<String, BTreeMap<(Slot, Slot), usize>>,
     /// Place in [`Plan::listeners`], by front end and text.
     pub listeners: BTreeMap<String, usize>,
+    /// Numbers of backings, by pool.
+    pub backings: BTreeMap<Slot, BTreeSet<u16>>,
+    /// Exports with a backing, by its path.
+    pub paths: BTreeMap<PathBuf, Slot>,
 }
 
 impl Names {
@@ -61,12 +67,24 @@ impl Names {
 
     fn add(&mut self, plan: &Plan, slot: Slot, export: &ExportPlan) {
         self.exports.insert(export.name.clone(), slot);
+        if let Some(path) = &export.path {
+            self.backings.entry(export.device).or_default().insert(number_of(export.offset_bytes));
+            self.paths.insert(path.clone(), slot);
+        }
         let tenant = &plan.devices[export.device].flows[export.flow].tenant;
         *self.flows.entry(tenant.clone()).or_default().entry((export.device, export.flow)).or_default() += 1;
     }
 
     fn remove(&mut self, plan: &Plan, export: &ExportPlan) {
         self.exports.remove(&export.name);
+        if let Some(path) = &export.path {
+            let numbers = self.backings.entry(export.device).or_default();
+            numbers.remove(&number_of(export.offset_bytes));
+            if numbers.is_empty() {
+                self.backings.remove(&export.device);
+            }
+            self.paths.remove(path);
+        }
         let tenant = &plan.devices[export.device].flows[export.flow].tenant;
         let Some(flows) = self.flows.get_mut(tenant) else { return };
         if let Some(count) = flows.get_mut(&(export.device, export.flow)) {
@@ -164,9 +182,17 @@ impl Difference {
 
 impl Plan {
     /// The difference once the sections of `part` are in force, which has them and those that they name, and once the
-    /// export `gone` is gone. `None`: it is about more than flows, exports and addresses; nothing is said.
-    pub fn difference_of(&self, names: &Names, part: Option<&Plan>, gone: Option<&str>) -> Option<Difference> {
+    /// export `gone` is gone. Backings that come get none of the numbers that are `taken`. `None`: it is about more than
+    /// flows, exports and addresses; nothing is said.
+    pub fn difference_of(
+        &self,
+        names: &Names,
+        part: Option<&Plan>,
+        gone: Option<&str>,
+        taken: &BTreeSet<(Slot, u16)>,
+    ) -> Option<Difference> {
         let mut all = Difference::default();
+        let mut numbers = BTreeSet::new();
         // By slots in the part.
         let mut flows = BTreeMap::new();
         for (part_slot, device) in part.into_iter().flat_map(|part| part.devices.iter()) {
@@ -192,7 +218,28 @@ impl Plan {
         let mut next = self.exports.next();
         for export in part.into_iter().flat_map(|part| part.exports.values()) {
             let (device, flow) = flows[&(export.device, export.flow)];
-            let export = ExportPlan { device, flow, ..export.clone() };
+            let mut export = ExportPlan { device, flow, ..export.clone() };
+            if let Some(path) = &export.path {
+                match names.paths.get(path).map(|slot| &self.exports[*slot]) {
+                    Some(before) if (&before.name, before.read_only) == (&export.name, export.read_only) => {
+                        export.offset_bytes = before.offset_bytes;
+                        // See `Plan::aligned`.
+                        let least = if export.has_size { 0 } else { before.size_bytes };
+                        export.size_bytes = export.size_bytes.max(least);
+                    }
+                    Some(_) => return None,
+                    None => {
+                        let is_used = |number: &u16| {
+                            names.backings.get(&device).is_some_and(|used| used.contains(number))
+                                || taken.contains(&(device, *number))
+                                || numbers.contains(&(device, *number))
+                        };
+                        let number = (0..BACKINGS_MAX).find(|number| !is_used(number))?;
+                        numbers.insert((device, number));
+                        export.offset_bytes = region_of(number);
+                    }
+                }
+            }
             let slot = match names.exports.get(&export.name) {
                 Some(slot) if is_same_export(&self.exports[*slot], &export) => *slot,
                 other => {

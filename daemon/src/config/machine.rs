@@ -1,5 +1,6 @@
 //! Files and devices of the machine, as the checks of a config see them.
 
+use super::difference::Names;
 use super::model::Medium;
 use super::plan::{DevicePlan, ExportPlan, Plan};
 use crate::files;
@@ -139,6 +140,11 @@ impl Looks {
         answer
     }
 
+    /// Forgets files that are no backing of the plan of these names.
+    pub fn keep(&self, names: &Names) {
+        self.lock().files.retain(|path, _| names.paths.contains_key(path));
+    }
+
     fn size_bytes(&self, path: &Path, is_held: bool) -> Result<u64, String> {
         self.answer(path, |look| &mut look.size_bytes, is_held, || RealFiles.size_bytes(path))
     }
@@ -201,8 +207,7 @@ pub struct HeldFiles<'p> {
     plan: &'p Plan,
     again: Again<'p>,
     looks: &'p Looks,
-    /// Exports with a backing that is not looked at again, by its path.
-    backings: BTreeMap<&'p Path, &'p ExportPlan>,
+    names: &'p Names,
 }
 
 /// A file that the server holds.
@@ -212,21 +217,24 @@ struct Held {
 }
 
 impl<'p> HeldFiles<'p> {
-    /// The files of a plan; `looks` forgets others.
-    pub fn new(plan: &'p Plan, again: Again<'p>, looks: &'p Looks) -> HeldFiles<'p> {
-        let is_again = |export: &ExportPlan| match again {
+    /// The files of a plan, of these names.
+    pub fn new(plan: &'p Plan, names: &'p Names, again: Again<'p>, looks: &'p Looks) -> HeldFiles<'p> {
+        HeldFiles { plan, again, looks, names }
+    }
+
+    /// The export with this backing, which is not to be looked at again.
+    fn backing(&self, path: &Path) -> Option<&'p ExportPlan> {
+        let export = &self.plan.exports[*self.names.paths.get(path)?];
+        let is_again = match self.again {
             Again::Nothing => false,
-            Again::Device(name) => plan.devices[export.device].config.name == name,
+            Again::Device(name) => self.plan.devices[export.device].config.name == name,
             Again::Export(name) => export.name == name,
         };
-        let held = plan.exports.values().filter(|export| !is_again(export));
-        let backings: BTreeMap<_, _> = held.filter_map(|export| Some((export.path.as_deref()?, export))).collect();
-        looks.lock().files.retain(|path, _| backings.contains_key(path.as_path()));
-        HeldFiles { plan, again, looks, backings }
+        (!is_again).then_some(export)
     }
 
     fn is_held(&self, path: &Path) -> bool {
-        self.backings.contains_key(path)
+        self.backing(path).is_some()
     }
 
     /// Bytes and access of a file that is held: `None` if it is not, or it is to be opened again, or is gone.
@@ -238,8 +246,8 @@ impl<'p> HeldFiles<'p> {
             _ => false,
         };
         let device = self.plan.devices.values().find(is_its).map(|device| (device.size_bytes, device.read_only));
-        let of_export = |export: &&ExportPlan| (export.size_bytes, export.read_only);
-        let (size_bytes, read_only) = device.or_else(|| self.backings.get(path).map(of_export))?;
+        let of_export = |export: &ExportPlan| (export.size_bytes, export.read_only);
+        let (size_bytes, read_only) = device.or_else(|| self.backing(path).map(of_export))?;
         let about = std::fs::metadata(path).ok()?;
         Some(Held { size_bytes: if about.is_file() { about.len() } else { size_bytes }, read_only })
     }
@@ -308,11 +316,13 @@ mod tests {
             let text: String = (0..count).fold(head, |text, number| text + &export(number, ""));
             let looks = Looks::default();
             let plan = Config::parse("c.toml", &text).unwrap().check(&looks).unwrap();
+            let names = Names::new(&plan);
             let again = |text: &str, again: Again<'_>| {
+                looks.keep(&names);
                 let before = looks.asked();
                 let config = Config::parse("c.toml", text).unwrap();
                 let sizes = config
-                    .check(&HeldFiles::new(&plan, again, &looks))
+                    .check(&HeldFiles::new(&plan, &names, again, &looks))
                     .map(|plan| plan.exports.values().map(|export| export.size_bytes).collect::<Vec<u64>>());
                 (looks.asked() - before, sizes.map_err(|error| error.to_string()))
             };

@@ -87,9 +87,10 @@ pub(super) fn backings(config: &Config, files: &dyn Files) -> Result<Vec<Option<
             continue;
         };
         let (found, size_bytes) = backing(export, pool, files)?;
-        claimed.claim(export, &found, files)?;
+        let path = export.path.as_ref().expect("it has a backing");
+        claimed.claim(export, path, &found)?;
         if pool.count == BACKINGS_MAX {
-            return Err(found.path.place.error(format!("a pool has at most {BACKINGS_MAX} backings")));
+            return Err(path.place.error(format!("a pool has at most {BACKINGS_MAX} backings")));
         }
         let start = region_of(pool.count);
         pool.count += 1;
@@ -108,16 +109,26 @@ struct Pool<'c> {
     count: u16,
 }
 
-/// A file that was found at a path.
-struct Found<'c> {
-    path: &'c Located<PathBuf>,
+/// A file, as its users tell it from others.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
     /// Its path, links and `..` followed.
     real: PathBuf,
     identity: Option<Identity>,
+    /// The disk that it is a partition of.
+    disk: Option<u64>,
+}
+
+impl Found {
+    /// The file at a path.
+    pub(super) fn at(path: &Path, files: &dyn Files) -> Found {
+        let identity = files.identity(path);
+        Found { real: files.canonical(path), identity, disk: identity.and_then(|identity| files.whole_disk(identity)) }
+    }
 }
 
 /// The file of an export of a pool, and the bytes that it has of it.
-fn backing<'c>(export: &'c ExportConfig, pool: &Pool<'_>, files: &dyn Files) -> Result<(Found<'c>, u64), ConfigError> {
+fn backing(export: &ExportConfig, pool: &Pool<'_>, files: &dyn Files) -> Result<(Found, u64), ConfigError> {
     if let Some(offset) = &export.offset {
         return Err(offset.place.error("is not for an export of a pool, which has all of its backing from byte 0 on"));
     }
@@ -127,8 +138,8 @@ fn backing<'c>(export: &'c ExportConfig, pool: &Pool<'_>, files: &dyn Files) -> 
     };
     let failed = |why: String| path.place.error(format!("cannot open {}: {why}", display(&path.value)));
     let held = files.size_bytes(&path.value).map_err(failed)?;
-    let found = Found { path, real: files.canonical(&path.value), identity: files.identity(&path.value) };
-    if !pool.may_have(&found, files) {
+    let found = Found::at(&path.value, files);
+    if !pool.may_have(&path.value, &found, files) {
         let folders = list(pool.folders.iter().map(|folder| folder.to_str().unwrap_or_default()));
         let is_real = found.real == path.value;
         let leads = if is_real { String::new() } else { format!(" leads to {} and", display(&found.real)) };
@@ -162,13 +173,13 @@ fn backing<'c>(export: &'c ExportConfig, pool: &Pool<'_>, files: &dyn Files) -> 
 
 impl Pool<'_> {
     /// A file may be a backing of it.
-    fn may_have(&self, found: &Found<'_>, files: &dyn Files) -> bool {
+    fn may_have(&self, path: &Path, found: &Found, files: &dyn Files) -> bool {
         if self.real.iter().any(|folder| found.real.starts_with(folder)) {
             return true;
         }
         let dev = Path::new(DEV);
         let is_device = found.real.starts_with(dev) && matches!(found.identity, Some(Identity::BlockDevice(_)));
-        let Some(named) = found.path.value.parent().filter(|_| is_device).map(|folder| files.canonical(folder)) else {
+        let Some(named) = path.parent().filter(|_| is_device).map(|folder| files.canonical(folder)) else {
             return false;
         };
         self.real.iter().any(|folder| folder.starts_with(dev) && named.starts_with(folder))
@@ -176,57 +187,81 @@ impl Pool<'_> {
 }
 
 /// The users of files and disks so far.
-struct Claimed {
+#[derive(Default)]
+pub(super) struct Claimed {
     by_path: BTreeMap<PathBuf, String>,
     by_identity: BTreeMap<Identity, String>,
     /// Users of partitions, by the number of their whole disk.
-    parts: BTreeMap<u64, String>,
+    parts: BTreeMap<u64, BTreeSet<String>>,
 }
 
 impl Claimed {
     /// The files of devices.
-    fn new(config: &Config, files: &dyn Files) -> Claimed {
-        let mut claimed = Claimed { by_path: BTreeMap::new(), by_identity: BTreeMap::new(), parts: BTreeMap::new() };
+    pub(super) fn new(config: &Config, files: &dyn Files) -> Claimed {
+        let mut claimed = Claimed::default();
         for device in &config.devices {
             if let Medium::File { path, .. } = &device.medium {
-                let user = format!("device {}", shown(&device.name));
-                claimed.set(files.canonical(&path.value), files.identity(&path.value), user, files);
+                claimed.set(&Found::at(&path.value, files), format!("device {}", shown(&device.name)));
             }
         }
         claimed
     }
 
-    fn set(&mut self, real: PathBuf, identity: Option<Identity>, user: String, files: &dyn Files) {
-        if let Some(identity) = identity {
-            if let Some(disk) = files.whole_disk(identity) {
-                self.parts.insert(disk, user.clone());
-            }
+    /// The user of a file.
+    pub(super) fn user(export: &ExportConfig) -> String {
+        join("export", &export.name)
+    }
+
+    pub(super) fn set(&mut self, found: &Found, user: String) {
+        if let Some(disk) = found.disk {
+            self.parts.entry(disk).or_default().insert(user.clone());
+        }
+        if let Some(identity) = found.identity {
             self.by_identity.insert(identity, user.clone());
         }
-        self.by_path.insert(real, user);
+        self.by_path.insert(found.real.clone(), user);
+    }
+
+    pub(super) fn remove(&mut self, found: &Found, user: &str) {
+        if let Some(disk) = found.disk
+            && let Some(users) = self.parts.get_mut(&disk)
+        {
+            users.remove(user);
+            if users.is_empty() {
+                self.parts.remove(&disk);
+            }
+        }
+        if let Some(identity) = &found.identity {
+            self.by_identity.remove(identity);
+        }
+        self.by_path.remove(&found.real);
+    }
+
+    /// Another has it, or a part of it, or the disk that it is a part of: what it is.
+    pub(super) fn taken(&self, found: &Found) -> Option<String> {
+        let same = self.by_path.get(&found.real).or_else(|| self.by_identity.get(found.identity.as_ref()?));
+        let whole = || self.by_identity.get(&Identity::BlockDevice(found.disk?));
+        let part = || match &found.identity {
+            Some(Identity::BlockDevice(number)) => self.parts.get(number)?.first(),
+            _ => None,
+        };
+        match (same, whole(), part()) {
+            (Some(user), ..) => Some(format!("is the backing of {user} already")),
+            (_, Some(user), _) => Some(format!("is a partition of the disk that {user} has")),
+            (.., Some(user)) => Some(format!("is the disk of the partition that {user} has")),
+            _ => None,
+        }
     }
 
     /// # Errors
-    /// Another has it, or a part of it, or the disk that it is a part of.
-    fn claim(&mut self, export: &ExportConfig, found: &Found<'_>, files: &dyn Files) -> Result<(), ConfigError> {
-        let Found { path, real, identity } = found;
-        let same = self.by_path.get(real).or_else(|| self.by_identity.get(identity.as_ref()?));
-        let whole = || self.by_identity.get(&Identity::BlockDevice(files.whole_disk((*identity)?)?));
-        let part = || match identity {
-            Some(Identity::BlockDevice(number)) => self.parts.get(number),
-            _ => None,
+    /// It is [taken](Claimed::taken).
+    fn claim(&mut self, export: &ExportConfig, path: &Located<PathBuf>, found: &Found) -> Result<(), ConfigError> {
+        let Some(taken) = self.taken(found) else {
+            self.set(found, Claimed::user(export));
+            return Ok(());
         };
         let shown = display(&path.value);
-        let taken = match (same, whole(), part()) {
-            (Some(user), ..) => format!("{shown} is the backing of {user} already"),
-            (_, Some(user), _) => format!("{shown} is a partition of the disk that {user} has"),
-            (.., Some(user)) => format!("{shown} is the disk of the partition that {user} has"),
-            _ => {
-                self.set(real.clone(), *identity, join("export", &export.name), files);
-                return Ok(());
-            }
-        };
-        Err(path.place.error(format!("{taken}, allowed is one of them")))
+        Err(path.place.error(format!("{shown} {taken}, allowed is one of them")))
     }
 }
 
@@ -302,12 +337,6 @@ impl Plan {
                 self.exports[slot] = placed;
             }
         }
-    }
-
-    /// Numbers of the backings that a pool has in this plan.
-    pub fn numbers(&self, device: Slot) -> BTreeSet<u16> {
-        let here = self.exports.values().filter(|export| export.device == device && export.path.is_some());
-        here.map(|export| number_of(export.offset_bytes)).collect()
     }
 
     /// This plan without an export, and without what it alone uses. `None`: its device would have none.

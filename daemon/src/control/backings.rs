@@ -15,7 +15,7 @@ impl Running {
             let name = shown(export);
             return Err(conflict(format!("export {name} has no backing of its own, allowed is an export of a pool")));
         }
-        let files = HeldFiles::new(changing.reconciler.plan(), Again::Export(export), &changing.looks);
+        let files = held(&changing.reconciler, Again::Export(export), &changing.looks);
         config.check(&files).map_err(said)
     }
 
@@ -23,6 +23,8 @@ impl Running {
     pub(super) fn reopen_backing(&self, changing: &mut Changing, export: &str) -> Result<Applied, Refusal> {
         let plan = self.plan_of_backing(changing, export)?;
         let reopened = changing.reconciler.reopen_backing(export, &plan);
+        // It may be another file.
+        changing.cached = None;
         self.tell_erases(&changing.reconciler);
         let Changing { reconciler, ledger, .. } = changing;
         let state = Arc::new(state_of(&self.origin, ledger, reconciler, &self.engine));

@@ -38,7 +38,6 @@ impl Reconciler {
         warnings: &mut Vec<String>,
     ) -> Result<(), String> {
         let exports = new.exports.values().flatten().filter(|export| export.path.is_some());
-        let mut there: BTreeMap<Slot, BTreeSet<u16>> = BTreeMap::new();
         for export in exports {
             let (device, number) = (export.device, number_of(export.offset_bytes));
             let plan = new.device(&self.plan, device);
@@ -47,7 +46,7 @@ impl Reconciler {
                 continue;
             }
             let running = &*self.runtime.devices[&device];
-            if there.entry(device).or_insert_with(|| self.plan.numbers(device)).contains(&number) {
+            if self.names.backings.get(&device).is_some_and(|numbers| numbers.contains(&number)) {
                 devices::grow_backing(running, export).map_err(|error| error.to_string())?;
             } else {
                 devices::add_backing(running, plan, export, None, warnings).map_err(|error| error.to_string())?;
@@ -78,10 +77,9 @@ impl Reconciler {
         if gone.is_empty() {
             return;
         }
-        let mut there: BTreeMap<Slot, BTreeSet<u16>> = BTreeMap::new();
-        let is_gone = |(device, number): &(Slot, u16)| {
-            !there.entry(*device).or_insert_with(|| plan.numbers(*device)).contains(number)
-        };
+        let there = &self.names.backings;
+        let is_gone =
+            |(device, number): &(Slot, u16)| there.get(device).is_none_or(|numbers| !numbers.contains(number));
         self.closing.extend(gone.into_iter().filter(is_gone).collect::<Vec<_>>());
         self.close_those_without_requests();
     }
