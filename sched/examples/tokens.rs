@@ -42,7 +42,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         // One step of the engine: a token for each sequence of the batch.
         batch.iter_mut().for_each(|(_, request)| request.left -= 1);
-        for (permit, request) in batch.extract_if(.., |(_, request)| request.left == 0) {
+        let (ended, others): (Vec<_>, _) = batch.into_iter().partition(|(_, request)| request.left == 0);
+        batch = others;
+        for (permit, request) in ended {
             announced[request.client] = request.cost;
             engine.finish(permit, request.cost);
         }
