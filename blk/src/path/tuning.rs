@@ -21,8 +21,7 @@
 //! * *A worker waits for a token*: a worker waits for as long as its last pick answered `NoToken`, or `Throttled` while
 //!   no unit was free. A throttled queue that virtual time lets go is woken only with a token, so of two workers with
 //!   requests longer than T and a reader beside them none would seem to wait for a third of the time, and D would stay
-//!   at 1. The part of the time in which at least one waits is taken as if workers waited
-//!   independently: 1 - (1 - w1)(1 - w2)...
+//!   at 1.
 //! * *Flows that wait*: those in queues whose worker's last pick was held back, at the moment of a step, a flow in two
 //!   queues twice. The rule takes a mean.
 //! * *Completions per reap*: those of all workers in a step over their reaps that found some. A worker
@@ -31,8 +30,7 @@
 //!   stands for all. One and two are exact, and so is a time that grows evenly from the first to the last.
 //! * *A device that is empty when workers look*: a reap that leaves nothing of its own worker's. Other workers'
 //!   commands are not looked at; if it is empty for each, it is for all.
-//! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
-//!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
+//! * Waiting and silence of all workers: those of [`Gathering`].
 //!
 //! # Invariants
 //! M1. A line is written by its worker alone. `Tuner` is touched by the holder of the flag alone.
@@ -48,7 +46,7 @@
 use crate::counters::Counters;
 use crate::request::Completion;
 use crate::table::Owner;
-use mqfq_sched::depth::{CLASSES, Controller, Reaps, Sample, Turns, class_of};
+use mqfq_sched::depth::{CLASSES, Controller, Counted, Gathering, Reaps, Sample, Turns, class_of};
 pub use mqfq_sched::depth::{Probe, Reason, State, Table, Tried, Verdict};
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::goal::{Counts, GoalControl, Orders, Reading};
@@ -449,60 +447,34 @@ impl Tuning {
         (*reaps, *empty_reaps) = (0, 0);
         let epoch = controller.as_ref().map_or(0, Controller::epoch);
         let (mut waiting_flows, mut waiting_queues) = (0u32, 0u32);
-        let mut sum = Sample { now_ns, waiting_ns: sample.waiting_ns, ..Sample::default() };
-        let elapsed_ns = now_ns.saturating_sub(sample.now_ns).max(1);
-        // Part of the time in which no worker waited, in 65536ths.
-        let mut nobody = 1u64 << 16;
-        let (mut silent_from_ns, mut silent_to_ns) = (0, now_ns);
+        let mut sum = Gathering::new(sample, now_ns);
         for (line, waited_ns) in self.lines.iter().zip(waited_ns) {
             // Relaxed: each word for itself; see "Approximations".
             let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
-            for (work, [units, requests]) in sum.work.iter_mut().zip(&line.work) {
-                work.units = work.units.wrapping_add(get(units));
-                work.requests = work.requests.wrapping_add(get(requests));
+            for (class, [units, requests]) in line.work.iter().enumerate() {
+                sum.work(class, get(units), get(requests));
             }
-            let (out, since_ns) = (get(&line.out_units), now_ns.saturating_sub(get(&line.accounted_ns)));
-            let device = get(&line.device_unit_ns).wrapping_add(out.wrapping_mul(since_ns));
-            sum.device_unit_ns = sum.device_unit_ns.wrapping_add(device);
-            sum.system_unit_ns = sum.system_unit_ns.wrapping_add(get(&line.system_unit_ns));
-            sum.out_units = sum.out_units.wrapping_add(out);
+            let (out_units, since_ns) = (get(&line.out_units), now_ns.saturating_sub(get(&line.accounted_ns)));
+            let device_unit_ns = get(&line.device_unit_ns).wrapping_add(out_units.wrapping_mul(since_ns));
+            let system_unit_ns = get(&line.system_unit_ns);
             let found = get(&line.reaps);
             *reaps = reaps.wrapping_add(found as u32);
             *empty_reaps = empty_reaps.wrapping_add((found >> 32) as u32);
             let flows = get(&line.waiting_flows) as u32;
             (waiting_flows, waiting_queues) = (waiting_flows + flows, waiting_queues + u32::from(flows > 0));
             let waited = get(&line.waiting_ns) + if get(&line.is_waiting) == 1 { since_ns } else { 0 };
-            let part = part_of(waited.saturating_sub(*waited_ns).min(elapsed_ns), elapsed_ns);
-            nobody = (nobody * ((1 << 16) - part)) >> 16;
-            *waited_ns = waited;
             // Relaxed: as above.
             let is_of_this_phase = line.epoch.load(Ordering::Relaxed) == epoch;
             let completed_ns = get(&line.completed_ns);
-            let (from_ns, to_ns) = match (get(&line.silent_from_ns), get(&line.silent_to_ns)) {
-                (from_ns, to_ns)
-                    if is_of_this_phase && to_ns.wrapping_sub(from_ns) > now_ns - completed_ns.min(now_ns) =>
-                {
-                    (from_ns, to_ns)
-                }
-                _ => (completed_ns, now_ns),
-            };
-            (silent_from_ns, silent_to_ns) = (silent_from_ns.max(from_ns), silent_to_ns.min(to_ns));
+            let silent_ns = (get(&line.silent_from_ns), get(&line.silent_to_ns));
+            let silent_ns = is_of_this_phase.then_some(silent_ns);
+            let counted =
+                Counted { device_unit_ns, system_unit_ns, out_units, waited_ns: waited, completed_ns, silent_ns };
+            sum.add(&counted, waited_ns);
         }
-        sum.waiting_ns =
-            sum.waiting_ns.wrapping_add(elapsed_ns - ((u128::from(elapsed_ns) * u128::from(nobody)) >> 16) as u64);
-        sum.silence_ns = silent_to_ns.saturating_sub(silent_from_ns);
-        *sample = sum;
+        *sample = sum.end();
         // One queue is never ahead of itself, whatever its flows.
         if waiting_queues > 1 { waiting_flows } else { waiting_queues }
-    }
-}
-
-/// `part` of `whole`, which is not 0, in 65536ths.
-fn part_of(part: u64, whole: u64) -> u64 {
-    // In one word, unless that overflows: 78 hours.
-    match part >> 48 {
-        0 => (part << 16) / whole,
-        _ => ((u128::from(part) << 16) / u128::from(whole)) as u64,
     }
 }
 

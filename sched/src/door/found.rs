@@ -3,11 +3,9 @@
 //! Answers: how many jobs should be under way at once? The search is [`crate::depth`]; here a unit is a job. A place
 //! counts under its own lock. After so many ends of jobs ([`STEP_JOBS`]) the caller that has left the lock reads all
 //! places, unless another one is just doing that, and puts the answer in force. The window follows D as it is chosen.
-//!
-//! Approximation: places that each wait a part of the time are taken to wait independently.
 
 use super::shared::{Kicks, Shared, lock, window_of};
-use crate::depth::{Controller, Sample, State};
+use crate::depth::{Controller, Counted, Gathering, Sample, State};
 use crate::policy::{Pick, Policy, WindowTerms};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::topology::HctxId;
@@ -165,32 +163,21 @@ impl Shared {
 
     fn read(&self, tuner: &mut Tuner, now_ns: u64) {
         let Tuner { controller, sample, waited_ns, .. } = tuner;
-        let mut sum = Sample { now_ns, waiting_ns: sample.waiting_ns, ..Sample::default() };
-        let elapsed_ns = now_ns.saturating_sub(sample.now_ns).max(1);
-        // Part of the time in which no place waited, in 65536ths.
-        let mut none = 1u64 << 16;
-        let (mut silent_from_ns, mut silent_to_ns) = (0, now_ns);
+        let mut sum = Gathering::new(sample, now_ns);
         for (place, waited_ns) in self.places.iter().zip(waited_ns) {
             let meter = &mut lock(&place.inner).meter;
             meter.account(now_ns);
-            sum.work[0].units = sum.work[0].units.wrapping_add(meter.jobs);
-            sum.device_unit_ns = sum.device_unit_ns.wrapping_add(meter.device_ns);
-            sum.system_unit_ns = sum.system_unit_ns.wrapping_add(meter.system_ns);
-            sum.out_units += meter.out;
-            let part = u128::from(meter.waiting_ns.wrapping_sub(*waited_ns).min(elapsed_ns));
-            none = (none * ((1 << 16) - ((part << 16) / u128::from(elapsed_ns)) as u64)) >> 16;
-            *waited_ns = meter.waiting_ns;
-            let (from_ns, to_ns) = meter.silent_ns;
-            let last = (meter.completed_ns, now_ns);
-            let is_longest =
-                meter.epoch == controller.epoch() && to_ns - from_ns > now_ns.saturating_sub(meter.completed_ns);
-            let (from_ns, to_ns) = if is_longest { meter.silent_ns } else { last };
-            (silent_from_ns, silent_to_ns) = (silent_from_ns.max(from_ns), silent_to_ns.min(to_ns));
+            sum.work(0, meter.jobs, meter.jobs);
+            let counted = Counted {
+                device_unit_ns: meter.device_ns,
+                system_unit_ns: meter.system_ns,
+                out_units: meter.out,
+                waited_ns: meter.waiting_ns,
+                completed_ns: meter.completed_ns,
+                silent_ns: (meter.epoch == controller.epoch()).then_some(meter.silent_ns),
+            };
+            sum.add(&counted, waited_ns);
         }
-        sum.work[0].requests = sum.work[0].units;
-        let waited_ns = elapsed_ns - ((u128::from(elapsed_ns) * u128::from(none)) >> 16) as u64;
-        sum.waiting_ns = sum.waiting_ns.wrapping_add(waited_ns);
-        sum.silence_ns = silent_to_ns.saturating_sub(silent_from_ns);
-        *sample = sum;
+        *sample = sum.end();
     }
 }

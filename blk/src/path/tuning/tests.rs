@@ -235,17 +235,6 @@ fn flows_count_where_several_queues_wait_and_one_queue_alone_counts_once() {
 }
 
 #[test]
-fn a_part_is_the_same_in_one_word_and_in_two() {
-    let wide = |part: u64, whole: u64| ((u128::from(part) << 16) / u128::from(whole)) as u64;
-    for whole in [1, 3, 1_000, (1 << 48) - 1, 1 << 48, (1 << 48) + 1, u64::MAX] {
-        for part in [0, 1, whole / 3, whole / 2, whole - 1, whole] {
-            assert_eq!(part_of(part, whole), wide(part, whole), "{part} of {whole}");
-        }
-    }
-    assert_eq!(part_of(u64::MAX, u64::MAX), 1 << 16);
-}
-
-#[test]
 fn a_worker_that_comes_later_was_neither_silent_nor_busy_before() {
     let tuning = tuning(64, 1);
     let mut meter = tuning.meter(HctxId(0), 1000 * US);

@@ -46,7 +46,7 @@ mod search;
 mod turns;
 
 pub use controller::Controller;
-pub use sample::{CLASSES, Sample, Work, class_of};
+pub use sample::{CLASSES, Counted, Gathering, Sample, Work, class_of};
 pub use search::{Probe, Reason, State, Table, Tried, Verdict};
 pub use turns::{Reaps, Turns};
 

@@ -59,6 +59,92 @@ impl Sample {
     }
 }
 
+/// Counts of one worker, since some beginning. Sums may wrap.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counted {
+    /// As in [`Sample`].
+    pub device_unit_ns: u64,
+    /// As in [`Sample`].
+    pub system_unit_ns: u64,
+    /// As in [`Sample`].
+    pub out_units: u64,
+    /// Time in which one of its requests waited for a token, up to now, ns.
+    pub waited_ns: u64,
+    /// Its last completion, ns.
+    pub completed_ns: u64,
+    /// Its longest time without a completion, from and to, ns; `None`: it has seen none of this phase
+    /// ([`Controller::epoch`](super::Controller::epoch)).
+    pub silent_ns: Option<(u64, u64)>,
+}
+
+/// A sample that is summed up from the counts of all workers.
+///
+/// The part of the time in which at least one waits is taken as if workers waited independently:
+/// 1 - (1 - w1)(1 - w2)... Of the longest silences of each, the time that they have in common was silent for all: it is
+/// exact if that silence was each worker's longest.
+#[derive(Clone, Copy, Debug)]
+pub struct Gathering {
+    sum: Sample,
+    elapsed_ns: u64,
+    /// Part of the time in which no worker waited, in 65536ths.
+    none: u64,
+    silent_ns: (u64, u64),
+}
+
+impl Gathering {
+    /// Nothing yet, at `now_ns`, after the sample `before`.
+    pub fn new(before: &Sample, now_ns: u64) -> Gathering {
+        let sum = Sample { now_ns, waiting_ns: before.waiting_ns, ..Sample::default() };
+        let elapsed_ns = now_ns.saturating_sub(before.now_ns).max(1);
+        Gathering { sum, elapsed_ns, none: 1 << 16, silent_ns: (0, now_ns) }
+    }
+
+    /// Adds work completed in a class.
+    #[inline]
+    pub fn work(&mut self, class: usize, units: u64, requests: u64) {
+        let work = &mut self.sum.work[class];
+        (work.units, work.requests) = (work.units.wrapping_add(units), work.requests.wrapping_add(requests));
+    }
+
+    /// Adds a worker's counts. `waited_ns`: [`Counted::waited_ns`] of the sample before, which becomes that of now.
+    #[inline]
+    pub fn add(&mut self, of: &Counted, waited_ns: &mut u64) {
+        let Gathering { sum, elapsed_ns, none, silent_ns: (silent_from_ns, silent_to_ns) } = self;
+        let now_ns = sum.now_ns;
+        sum.device_unit_ns = sum.device_unit_ns.wrapping_add(of.device_unit_ns);
+        sum.system_unit_ns = sum.system_unit_ns.wrapping_add(of.system_unit_ns);
+        sum.out_units = sum.out_units.wrapping_add(of.out_units);
+        let part = part_of(of.waited_ns.saturating_sub(*waited_ns).min(*elapsed_ns), *elapsed_ns);
+        *none = (*none * ((1 << 16) - part)) >> 16;
+        *waited_ns = of.waited_ns;
+        let (from_ns, to_ns) = match of.silent_ns {
+            Some((from_ns, to_ns)) if to_ns.wrapping_sub(from_ns) > now_ns - of.completed_ns.min(now_ns) => {
+                (from_ns, to_ns)
+            }
+            _ => (of.completed_ns, now_ns),
+        };
+        (*silent_from_ns, *silent_to_ns) = ((*silent_from_ns).max(from_ns), (*silent_to_ns).min(to_ns));
+    }
+
+    /// The sample.
+    pub fn end(self) -> Sample {
+        let Gathering { mut sum, elapsed_ns, none, silent_ns: (from_ns, to_ns) } = self;
+        sum.waiting_ns =
+            sum.waiting_ns.wrapping_add(elapsed_ns - ((u128::from(elapsed_ns) * u128::from(none)) >> 16) as u64);
+        sum.silence_ns = to_ns.saturating_sub(from_ns);
+        sum
+    }
+}
+
+/// `part` of `whole`, which is not 0, in 65536ths.
+fn part_of(part: u64, whole: u64) -> u64 {
+    // In one word, unless that overflows: 78 hours.
+    match part >> 48 {
+        0 => (part << 16) / whole,
+        _ => ((u128::from(part) << 16) / u128::from(whole)) as u64,
+    }
+}
+
 /// Differences between two samples.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Span {
@@ -277,5 +363,16 @@ mod tests {
         let mut sizes = Sizes::new();
         sizes.take(&Sample::default(), &done(96, 1));
         assert_eq!((sizes.share[0], sizes.share[5], sizes.step()), (i64::from(ONE) * 3 / 16, i64::from(ONE) / 16, 32));
+    }
+
+    #[test]
+    fn a_part_is_the_same_in_one_word_and_in_two() {
+        let wide = |part: u64, whole: u64| ((u128::from(part) << 16) / u128::from(whole)) as u64;
+        for whole in [1, 3, 1_000, (1 << 48) - 1, 1 << 48, (1 << 48) + 1, u64::MAX] {
+            for part in [0, 1, whole / 3, whole / 2, whole - 1, whole] {
+                assert_eq!(part_of(part, whole), wide(part, whole), "{part} of {whole}");
+            }
+        }
+        assert_eq!(part_of(u64::MAX, u64::MAX), 1 << 16);
     }
 }
