@@ -49,6 +49,8 @@ pub struct Fake {
     pub accepts: usize,
     pub attached: Vec<MakeClient>,
     pub shut_down: bool,
+    /// Times that the client gave its requests up.
+    pub withdrawals: usize,
     /// Commands to a driver, with their names.
     pub commands: Vec<(Command, u32)>,
     /// Times that were asked for, with their names.
@@ -125,6 +127,10 @@ impl Context for Fake {
 
     fn take_back(&mut self, user: u32) {
         self.waits.retain(|other| *other != user);
+    }
+
+    fn withdraw(&mut self) {
+        self.withdrawals += 1;
     }
 
     fn cap_by(&mut self, caps: &Arc<Caps>) {

@@ -8,8 +8,10 @@ use crate::buffer::Buffer;
 use crate::device::Reaped;
 use crate::edge::list::{VacantEntry, forget_all};
 use crate::request::{Completion, Status};
-use crate::table::{Completed, Owner, Request};
+use crate::table::{Completed, Owner, Request, State};
+use crate::tag::Tag;
 use crate::trace::TraceEvent;
+use mqfq_sched::cost::Cost;
 use mqfq_sched::policy::{DispatchToken, Done, Handle, Kick, Policy};
 use mqfq_sched::topology::HctxId;
 
@@ -204,6 +206,34 @@ impl<P: Policy> RequestPath<P> {
             splitting.note(&Ended::of(submission, status, now_ns.saturating_sub(dispatched_ns)));
         }
         self.complete::<E, true>(handle, status, buffer, now_ns, kick, out);
+    }
+
+    /// Ends a request that is staged with [`Status::Recalled`], uncharged. `is_outside`: the policy does not have it.
+    /// False: it stays.
+    #[cold]
+    pub(super) fn withdraw(
+        &mut self,
+        handle: Handle,
+        is_outside: bool,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) -> bool {
+        let RequestPath { requests, policy, queue, staging, room, .. } = self;
+        let request = requests.get_mut(handle);
+        let (flow, cost) = (request.submission.flow, request.charge.cost);
+        if !is_outside && !policy.withdraw(queue, (flow, handle, cost), kick) {
+            return false;
+        }
+        if staging.leave(flow, request.charge.staged_bytes) {
+            room.push(flow);
+        }
+        // As one that went to the device without a token and is back.
+        request.state = State::Dispatched { tag: Tag(0), token: DispatchToken::new(0) };
+        (request.dispatched_ns, request.charge.cost) = (now_ns, Cost(0));
+        let mut buffer = request.submission.buffer.take();
+        self.complete_slow_end::<ToldBefore>(handle, Status::Recalled, &mut buffer, now_ns, kick, out);
+        true
     }
 
     /// Ends a part of the request `whole`; the last part completes it.

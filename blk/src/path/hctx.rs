@@ -322,6 +322,29 @@ impl<P: Policy> HwCtx<P> {
         self.shared.commands.recall(is_on);
     }
 
+    /// The client `owner` has gone: its requests that wait for the device end with
+    /// [`Status::Recalled`](crate::request::Status::Recalled), and their flow pays nothing for them. Those of a policy
+    /// that takes nothing back go on. Returns how many ended. Call [`HwCtx::run`] after it.
+    pub fn withdraw(
+        &mut self,
+        owner: Owner,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) -> usize {
+        let HwCtx { path: Path::Staged(_), shared, frozen, .. } = self else { return 0 };
+        let (mut from, mut seen, mut ended) = (0, 0, 0);
+        while let Some(handle) = shared.requests.staged_of(owner, from, &mut seen) {
+            from = handle.0 as usize + 1;
+            let held = frozen.as_ref().and_then(|held| held.iter().position(|entry| entry.handle == handle));
+            let is_outside = frozen.as_mut().zip(held).is_some_and(|(held, at)| held.remove(at).is_some());
+            if shared.withdraw(handle, is_outside, now_ns, kick, out) {
+                (seen, ended) = (seen - 1, ended + 1);
+            }
+        }
+        ended
+    }
+
     /// Frozen, and neither the policy nor the device has anything left of this context.
     pub fn is_quiet(&self) -> bool {
         self.frozen.is_some() && self.is_idle()

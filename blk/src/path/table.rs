@@ -184,6 +184,21 @@ impl RequestTable {
         self.places.iter().filter(|request| !request.is_free()).take(self.len())
     }
 
+    /// A request of `owner` that is staged, in place `from` or behind it. `seen` counts requests found in use; none is
+    /// behind the last one.
+    pub fn staged_of(&self, owner: Owner, from: usize, seen: &mut usize) -> Option<Handle> {
+        for (at, request) in self.places.iter().enumerate().skip(from) {
+            if *seen >= self.len() {
+                return None;
+            }
+            *seen += usize::from(!request.is_free());
+            if matches!(request.state, State::Staged) && request.owner == owner {
+                return Some(Handle(at as u32));
+            }
+        }
+        None
+    }
+
     /// Adds the requests in places `from` to `from + places` to `found`. `None`: there can be none in further places.
     pub fn sweep(&self, from: usize, places: usize, found: &mut Swept) -> Option<usize> {
         let end = (from + places).min(self.places.len());

@@ -133,6 +133,12 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         self.counts.waits -= self.core.host.take_back(self.client, user);
     }
 
+    fn withdraw(&mut self) {
+        if self.counts.requests > 0 {
+            self.core.withdrawing.push(self.client);
+        }
+    }
+
     fn cap_by(&mut self, caps: &Arc<Caps>) {
         if self.counts.cap_queue != NO_CAP_QUEUE {
             self.core.cap_queues.leave(self.counts.cap_queue, self.client, self.core.now_ns);
@@ -218,7 +224,26 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         self.room = room;
     }
 
+    /// Takes back the waiting requests of clients that have gone.
+    #[cold]
+    fn withdraw(&mut self) {
+        let now_ns = self.core.now_ns;
+        while let Some(client) = self.core.withdrawing.pop() {
+            let Core { host, hctxs, .. } = &mut self.core;
+            for hctx in hctxs {
+                let ended = hctx.withdraw(Owner(client), now_ns, &mut |other| host.kick(other), &mut self.completions);
+                host.completed(ended);
+            }
+        }
+        self.deliver();
+        // Another turn: the policies are asked what goes in their place.
+        self.core.staged = true;
+    }
+
     pub(super) fn end_turn(&mut self) {
+        if !self.core.withdrawing.is_empty() {
+            self.withdraw();
+        }
         let mut called = std::mem::take(&mut self.called);
         for client in called.drain(..) {
             self.clients[client as usize].counts.called = false;

@@ -44,6 +44,8 @@ pub(super) struct Core<H: Host<P>, P: Policy> {
     /// By device.
     pub(super) plugs: Vec<Plug>,
     pub(super) cap_queues: CapQueues,
+    /// Clients whose waiting requests nobody wants any more.
+    pub(super) withdrawing: Vec<u32>,
 }
 
 /// Requests of one device gather while clients are called, so that one doorbell is for many. Not for

@@ -142,6 +142,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 staged: false,
                 plugs,
                 cap_queues: CapQueues::default(),
+                withdrawing: Vec::new(),
             },
             clients: Vec::new(),
             free: Vec::new(),

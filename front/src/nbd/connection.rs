@@ -576,6 +576,7 @@ impl Connection {
         self.replies.abandon();
         self.held = None;
         self.recalled.clear();
+        context.withdraw();
         context.shutdown(self.fd());
     }
 }

@@ -422,6 +422,7 @@ fn a_broken_socket_closes_at_once_and_completions_find_nobody() {
     // The answer to the third is on its way when the client goes.
     peer.finish_send(Err(32));
     assert!(peer.client.is_done() && peer.fake.shut_down);
+    assert_eq!(peer.fake.withdrawals, 1, "what waits for the device is given up");
     peer.executes = true;
     peer.run();
     assert!(peer.gone());

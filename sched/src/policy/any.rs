@@ -248,6 +248,10 @@ impl Policy for AnyPolicy {
         });
     }
 
+    fn withdraw(&self, queue: &mut AnyQueue, name: (FlowId, Handle, Cost), kick: &mut impl Kick) -> bool {
+        on_common!(self, queue, policy, own => Policy::withdraw(policy, own, name, kick), _ => false)
+    }
+
     #[inline]
     fn as_direct(&self) -> Option<AnyDirect<'_>> {
         match self {

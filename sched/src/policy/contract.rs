@@ -1,10 +1,11 @@
 //! The interface of a policy: what a worker calls. The head of [`policy`](super) says which thread calls what.
 
 use super::direct::DirectPolicy;
-use super::entry::{Done, Entry};
+use super::entry::{Done, Entry, Handle};
 use super::pick::{Kick, Pick};
 use super::window_terms::WindowTerms;
 use crate::class::PriorityClass;
+use crate::cost::Cost;
 use crate::flow::{FlowId, GroupId, Weight};
 use crate::shared::token::DispatchToken;
 use crate::topology::HctxId;
@@ -40,6 +41,13 @@ pub trait Policy: Send + Sync {
     /// used goes to others. After a kick, a paused worker pauses again or picks.
     fn pause(&self, queue: &mut Self::Queue, kick: &mut impl Kick) {
         let _ = (queue, kick);
+    }
+
+    /// Takes back a request that was submitted to this queue with this flow, handle and cost and was not granted: its flow
+    /// pays nothing for it. The worker picks after it. False: it is not staged here, or the policy takes nothing back.
+    fn withdraw(&self, queue: &mut Self::Queue, name: (FlowId, Handle, Cost), kick: &mut impl Kick) -> bool {
+        let _ = (queue, name, kick);
+        false
     }
 
     /// The policy as one that stages nothing and has no token: it names a class queue of the device for each request,

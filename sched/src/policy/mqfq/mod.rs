@@ -681,6 +681,11 @@ impl<S: Structures> Policy for Mqfq<S> {
         self.rest(queue.hctx, kick);
     }
 
+    #[inline(never)]
+    fn withdraw(&self, queue: &mut Queue<S>, name: (FlowId, Handle, Cost), kick: &mut impl Kick) -> bool {
+        Mqfq::withdraw(self, queue, name, kick)
+    }
+
     fn set_weight(&self, flow: FlowId, weight: Weight) {
         self.flows.set_weight(flow, weight);
     }

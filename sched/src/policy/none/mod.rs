@@ -10,9 +10,10 @@
 pub(super) mod about;
 
 use super::{
-    Descriptor, DispatchToken, Done, Entry, Grant, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError,
+    Descriptor, DispatchToken, Done, Entry, Grant, Handle, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError,
     PolicyOptions, Registered,
 };
+use crate::cost::Cost;
 use crate::flow::{FlowId, Weight};
 use crate::topology::{HctxId, Topology};
 use about::ABOUT;
@@ -56,6 +57,11 @@ impl Policy for Fifo {
     fn complete(&self, _queue: &mut FifoQueue, _done: Done, token: DispatchToken, _now_ns: u64, _kick: &mut impl Kick) {
         let units = token.into_units();
         debug_assert_eq!(units, 0, "a token of {units} units came back to a policy that hands out none");
+    }
+
+    fn withdraw(&self, queue: &mut FifoQueue, name: (FlowId, Handle, Cost), _kick: &mut impl Kick) -> bool {
+        let found = queue.entries.iter().position(|entry| (entry.flow, entry.handle, entry.cost) == name);
+        found.and_then(|at| queue.entries.remove(at)).is_some()
     }
 
     fn set_weight(&self, _flow: FlowId, _weight: Weight) {}
