@@ -101,7 +101,21 @@ pub fn crate_archive() -> Result<(), String> {
     let result = in_archive(&target().join(format!("package/{name}.crate")), &folder, name);
     // The system cleans its temporary folder in the end.
     let _ = std::fs::remove_dir_all(&folder);
-    result
+    result?;
+    compared()?.into_iter().for_each(|what| println!("left out: {what}"));
+    Ok(())
+}
+
+/// Compares the door with that of the last version, whose tag is `v` and its number: is the next number right? `Some`:
+/// it was left out, and why.
+fn compared() -> Result<Option<String>, String> {
+    if !is_there("cargo-semver-checks", "--version") {
+        return Ok(Some("cargo install cargo-semver-checks compares with the last version".into()));
+    }
+    let mut describe = command("git", ["describe", "--tags", "--abbrev=0", "--match", "v*"]);
+    let Ok(tag) = output(&mut describe) else { return Ok(Some("no version has a tag to compare with yet".into())) };
+    run(cargo("semver-checks -p mqfq-sched --default-features --baseline-rev").arg(tag.trim()))?;
+    Ok(None)
 }
 
 /// Unpacks the archive in a folder outside of this workspace, tests it there, and uses it in a program.

@@ -187,7 +187,7 @@ fn measured_beside_no_filter_and_the_rate_filter() {
         (
             "delay 1 ms",
             vec!["--filter=delay", "memory", "64M", "rdelay=1ms"],
-            vec![&filter, "--filter=delay", "memory", "64M", "rdelay=1ms", "mqfq-permits=32"],
+            vec![&filter, "--filter=delay", "memory", "64M", "rdelay=1ms"],
         ),
         (
             "rate 200 Mbit/s",
