@@ -20,9 +20,10 @@
 //!    begins at v, the largest start tag, so rule 3 alone lets it wait for the end of a quantum.
 //! 7. Ours, if asked for ([`Ideal::kin`]): a thread that wakes and takes no core by the rules above goes on with the
 //!    quantum of a sibling that is ahead of it in CPU time and has run for m: of several, that of the one furthest
-//!    ahead. A thread that slept begins at most 16 quanta behind the furthest. m is l_min for a thread that last ran for
-//!    at most a 60th of a quantum, or that is a quantum behind and slept for 16 times as long as it last ran; else it is
-//!    a third of a quantum. Such a thread waits before the others if no sibling has a core, and after a rest that is over.
+//!    ahead. A thread that slept begins at most 16 quanta behind the furthest. m is l_min for a thread that last ran
+//!    for at most a 60th of a quantum, or that is a quantum behind and slept for 16 times as long as it last ran; else
+//!    m is a third of a quantum. Such a thread waits before the others if no sibling has a core, and once more if the
+//!    rest of the quantum is over.
 //!
 //! # Choices
 //! * An idle core is used first: no request is preempted while one is free.
@@ -72,9 +73,9 @@
 //! begins at v as without the rule, and is charged. It costs one switch for each time that a program wakes.
 //!
 //! Rule 7 changes no bound. The sibling's request ends and the thread's begins with the rest of its quantum: F_f is the
-//! same, and the two together run for at most q, as one request of f that began while F_f <= F_g. It is no credit either:
-//! siblings with equal needs have equal CPU time, within 16 quanta. It costs a switch for each time that a thread wakes,
-//! and of threads that are not brief at most one in 17 of their runs, or in a third of a quantum of the siblings'.
+//! same, and the two together run for at most q, as one request of f that began while F_f <= F_g. It is no credit
+//! either: siblings with equal needs have equal CPU time, within 16 quanta. It costs two switches for each time that a
+//! brief thread wakes; of the others, for at most one in 17 of its runs, or in a third of a quantum of a sibling's.
 //!
 //! Preemption on arrival (rule 3) gives no better bound but a short wait: a woken thread of a program that lags is on a
 //! core within l_min, however long quanta are. That ends deceptive idleness.
