@@ -1,4 +1,4 @@
-//! `cargo xtask engine NAME`: a [pool](../../docs/use/pools.md) over a real storage engine, which is installed, loaded and
+//! `cargo xtask engine NAME`: a pool (`docs/use/pools.md`) over a real storage engine, which is installed, loaded and
 //! broken.
 //!
 //! ```text
@@ -31,14 +31,17 @@ pub struct Options<'a> {
     pub json: bool,
 }
 
+/// Findings, and the panels of a picture of them.
+type Measured = (Vec<Finding>, Vec<Panel>);
+
 /// A storage engine.
 struct Engine {
     name: &'static str,
     about: &'static str,
     /// Programs, each with the Debian package that brings it.
     programs: &'static [(&'static str, &'static str)],
-    /// Runs the parts, and returns findings and panels of the picture.
-    measure: fn(&Ground<'_>) -> Result<(Vec<Finding>, Vec<Panel>), String>,
+    /// Runs the parts.
+    measure: fn(&Ground<'_>) -> Result<Measured, String>,
 }
 
 const ENGINES: &[Engine] = &[lvm::LVM, drbd::DRBD];
@@ -109,10 +112,11 @@ impl Finding {
         }
     }
 
-    fn json(&self, engine: &str) -> Value {
+    /// With the load of the machine, of 1, 5 and 15 minutes.
+    fn json(&self, engine: &str, load: &str) -> Value {
         json!({
             "engine": engine, "case": self.case, "what": self.what, "value": self.value,
-            "wanted": self.wanted(), "met": self.is_met(),
+            "wanted": self.wanted(), "met": self.is_met(), "load": load,
         })
     }
 }
@@ -145,7 +149,9 @@ pub fn engine(options: &Options<'_>) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let (findings, panels) = (engine.measure)(&Ground { folder: folder.clone(), program, only })?;
-    let lines: Vec<String> = findings.iter().map(|finding| finding.json(name).to_string()).collect();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').take(3).collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = findings.iter().map(|finding| finding.json(name, &load).to_string()).collect();
     keep(&folder.join("findings.json"), &(lines.join("\n") + "\n"))?;
     if !panels.is_empty() {
         keep(&folder.join("findings.svg"), &render(engine.about, &panels)?)?;

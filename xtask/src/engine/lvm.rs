@@ -1,6 +1,6 @@
-//! LVM, thick and thin, in a guest; `testing/guest/cases/lvm.job` says what is done.
+//! LVM, thick and thin, in a guest. The steps are in `testing/guest/cases/lvm.job`.
 
-use super::{Engine, Finding, Ground};
+use super::{Engine, Finding, Ground, Measured};
 use mqfq_report::panel::{Panel, Series};
 use std::time::Duration;
 
@@ -13,13 +13,14 @@ pub(super) const LVM: Engine = Engine {
         ("dmsetup", "dmsetup"),
         ("fio", "fio"),
         ("nbdsh", "python3-libnbd"),
+        ("curl", "curl"),
     ],
     measure,
 };
 
 const MODULES: &[&str] = &["null_blk", "configfs", "dm-mod", "dm-thin-pool", "crc32c_generic"];
 
-fn measure(ground: &Ground<'_>) -> Result<(Vec<Finding>, Vec<Panel>), String> {
+fn measure(ground: &Ground<'_>) -> Result<Measured, String> {
     let job = include_str!("../../../testing/guest/cases/lvm.job");
     let findings = ground.in_guest("lvm", MODULES, job, Duration::from_secs(3600))?;
     Ok((findings.clone(), pictured(&findings)))
@@ -27,13 +28,13 @@ fn measure(ground: &Ground<'_>) -> Result<(Vec<Finding>, Vec<Panel>), String> {
 
 /// Shares of each mix beside the weights.
 fn pictured(findings: &[Finding]) -> Vec<Panel> {
-    let of_mixes: Vec<&Finding> = findings.iter().filter(|finding| finding.case.starts_with("shares ")).collect();
+    let of_mixes: Vec<&Finding> = findings.iter().filter(|finding| finding.case.starts_with("shares, ")).collect();
     let mut mixes: Vec<&str> = of_mixes.iter().map(|finding| finding.case.as_str()).collect();
     mixes.dedup();
     let panel = |mix: &&str| {
         let shares: Vec<(&str, f64)> = of_mixes
             .iter()
-            .filter(|finding| finding.case == **mix)
+            .filter(|finding| finding.case == **mix && finding.what.starts_with("weight "))
             .filter_map(|finding| Some((finding.what.as_str(), finding.value.as_f64()?)))
             .collect();
         let places = shares.iter().map(|(what, _)| (*what).to_owned()).collect();

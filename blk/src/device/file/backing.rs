@@ -109,6 +109,7 @@ impl Backing {
     pub(super) fn status_of(&self, errno: i32) -> Status {
         let status = status_of_errno(errno);
         if status == Status::NoSpace {
+            // Relaxed: see `no_space`.
             self.no_space.store(true, Ordering::Relaxed);
         }
         status
