@@ -39,7 +39,7 @@ use mqfq_blk::worker::WorkerContext;
 use mqfq_control::document::Document;
 use mqfq_control::{By, Edit, Kind, Proposal, Server as _, Via};
 use mqfq_daemon::config::caps::{CapOwner, WatchedCaps};
-use mqfq_daemon::config::{Config as FileConfig, LiveCaps, RealFiles};
+use mqfq_daemon::config::{Config as FileConfig, LiveCaps, Looks, RealFiles};
 use mqfq_daemon::control::{Origin, Running};
 use mqfq_daemon::device_errors::DeviceErrorCounts;
 use mqfq_daemon::live::{self, Listeners, Owners, Tenants, Trust};
