@@ -207,7 +207,7 @@ fn free_machine() -> Machine {
 fn simulated(preset: &str, seed: u64, history: &[Batch]) -> Completions {
     let depth = depth(history);
     let described = Described::new(Some(preset), SIZE_BYTES, depth);
-    let drive = Drive::nvme(&described, QUEUES, false, seed).unwrap();
+    let drive = Drive::nvme(&described, QUEUES, false, seed, u64::MAX).unwrap();
     let device = SimDevice::new(&described, 0);
     let seen = Rc::new(RefCell::new(Vec::new()));
     let body = |number: usize| -> Box<dyn FnOnce()> {
