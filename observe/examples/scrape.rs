@@ -189,7 +189,8 @@ fn main() {
         std::thread::park_timeout(Duration::from_millis(10));
     }
     let served_kib = resident_kib();
-    let watcher = Watcher::new(Arc::new(Running { engine: engine.clone(), limited: Vec::new, export: |_: &str| None }));
+    let (export, exports) = (|_: &str| None, |_: &str| Vec::new());
+    let watcher = Watcher::new(Arc::new(Running { engine: engine.clone(), limited: Vec::new, export, exports }));
     let timed = |action: &mut dyn FnMut()| {
         let start = Instant::now();
         action();
