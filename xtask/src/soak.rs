@@ -16,9 +16,9 @@ const CHURN_ROUNDS: &str = "10000";
 /// Seconds of each half of the test of forty exports.
 const FORTY_S: &str = "30";
 
-/// Ten thousand rounds of churn, forty exports of a pool with faults, seeds of the whole server for `limit` (half of it on a server that is changed as a
-/// whole), then rounds of all generated tests until `limit` has passed once more, one at least: the first with `seed`,
-/// or with a seed from the time.
+/// Ten thousand rounds of churn, forty exports of a pool with faults, seeds of the whole server for `limit` (half of it
+/// on a server that is changed as a whole), then rounds of all generated tests until `limit` has passed once more, one
+/// at least: the first with `seed`, or with a seed from the time.
 ///
 /// # Errors
 /// One sentence if a test fails, with the command that repeats it, or if there are none.

@@ -182,8 +182,8 @@ impl Difference {
 
 impl Plan {
     /// The difference once the sections of `part` are in force, which has them and those that they name, and once the
-    /// export `gone` is gone. Backings that come get none of the numbers that are `taken`. `None`: it is about more than
-    /// flows, exports and addresses; nothing is said.
+    /// export `gone` is gone. Backings that come get none of the numbers that are `taken`. `None`: it is about more
+    /// than flows, exports and addresses; nothing is said.
     pub fn difference_of(
         &self,
         names: &Names,

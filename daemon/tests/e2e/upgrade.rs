@@ -643,9 +643,9 @@ impl Fio {
     }
 }
 
-/// Forty exports of one pool are written and verified at once, while one backing fails, one hangs, and two more come and
-/// go, through an upgrade: nothing is lost, and no byte is in another backing. `MQFQ_FORTY_S`: seconds of each half, the
-/// first without faults. `cargo xtask soak` sets it; the suite leaves it out.
+/// Forty exports of one pool are written and verified at once, while one backing fails, one hangs, and two more come
+/// and go, through an upgrade: nothing is lost, and no byte is in another backing. `MQFQ_FORTY_S`: seconds of each
+/// half, the first without faults. `cargo xtask soak` sets it; the suite leaves it out.
 #[test]
 fn i17_forty_exports_verify_beside_one_that_fails_one_that_hangs_and_two_that_come_and_go() {
     let Ok(seconds) = std::env::var("MQFQ_FORTY_S") else { return println!("left out: MQFQ_FORTY_S is not set") };

@@ -10,10 +10,11 @@
 //! instructions per request, by the CPU, as glibc chooses a `memset` by it and callgrind counts each round of its `rep
 //! stos`. So count 1,000 batches and 3,000, and divide the difference by the 64,000 requests between them.
 //!
-//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside | BACKINGS]]]`: LAYER is a policy or `raw`; prints nanoseconds
-//! per request. BACKINGS: reads of a `file` device (0) or of a pool of so many backings in turn, each answered in place
-//! of the kernel. GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is found. `beside`: the same
-//! flows in no group take turns with those in groups, of 100 batches each, and the medians of both are printed.
+//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside | BACKINGS]]]`: LAYER is a policy or `raw`; prints
+//! nanoseconds per request. BACKINGS: reads of a `file` device (0) or of a pool of so many backings in turn, each
+//! answered in place of the kernel. GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is
+//! found. `beside`: the same flows in no group take turns with those in groups, of 100 batches each, and the medians of
+//! both are printed.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions, region_of};

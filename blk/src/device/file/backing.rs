@@ -28,26 +28,30 @@ pub enum OnFailure {
 
 /// Commands, and questions for extents, that have not ended in time and could not be ended yet. While there are some, a
 /// pool's backing takes no more, so that it holds no more of the pool's depth.
-// Ordering: Relaxed. A command too many is as if it had come a moment earlier, and a time may be a moment late.
 #[derive(Default)]
 pub(super) struct Hanging {
+    // Ordering: Relaxed. A command too many is as if it had come a moment earlier.
     count: AtomicU32,
     /// When the first of them had timed out, ns of the workers' clock.
+    // Ordering: Relaxed. What is shown may be a moment old.
     since_ns: AtomicU64,
 }
 
 impl Hanging {
     pub(super) fn is_some(&self) -> bool {
+        // Relaxed: see `count`.
         self.count.load(Ordering::Relaxed) > 0
     }
 
     /// When the first of them had timed out. `None`: there is none.
     pub(super) fn since_ns(&self) -> Option<u64> {
+        // Relaxed: see `since_ns`.
         self.is_some().then(|| self.since_ns.load(Ordering::Relaxed))
     }
 
     /// There is one more.
     pub(super) fn begin(&self, now_ns: u64) {
+        // Relaxed: see the fields.
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
             self.since_ns.store(now_ns, Ordering::Relaxed);
         }
@@ -55,6 +59,7 @@ impl Hanging {
 
     /// One has ended.
     pub(super) fn end(&self) {
+        // Relaxed: see `count`.
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
