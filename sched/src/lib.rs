@@ -14,7 +14,7 @@
 //! | `door` | the scheduler for any program: start here | `base`, `flow`, `policy` |
 //!
 //! The room `door` is for any program. The others are its parts, public under the feature `internals` for schedulers of
-//! one's own: they change without a new major version, and only there has the trait of a policy a name.
+//! one's own, and change without a new major version. The trait of a policy is one of them.
 //!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 

@@ -338,9 +338,9 @@ pub trait Context {
     /// and their descriptors may be closed. A count may have been read by then, and is lost.
     fn take_back(&mut self, user: u32);
 
-    /// Nobody wants this client's requests any more: those that wait for a device end with
-    /// [`Status::Recalled`](crate::request::Status::Recalled), uncharged, after this turn. Those on a device go on. As it
-    /// stands here: a context whose requests all go on.
+    /// Gives this client's requests up: those that wait for a device end with
+    /// [`Status::Recalled`](crate::request::Status::Recalled), uncharged, after this turn. Those on a device go on.
+    /// As it stands here: a context whose requests all go on.
     fn withdraw(&mut self) {}
 
     /// From now on this client's requests pass `caps`, and no others that it named before. A request that must wait is

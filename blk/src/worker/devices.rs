@@ -44,7 +44,7 @@ pub(super) struct Core<H: Host<P>, P: Policy> {
     /// By device.
     pub(super) plugs: Vec<Plug>,
     pub(super) cap_queues: CapQueues,
-    /// Clients whose waiting requests nobody wants any more.
+    /// Clients that have given their waiting requests up.
     pub(super) withdrawing: Vec<u32>,
 }
 

@@ -43,8 +43,9 @@ pub trait Policy: Send + Sync {
         let _ = (queue, kick);
     }
 
-    /// Takes back a request that was submitted to this queue with this flow, handle and cost and was not granted: its flow
-    /// pays nothing for it. The worker picks after it. False: it is not staged here, or the policy takes nothing back.
+    /// Takes back a request that was submitted to this queue with this flow, handle and cost and was not granted: its
+    /// flow pays nothing for it. The worker picks after it. False: it is not staged here, or the policy takes nothing
+    /// back.
     fn withdraw(&self, queue: &mut Self::Queue, name: (FlowId, Handle, Cost), kick: &mut impl Kick) -> bool {
         let _ = (queue, name, kick);
         false
