@@ -65,8 +65,10 @@ static int config(nbdkit_next_config *next, nbdkit_backend *below, const char *k
 
 static int get_ready(int thread_model) {
     (void)thread_model;
+    /* From as many on as four connections have threads: a plugin may serve any number at once, and one that serves
+     * fewer is found out within seconds. */
     if (options.permits == 0)
-        options = (mqfq_options){.permits = 16, .find_permits = 1024};
+        options = (mqfq_options){.permits = 64, .find_permits = 1024};
     int code = mqfq_scheduler_new(&options, &scheduler);
     if (code < 0)
         return refuse("mqfq-permits", code);

@@ -185,9 +185,9 @@ fn measured_beside_no_filter_and_the_rate_filter() {
     let rows = [
         ("memory", vec!["memory", "64M"], vec![&*filter, "memory", "64M", "mqfq-weights=alice=300,bob=100"]),
         (
-            "delay 1 ms",
-            vec!["--filter=delay", "memory", "64M", "rdelay=1ms"],
-            vec![&filter, "--filter=delay", "memory", "64M", "rdelay=1ms"],
+            "delay 20 ms",
+            vec!["--filter=delay", "memory", "64M", "rdelay=20ms"],
+            vec![&filter, "--filter=delay", "memory", "64M", "rdelay=20ms"],
         ),
         (
             "rate 200 Mbit/s",
