@@ -146,45 +146,84 @@ static __always_inline u64 bit_of(u32 cpu)
     return 1ULL << (cpu & 63);
 }
 
+/* The program with the smallest finish tag of those in a word that wait with a thread that may run on the CPU, if it is
+ * before the best so far. What is found of the word is remembered. */
+static __noinline void look_at_word(u32 at, u32 cpu, u32 *best, u64 *tag)
+{
+    u64 *least = least_at(at), had = *least, bits = *word_at(at), smallest = 0;
+    bool any = false;
+    int step;
+
+    bpf_for(step, 0, 64) {
+        struct program *f;
+        u64 finish;
+        u32 slot;
+
+        if (!bits)
+            break;
+        slot = at * 64 + __builtin_ctzll(bits);
+        bits &= bits - 1;
+        f = program_at(slot);
+        if (!f)
+            continue;
+        finish = f->finish;
+        if (!any || is_before(finish, smallest))
+            smallest = finish;
+        any = true;
+        if (f->where & bit_of(cpu) && (*best == PROGRAMS_MAX || is_before(finish, *tag))) {
+            *best = slot;
+            *tag = finish;
+        }
+    }
+    if (any && is_before(had, smallest))
+        __sync_val_compare_and_swap(least, had, smallest);
+}
+
 /*
  * CentralQueue::first_on: the program with the smallest finish tag of those that wait with a thread that may run on the
- * CPU. One pass over those programs.
+ * CPU. The word that may have the smallest is looked at first, then the others that may have a smaller one: of 1,000
+ * programs with free threads about one word of 16.
  */
 static u32 first_on(u32 cpu, u64 *tag)
 {
-    u32 best = PROGRAMS_MAX;
+    u32 best = PROGRAMS_MAX, first = PROGRAMS_MAX / 64;
+    u64 smallest = 0;
     int top, step;
 
     *tag = 0;
-    bpf_for(top, 0, (words + 63) / 64) {
-        u64 left = *top_at(top), bits = 0;
-        u32 at = 0;
+    if (words > 1) {
+        bpf_for(top, 0, (words + 63) / 64) {
+            u64 left = *top_at(top);
 
-        if (!left)
-            continue;
-        /* One loop for words and bits: its turns are calls. */
-        bpf_for(step, 0, 64 * 65) {
-            struct program *f;
-            u32 slot;
+            bpf_for(step, 0, 64) {
+                u32 at;
+                u64 least;
 
-            if (!bits) {
                 if (!left)
                     break;
                 at = top * 64 + __builtin_ctzll(left);
                 left &= left - 1;
-                bits = *word_at(at);
-                if (!bits)
-                    continue;
+                least = *least_at(at);
+                if (first == PROGRAMS_MAX / 64 || is_before(least, smallest)) {
+                    first = at;
+                    smallest = least;
+                }
             }
-            slot = at * 64 + __builtin_ctzll(bits);
-            bits &= bits - 1;
-            f = program_at(slot);
-            if (!f || !(f->where & bit_of(cpu)))
-                continue;
-            if (best == PROGRAMS_MAX || is_before(f->finish, *tag)) {
-                best = slot;
-                *tag = f->finish;
-            }
+        }
+        look_at_word(first, cpu, &best, tag);
+    }
+    bpf_for(top, 0, (words + 63) / 64) {
+        u64 left = *top_at(top);
+
+        bpf_for(step, 0, 64) {
+            u32 at;
+
+            if (!left)
+                break;
+            at = top * 64 + __builtin_ctzll(left);
+            left &= left - 1;
+            if (at != first && (best == PROGRAMS_MAX || is_before(*least_at(at), *tag)))
+                look_at_word(at, cpu, &best, tag);
         }
     }
     return best;

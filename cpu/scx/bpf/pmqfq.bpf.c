@@ -86,6 +86,8 @@ static void settle(struct task_struct *p, struct thread *t, u32 cpu)
     ran_ns = p->se.sum_exec_runtime - on->exec_ns;
     used = span_of(f, ran_ns);
     __sync_fetch_and_add(&f->finish, used - on->span);
+    if (f->waiting > 0)
+        lower(on->program, f->finish);
     __sync_fetch_and_add(&f->served_ns, ran_ns);
     t->within += ran_ns;
     /* What is too short to be worth a slice is not kept (Ideal::stop). */
@@ -290,6 +292,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     }
     note_where(p, f, may_move ? -1 : cpu);
     set_bit(t->program);
+    lower(t->program, f->finish);
     /* CentralQueue::push_front: the rest of a quantum goes before the siblings, as does a thread by rule 7. */
     is_first = t->left_ns || ((enq_flags & FLAG(SCX_ENQ_WAKEUP) || t->has_rest) && is_soon(t, t->within, f->within));
     t->has_rest = 0;
@@ -298,8 +301,8 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
 }
 
 /*
- * A thread that waits in this queue. The rest of a quantum goes on where it was, if that is this CPU, before the rest of a
- * sibling's: a move takes another CPU's lock. No other thread is passed over.
+ * A thread that waits in this queue. The rest of a quantum goes on where it was, if that is this CPU, before the rest
+ * of a sibling's: a move takes another CPU's lock. No other thread is passed over.
  */
 static bool take_first(u64 queue, s32 cpu)
 {
@@ -341,8 +344,8 @@ static bool take_from(u32 slot, s32 cpu)
     return false;
 }
 
-/* A thread was taken that counts as waiting until it runs. The next look at the programs leaves this one out if it was the
- * last. */
+/* A thread was taken that counts as waiting until it runs. The next look at the programs leaves this one out if it was
+ * the last. */
 static void note_empty(u32 slot)
 {
     struct program *f = program_at(slot);

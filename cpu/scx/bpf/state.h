@@ -71,6 +71,8 @@ static struct service services[CPUS_MAX];
 static u64 waits[PROGRAMS_MAX / 64];
 /* A bit for each word of it that is not 0. */
 static u64 full[PROGRAMS_MAX / 4096];
+/* For each word of it: no program with a bit there has a smaller finish tag. Every `lower` changes it. */
+static u64 least[PROGRAMS_MAX / 64];
 /* Largest finish tag of programs that had nothing left in service. */
 static u64 served;
 /* Slots ever used, in words of `waits`. */
@@ -377,6 +379,32 @@ static __always_inline u64 *top_at(u64 at)
     return &full[at];
 }
 
+static __always_inline u64 *least_at(u64 at)
+{
+    at &= PROGRAMS_MAX / 64 - 1;
+    barrier_var(at);
+    return &least[at];
+}
+
+/*
+ * A program that waits has this tag now, or may soon wait. After its bit is set: who raises `least` reads it before the
+ * bits, and does so only if it is the same afterwards.
+ */
+static void lower(u32 slot, u64 tag)
+{
+    u64 *at = least_at(slot / 64), had = *at;
+    int tries;
+
+    bpf_for(tries, 0, 64) {
+        u64 to = (is_before(tag, had) ? tag : had) - 1, seen = __sync_val_compare_and_swap(at, had, to);
+
+        if (seen == had)
+            return;
+        had = seen;
+    }
+    *at = tag - (1ULL << 40);
+}
+
 static __always_inline void set_bit(u32 slot)
 {
     u64 *word = word_at(slot / 64), *top = top_at(slot / 4096);
@@ -403,6 +431,7 @@ static void clear_bit(u32 slot, struct program *f, s32 taken)
     if (f->waiting > taken) {
         f->where = ~0ULL;
         set_bit(slot);
+        lower(slot, f->finish);
     }
 }
 
