@@ -1,4 +1,5 @@
-//! DRBD in a guest: two resources of one kernel, each the other's peer. The steps are in `testing/guest/cases/drbd.job`.
+//! DRBD in a guest: two resources of one kernel, each the other's peer. The steps are in
+//! `testing/guest/cases/drbd.job`.
 
 use super::{Engine, Ground, Measured};
 use mqfq_report::panel::{Panel, Series};
