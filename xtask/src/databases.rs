@@ -11,8 +11,8 @@
 //! Rounds alternate the settings, and each measurement begins with a checkpoint and a new search for D. One database
 //! serves all of them, since the policy changes live. A measurement that the [cores](measured) limited is left out.
 
-mod ground;
-mod measured;
+pub mod ground;
+pub mod measured;
 mod neighbour;
 mod postgres;
 mod results;
@@ -191,7 +191,7 @@ fn inside(options: &Options) -> Result<(), String> {
 }
 
 /// The machine in one line, and its load now.
-fn machine() -> String {
+pub fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (info, load) = (read("/proc/cpuinfo"), read("/proc/loadavg"));
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("an unknown processor");
@@ -319,7 +319,7 @@ fn now_s() -> f64 {
 }
 
 /// Load of the machine over the last minute.
-fn load() -> f64 {
+pub fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }

@@ -5,8 +5,11 @@
 //!   engine/NAME.rs: machine, loads, faults ──▶ Finding, each with its aim ──▶ table, a line of JSON each, picture
 //! ```
 
+mod ceph;
 mod drbd;
 mod lvm;
+
+pub use ceph::ceph;
 
 use crate::guest::PACKAGES;
 use crate::run::{cargo, run, target};
@@ -128,11 +131,12 @@ impl Finding {
 pub fn engine(options: &Options<'_>) -> Result<(), String> {
     let Some(name) = options.engine else {
         ENGINES.iter().for_each(|engine| println!("{:<6} {}", engine.name, engine.about));
+        println!("{:<6} {}", "ceph", ceph::ABOUT);
         return Ok(());
     };
     let names = || ENGINES.iter().map(|engine| engine.name).collect::<Vec<_>>().join(", ");
     let engine = ENGINES.iter().find(|engine| engine.name == name);
-    let engine = engine.ok_or_else(|| format!("there is no engine {name}, allowed is {}", names()))?;
+    let engine = engine.ok_or_else(|| format!("there is no engine {name}, allowed is {}, ceph", names()))?;
     let only = options.only.unwrap_or("all");
     if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
         return Err(format!("a part of an engine's run is letters, digits and -, not {only:?}"));
@@ -165,6 +169,14 @@ pub fn engine(options: &Options<'_>) -> Result<(), String> {
         0 => Ok(()),
         missed => Err(format!("{name}: {missed} of {} findings are not as wanted", findings.len())),
     }
+}
+
+/// A number from 1 on.
+///
+/// # Errors
+/// One sentence if it is none.
+pub fn positive(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| format!("{text} is not a number from 1 on"))
 }
 
 fn keep(path: &Path, text: &str) -> Result<(), String> {

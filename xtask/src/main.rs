@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
+use xtask::engine::positive;
 use xtask::{chores, databases, engine, guest, mutants, package, release, size, soak, suites, tools, vopr};
 
 const USAGE: &str = "\
@@ -42,6 +43,9 @@ cargo xtask COMMAND
   engine [NAME] [--only PART] [--program P] [--json]
                              a pool over a real storage engine, which is installed: shares, faults, healing; without a
                              name: the list of them
+  engine ceph [--rounds N] [--seconds N] [--kills N] [--depth D] [--program P] [--json]
+                             the same on a Ceph cluster of this machine: N pairs (default 10) of windows of N seconds
+                             (default 30) of none and mqfq; N kills (default 3) of an OSD under a verified load; as root
   tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx
@@ -174,6 +178,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             databases::databases(&options)
         }
+        ["engine", "ceph", words @ ..] => engine::ceph(words),
         ["engine", words @ ..] => {
             let mut options = engine::Options::default();
             let mut words = words.iter();
@@ -263,8 +268,4 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
 
 fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{text} is not a number"))
-}
-
-fn positive(text: &str) -> Result<u32, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| format!("{text} is not a number from 1 on"))
 }

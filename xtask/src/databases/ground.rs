@@ -206,7 +206,7 @@ pub struct Server {
 }
 
 /// Exports: name and tenant, offset and size in GiB.
-const EXPORTS: &[(&str, u32, u32)] = &[("db", 0, 3), ("other", 3, 3), ("bulk", 6, 1)];
+const EXPORTS: [(&str, u32, u32); 3] = [("db", 0, 3), ("other", 3, 3), ("bulk", 6, 1)];
 
 impl Server {
     /// Starts `program` with the exports `db`, `other` and `bulk`, each of a tenant of its name, under `none`.
@@ -215,8 +215,17 @@ impl Server {
     /// One sentence if it does not start.
     pub fn start(program: &Path) -> Result<Server, String> {
         let folder = Folder::new();
-        let file = folder.join("mqfq.toml");
         let text = config(&folder);
+        Server::with(program, folder, &text, &EXPORTS.map(|(name, ..)| name))
+    }
+
+    /// Starts `program` with a config whose exports have the sockets `NAME.sock` in `folder`, and whose control plane
+    /// listens at `control.sock` there.
+    ///
+    /// # Errors
+    /// One sentence if it does not start.
+    pub fn with(program: &Path, folder: Folder, text: &str, exports: &[&str]) -> Result<Server, String> {
+        let file = folder.join("mqfq.toml");
         std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let log = folder.join("mqfq.log");
         let open = std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
@@ -224,7 +233,7 @@ impl Server {
         serve.stderr(open.try_clone().map_err(|error| error.to_string())?).stdout(open);
         eprintln!("$ {}", shown(&serve));
         let mut running = Running::start(&mut serve, "-TERM")?;
-        let sockets: Vec<PathBuf> = EXPORTS.iter().map(|(name, ..)| folder.join(&format!("{name}.sock"))).collect();
+        let sockets: Vec<PathBuf> = exports.iter().map(|name| folder.join(&format!("{name}.sock"))).collect();
         let is_ready = || sockets.iter().all(|socket| UnixStream::connect(socket).is_ok());
         running
             .wait_until("mqfq serve", is_ready)

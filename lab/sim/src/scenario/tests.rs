@@ -74,11 +74,9 @@ fn what_is_left_out_has_its_default() {
             follow_writes: false
         }
     );
-    assert_eq!(
-        (scenario.policy.kind, scenario.policy.depth, scenario.policy.window_bytes),
-        (PolicyKind::Mqfq, 64, 65_536)
-    );
-    assert_eq!(scenario.policy.relaxed, Some(crate::form::ByHand::default()));
+    let policy = &scenario.policy;
+    assert_eq!((policy.kind, policy.depth, policy.window_bytes), (PolicyKind::Mqfq, 64, 65_536));
+    assert_eq!(policy.relaxed, Some(crate::form::ByHand::default()));
     let [fio] = &scenario.tenants[..] else { panic!("one tenant") };
     assert_eq!((fio.name.as_str(), fio.count, fio.threads, fio.weight), ("fio", 1, 1, Weight::DEFAULT));
     assert_eq!(fio.load.arrival, Arrival::Closed { depth: 128, think_ns: 0, bursts: None });
