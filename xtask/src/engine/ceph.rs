@@ -360,10 +360,11 @@ fn is_clean(status: &Value) -> bool {
 
 /// The server's config: a pool of the folder, an export and a tenant for each image.
 fn server_config(sockets: &Folder, backings: &Path, depth: &str) -> String {
-    let depth = if depth == "auto" { "\"auto\"" } else { depth };
+    // `none` knows no D that is found, so it is not named.
+    let depth = if depth == "auto" { String::new() } else { format!("expert.depth = {depth}\n") };
     let at = |name: &str| sockets.join(name).display().to_string();
     let mut text = format!(
-        "[server]\nworkers = 1\n[control]\nlisten = \"unix:{}\"\n[device.ceph]\nkind = \"pool\"\nfolders = [\"{}\"]\nexpert.depth = {depth}\n",
+        "[server]\nworkers = 1\n[control]\nlisten = \"unix:{}\"\n[device.ceph]\nkind = \"pool\"\nfolders = [\"{}\"]\n{depth}",
         at("control.sock"),
         backings.display()
     );
