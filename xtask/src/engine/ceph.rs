@@ -742,6 +742,16 @@ mod tests {
     }
 
     #[test]
+    fn each_image_is_an_export_and_a_depth_that_is_found_is_not_named() {
+        let folder = Folder::new();
+        let config = |depth| server_config(&folder, Path::new("/images"), depth);
+        assert!(config("24").contains("folders = [\"/images\"]\nexpert.depth = 24\n"));
+        let text = config("auto");
+        assert!(!text.contains("depth"), "{text}");
+        assert_eq!(text.matches("path = \"/images/").count(), 3);
+    }
+
+    #[test]
     fn options_are_read_and_others_refused() {
         let read = options(&["--rounds", "2", "--seconds", "6", "--kills", "0", "--json"]).unwrap();
         assert_eq!((read.rounds, read.seconds, read.kills, read.json), (2, 6, 0, true));
