@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const CHURN_ROUNDS: &str = "10000";
 
 /// Seconds of each half of the test of forty exports.
-const FORTY_S: &str = "30";
+const FORTY_S: &str = "15";
 
 /// Ten thousand rounds of churn, forty exports of a pool with faults, seeds of the whole server for `limit` (half of it
 /// on a server that is changed as a whole), then rounds of all generated tests until `limit` has passed once more, one
