@@ -1,5 +1,5 @@
-//! Rules 6 and 7: a program that slept runs soon, also a thread beside siblings, and has no more than its share. Rule 5:
-//! no thread waits longer than its bound, in generated histories with pinned threads, and at its stated price.
+//! Rules 6 and 7: a program that slept runs soon, and so does a thread beside siblings, with no more than its share.
+//! Rule 5: no thread waits longer than its bound, in generated histories with pinned threads, at its stated price.
 
 use crate::history;
 
