@@ -601,7 +601,8 @@ pub(crate) mod tests {
             let mut now = stats(second, flows);
             now.devices[0].flows[1].group = Some(mqfq_blk::GroupId(3));
             now.devices.push(DeviceStats { name: "other".into(), ..now.devices[0].clone() });
-            let wanted = |part: u64| WorkerStats { wanted_ns: Some(second * SECOND_NS / part), ..WorkerStats::default() };
+            let wanted =
+                |part: u64| WorkerStats { wanted_ns: Some(second * SECOND_NS / part), ..WorkerStats::default() };
             now.workers = vec![wanted(2), wanted(4), WorkerStats { wanted_ns: None, ..WorkerStats::default() }];
             history.push(&now);
         }

@@ -289,7 +289,7 @@ impl Engine {
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
         let EngineOptions { workers, pin, .. } = options;
-        let poll_ns = wake_up::poll_ns(wake_up::measure(&cpus));
+        let poll_ns = wake_up::poll_ns(wake_up::measure(&cpus, clock));
         let mut engine = Engine::over(&options, topology, clock, None, bells, poll_ns)?;
         let (sender, started) = mpsc::channel();
         for index in 0..workers {

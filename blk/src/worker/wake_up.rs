@@ -10,9 +10,10 @@
 //! machine whose cores are busy, gives 250 us, the most.
 
 use crate::client::POLL_NS_MIN;
+use crate::worker::clock::Clock;
 use crate::worker::cores::{self, Cpu};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most of [`poll_ns`], ns.
 const POLL_NS_MAX: u64 = 250_000;
@@ -35,22 +36,20 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Time from a kick of a thread that sleeps on one of `cpus` until it runs, ns: the lower quartile of 15 kicks 1 ms
 /// apart, so that a core that is busy now and then says little. `None`: there is one CPU, or no thread could be had.
-pub(crate) fn measure(cpus: &[Cpu]) -> Option<u64> {
+pub(crate) fn measure(cpus: &[Cpu], clock: Clock) -> Option<u64> {
     let [own, .., other] = *cpus else { return None };
-    let began = Instant::now();
-    let since_ns = move || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // Kicks until now, and when the last was seen.
     let (kicks, seen_ns) = (&AtomicUsize::new(0), &AtomicU64::new(0));
     std::thread::scope(|scope| {
         let sleeps = move || {
             let is_there = cores::pin(other).is_ok();
             for kick in 1..=KICKS {
-                // Acquire: pairs with the Release of the kick.
+                // Acquire: pairs with the Release of each kick.
                 while kicks.load(Ordering::Acquire) < kick {
                     std::thread::park();
                 }
-                // Release: pairs with the Acquire of the reader.
-                seen_ns.store(since_ns(), Ordering::Release);
+                // Release: pairs with the Acquire after a kick.
+                seen_ns.store(clock.now_ns(), Ordering::Release);
             }
             is_there
         };
@@ -60,11 +59,13 @@ pub(crate) fn measure(cpus: &[Cpu]) -> Option<u64> {
             let is_there = cores::pin(own).is_ok();
             let price_of = |kick: usize| {
                 std::thread::sleep(PAUSE);
-                let kicked_ns = since_ns();
+                let kicked_ns = clock.now_ns();
+                // Release: pairs with the Acquire of the sleeper.
                 kicks.store(kick, Ordering::Release);
                 kicked.unpark();
                 std::thread::sleep(PAUSE);
                 // A kick that was not seen in that time was of a busy core: the longest pause stands for it.
+                // Acquire: pairs with the Release of the sleeper.
                 seen_ns.load(Ordering::Acquire).checked_sub(kicked_ns).unwrap_or(PAUSE.as_nanos() as u64)
             };
             let mut prices_ns: Vec<u64> = (1..=KICKS).map(price_of).collect();
@@ -73,6 +74,7 @@ pub(crate) fn measure(cpus: &[Cpu]) -> Option<u64> {
         };
         let kicking = std::thread::Builder::new().name("mqfq-kicking".into()).spawn_scoped(scope, kicks_it);
         let price_ns = kicking.map(|thread| thread.join().expect("it does not panic"));
+        // Release: pairs with the Acquire of the sleeper.
         kicks.store(KICKS, Ordering::Release);
         last.unpark();
         let is_there = sleeper.join().expect("it does not panic");
@@ -101,9 +103,9 @@ mod tests {
     #[test]
     fn a_wake_up_has_a_price_where_there_are_two_cpus() {
         let cpus = crate::worker::cores::allowed_cpus();
-        assert_eq!(measure(&cpus[..1]), None);
+        assert_eq!(measure(&cpus[..1], Clock::start()), None);
         if cpus.len() > 1 {
-            assert!(measure(&cpus).is_some_and(|ns| ns > 0));
+            assert!(measure(&cpus, Clock::start()).is_some_and(|ns| ns > 0));
         }
     }
 }

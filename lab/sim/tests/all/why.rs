@@ -104,8 +104,10 @@ fn stats(scenario: &Scenario, counters: &Counters) -> EngineStats {
         groups: (0..scenario.groups.len()).map(group).collect(),
         hctxs: hctxs.iter().map(hctx).collect(),
     };
-    let workers =
-        wanted_ns.iter().map(|&wanted_ns| WorkerStats { wanted_ns: Some(wanted_ns), ..WorkerStats::default() }).collect();
+    let workers = wanted_ns
+        .iter()
+        .map(|&wanted_ns| WorkerStats { wanted_ns: Some(wanted_ns), ..WorkerStats::default() })
+        .collect();
     EngineStats { at_ns: *end_ns, devices: vec![device], workers }
 }
 

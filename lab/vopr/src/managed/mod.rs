@@ -155,7 +155,8 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, handover: Option<Hando
     let origin = Origin { path: folder.join("config.toml"), text: text.to_owned(), control, listen: Vec::new() };
     let reconciler = Reconciler::new(plan, engine.clone(), runtime, withheld);
     let nothing = Box::new(|| serde_json::Value::Null);
-    let running = Arc::new(Running::new(engine.clone(), Output::of_nobody(), origin, reconciler, Looks::default(), nothing));
+    let running =
+        Arc::new(Running::new(engine.clone(), Output::of_nobody(), origin, reconciler, Looks::default(), nothing));
     Ok(Managed { running, engine, serving })
 }
 
