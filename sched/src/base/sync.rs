@@ -238,6 +238,7 @@ mod setting {
 /// they write, so that their own loads no longer stand between. The shadows are relaxed and order nothing. Only in
 /// models that ask for it (`model::model`).
 #[cfg(mqfq_loom)]
+#[allow(clippy::missing_errors_doc, reason = "as those of `std`")]
 mod thorough {
     use core::cell::Cell;
 
@@ -428,6 +429,7 @@ mod loom_tests {
             let theirs = lock.clone();
             let other = model::thread::spawn(move || add(&theirs));
             let all = add(&lock) + other.join().unwrap();
+            // SAFETY: under the lock.
             let count = lock.try_lock().unwrap().with(|count| unsafe { *count });
             assert_eq!(count, all);
         });
