@@ -86,6 +86,24 @@ impl DeviceErrorCounts {
     }
 }
 
+/// Backings of pools that hang: the name of the device and the path, and the thin pool of a volume.
+pub type Hanging = BTreeMap<(String, String), Option<String>>;
+
+/// A line for each backing that hangs now and did not, or did and does no more.
+fn changed<'a>(before: &'a Hanging, now: &'a Hanging) -> impl Iterator<Item = (String, String)> + 'a {
+    let line =
+        |(device, path): &(String, String), what: &str| (device.clone(), format!("device {device}: {path}: {what}"));
+    let begun = now.iter().filter(|(one, _)| !before.contains_key(*one)).map(move |(one, thin_pool)| {
+        let what = "does not answer: requests that are longer under way than `timeout` wait, others fail until it does";
+        match thin_pool {
+            Some(pool) => line(one, &format!("{what}; it is a volume of the thin pool {pool}: is that full?")),
+            None => line(one, what),
+        }
+    });
+    let ended = before.keys().filter(|one| !now.contains_key(*one)).map(move |one| line(one, "answers again"));
+    begun.chain(ended)
+}
+
 /// The thread that tells; dropping it tells the rest and ends it.
 pub struct DeviceErrorLog {
     thread: Option<JoinHandle<()>>,
@@ -93,13 +111,18 @@ pub struct DeviceErrorLog {
 }
 
 impl DeviceErrorLog {
-    /// Starts it.
+    /// Starts it; `hanging` answers at any time.
     ///
     /// # Errors
     /// One sentence: the thread cannot be started.
-    pub fn start(counts: Arc<DeviceErrorCounts>, output: Output) -> Result<DeviceErrorLog, String> {
+    pub fn start(
+        counts: Arc<DeviceErrorCounts>,
+        output: Output,
+        hanging: impl Fn() -> Hanging + Send + 'static,
+    ) -> Result<DeviceErrorLog, String> {
         let is_ending = Arc::new(AtomicBool::new(false));
         let of_thread = is_ending.clone();
+        let mut told = Hanging::new();
         let tell = move || loop {
             // Acquire: pairs with the Release in `drop`, so that the last look sees what was counted before it.
             let is_last = of_thread.load(Ordering::Acquire);
@@ -107,6 +130,9 @@ impl DeviceErrorLog {
             if is_last {
                 return;
             }
+            let now = hanging();
+            changed(&told, &now).for_each(|(device, line)| output.say(Level::Warning, About::device(&device), &line));
+            told = now;
             std::thread::park_timeout(PAUSE);
         };
         let thread = std::thread::Builder::new().name("mqfq-trouble".into()).spawn(tell);
@@ -149,5 +175,23 @@ mod tests {
         assert_eq!(told.as_deref(), Some("device slow: 7 commands timed out"), "the next one has not had them");
         counts.add(1, timeouts(1));
         assert_eq!((counts.name(1, "next"), lines()), (None, vec!["device next: 1 commands timed out".to_owned()]));
+    }
+
+    #[test]
+    fn a_backing_that_hangs_is_told_once_and_so_is_its_answer() {
+        let pool = |path: &str| path.starts_with("/dev").then(|| "vg/pool".to_owned());
+        let hanging = |paths: &[&str]| -> Hanging {
+            paths.iter().map(|path| (("ssd".to_owned(), (*path).to_owned()), pool(path))).collect()
+        };
+        let lines = |before: &[&str], now: &[&str]| -> Vec<String> {
+            changed(&hanging(before), &hanging(now)).map(|(_, line)| line).collect()
+        };
+        assert!(lines(&["/a"], &["/a"]).is_empty());
+        let begun =
+            "/b: does not answer: requests that are longer under way than `timeout` wait, others fail until it does";
+        let begun = format!("device ssd: {begun}");
+        assert_eq!(lines(&["/a"], &["/b"]), [&begun, "device ssd: /a: answers again"]);
+        let thin = begun.replace("/b", "/dev/t1") + "; it is a volume of the thin pool vg/pool: is that full?";
+        assert_eq!(lines(&[], &["/dev/t1"]), [thin]);
     }
 }

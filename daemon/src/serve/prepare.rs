@@ -214,7 +214,13 @@ pub(super) struct Working {
 pub(super) fn start_engine(start: Start<'_>, prepared: &Prepared) -> Result<Working, Failure> {
     let engine = Arc::new(Engine::start(prepared.engine_options())?);
     let errors = Arc::new(DeviceErrorCounts::new(prepared.device_names()));
-    let error_log = DeviceErrorLog::start(errors.clone(), start.output.clone())?;
+    let weak = Arc::downgrade(&engine);
+    let hanging = move || {
+        let ailing = weak.upgrade().map(|engine| engine.ailing()).unwrap_or_default();
+        let hanging = ailing.into_iter().filter(|(_, part)| part.hangs_since_ns.is_some());
+        hanging.map(|(device, part)| ((device, part.part), part.thin_pool)).collect()
+    };
+    let error_log = DeviceErrorLog::start(errors.clone(), start.output.clone(), hanging)?;
     let counted = errors.clone();
     engine.on_trouble(move |device, new| counted.add(device, new));
     start.go_on()?;

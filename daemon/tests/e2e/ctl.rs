@@ -127,7 +127,7 @@ fn ctl_shows_sizes_in_units_and_what_uses_a_thing() {
     let server = Server::start(&config);
     let list = said(&ctl(&server, &["export", "list"]));
     let rows: Vec<Vec<&str>> = list.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!((rows[0][3], rows[0][5], rows[1][3], rows[1][5]), ("4MiB", "4MiB", "0", "4MiB"), "{list}");
+    assert_eq!((rows[0][3], rows[0][6], rows[1][3], rows[1][6]), ("4MiB", "4MiB", "0", "4MiB"), "{list}");
     let tenants = said(&ctl(&server, &["tenant", "list"]));
     assert!(tenants.contains(" 64MiB ") && !tenants.contains("67108864"), "{tenants}");
     for (words, wanted) in [

@@ -95,11 +95,19 @@ fn weights_hold_across_the_backings_of_a_pool() {
                 return now;
             }
         };
-        let before = both(&mut server, 300.0);
-        let after = both(&mut server, before[1] + 2000.0);
-        let ratio = (after[0] - before[0]) / (after[1] - before[1]);
-        // Where each file had a scheduler of its own, it is 1.
-        assert!((2.5..=3.5).contains(&ratio), "{ratio}: {before:?} to {after:?}");
+        let mut before = both(&mut server, 300.0);
+        // A client without a core asks for nothing, so a window may have less. Where each file had a scheduler of its
+        // own, no window has more than 1.
+        let ratios = (0..40).map(|_| {
+            let after = both(&mut server, before[1] + 500.0);
+            let ratio = (after[0] - before[0]) / (after[1] - before[1]);
+            before = after;
+            ratio
+        });
+        let mut seen = Vec::new();
+        let near =
+            ratios.inspect(|ratio| seen.push(*ratio)).filter(|ratio| (2.5..=3.5).contains(ratio)).take(2).count();
+        assert_eq!(near, 2, "windows in which they had 3 to 1: {seen:?}");
     });
     server.terminate();
 }

@@ -94,7 +94,8 @@ impl Pool {
                 health => health.name(),
             };
             let part = backing.watch.path().display().to_string();
-            Some(Ailing { part, offset_bytes: region_of(number), state, hangs_since_ns })
+            let thin_pool = backing.watch.thin_pool().map(str::to_owned);
+            Some(Ailing { part, offset_bytes: region_of(number), state, thin_pool, hangs_since_ns })
         };
         (0..).zip(&*self.lock()).filter_map(ailing).collect()
     }

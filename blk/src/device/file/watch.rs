@@ -8,7 +8,7 @@
 //! | the file ends before the device does | a read that meets the end, or [`check_up`] | whatever reaches beyond the end fails, and every flush |
 //! | the page cache lost a write, or the drive is gone | the request that met it | all requests fail, or all but reads |
 //! | a block device has no bytes any more: the drive was pulled out | [`check_up`] | the same |
-//! | a write or a flush finds no space, or requests do not end | [`check_up`] | told alone, with the thin pool of a volume |
+//! | a write or a flush finds no space | [`check_up`] | told alone, with the thin pool of a volume |
 //! | its name is gone, or another file's | [`check_up`] | the file that was opened is served on, and its lock protects it alone |
 //!
 //! No request asks the kernel for any of this: it costs the data path a comparison. So after a cut that is not noticed
@@ -50,7 +50,6 @@ struct Told {
     is_cut: bool,
     is_failed: bool,
     is_elsewhere: bool,
-    is_hanging: bool,
     /// Looks until space that is missing is told again.
     looks_until_full: u32,
 }
@@ -110,6 +109,11 @@ impl Watch {
     pub(super) fn take_grown(&self) -> bool {
         let longest_bytes = self.longest_bytes.load(Relaxed);
         longest_bytes > self.size_bytes().max(self.told_bytes.fetch_max(longest_bytes, Relaxed))
+    }
+
+    /// The thin pool of LVM, VG/POOL, that it is a volume of.
+    pub(super) fn thin_pool(&self) -> Option<&str> {
+        self.thin_pool.as_deref()
     }
 
     /// The path it was opened at.
@@ -214,23 +218,14 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
             path.display()
         ));
     }
-    let in_thin_pool = |sentence: &str| match &backing.watch.thin_pool {
-        Some(pool) => format!("{}: {sentence}; it is a volume of the thin pool {pool}: is that full?", path.display()),
-        None => format!("{}: {sentence}", path.display()),
+    let no_space = || match backing.watch.thin_pool() {
+        Some(pool) => format!("; it is a volume of the thin pool {pool}: is that full?"),
+        None => String::new(),
     };
-    let is_hanging = backing.hanging.is_some();
-    if is_hanging != std::mem::replace(&mut told.is_hanging, is_hanging) {
-        sentences.push(match is_hanging {
-            true => in_thin_pool(
-                "does not answer: requests that are longer under way than `timeout` wait, others fail until it does",
-            ),
-            false => format!("{}: answers again", path.display()),
-        });
-    }
     told.looks_until_full = told.looks_until_full.saturating_sub(1);
     if backing.no_space.swap(false, Relaxed) && told.looks_until_full == 0 {
         told.looks_until_full = FULL_LOOKS;
-        sentences.push(in_thin_pool("has no space for a write"));
+        sentences.push(format!("{}: has no space for a write{}", path.display(), no_space()));
     }
     // The name of a drive goes with it.
     if is_elsewhere && !told.is_elsewhere && !is_pulled {
