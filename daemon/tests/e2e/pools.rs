@@ -78,7 +78,11 @@ fn ended(server: &mut Server) -> [f64; 2] {
 
 #[test]
 fn weights_hold_across_the_backings_of_a_pool() {
-    let mut server = start();
+    // Drives that are slow, and clients that are not: both tenants wait all the time.
+    need!("qemu-storage-daemon");
+    let folder = folder(&["a", "b"]);
+    let _slow = ["images/a", "images/b"].map(|name| Fuse::slow(&folder, name, 2 * MIB));
+    let mut server = Server::start_in(folder, &config());
     let (is_over, read) = (AtomicBool::new(false), Request { length_bytes: LARGE, ..Request::of(CMD_READ) });
     let sockets = ["a", "b"].map(|name| (server.socket(name), name));
     std::thread::scope(|scope| {
@@ -95,19 +99,11 @@ fn weights_hold_across_the_backings_of_a_pool() {
                 return now;
             }
         };
-        let mut before = both(&mut server, 300.0);
-        // A client without a core asks for nothing, so a window may have less. Where each file had a scheduler of its
-        // own, no window has more than 1.
-        let ratios = (0..40).map(|_| {
-            let after = both(&mut server, before[1] + 500.0);
-            let ratio = (after[0] - before[0]) / (after[1] - before[1]);
-            before = after;
-            ratio
-        });
-        let mut seen = Vec::new();
-        let near =
-            ratios.inspect(|ratio| seen.push(*ratio)).filter(|ratio| (2.5..=3.5).contains(ratio)).take(2).count();
-        assert_eq!(near, 2, "windows in which they had 3 to 1: {seen:?}");
+        let before = both(&mut server, 40.0);
+        let after = both(&mut server, before[1] + 150.0);
+        let ratio = (after[0] - before[0]) / (after[1] - before[1]);
+        // Where each file had a scheduler of its own, it is 1.
+        assert!((2.7..=3.3).contains(&ratio), "{ratio}: {before:?} to {after:?}");
     });
     server.terminate();
 }

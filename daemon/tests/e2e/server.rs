@@ -325,8 +325,17 @@ pub struct Fuse {
 impl Fuse {
     /// Serves `name` in `folder` from the file `behind` there.
     pub fn start(folder: &Folder, name: &str, size_bytes: u64) -> Fuse {
-        let (path, pid_file) = (folder.file(name, 0), folder.join("fuse.pid"));
-        let block = format!("driver=file,node-name=f,filename={}", arg(&folder.file("behind", size_bytes)));
+        Fuse::of(folder, name, &format!("driver=file,filename={}", arg(&folder.file("behind", size_bytes))))
+    }
+
+    /// Serves `name` in `folder`, of zeroes, each request after 2 ms and one at a time.
+    pub fn slow(folder: &Folder, name: &str, size_bytes: u64) -> Fuse {
+        Fuse::of(folder, name, &format!("driver=null-co,size={size_bytes},latency-ns=2000000,read-zeroes=on"))
+    }
+
+    fn of(folder: &Folder, name: &str, driver: &str) -> Fuse {
+        let (path, pid_file) = (folder.file(name, 0), folder.join(&format!("{name}.pid")));
+        let block = format!("node-name=f,{driver}");
         let export = format!("type=fuse,id=x,node-name=f,writable=on,mountpoint={}", arg(&path));
         let daemon = ["--daemonize", "--pidfile", arg(&pid_file), "--blockdev", &block, "--export", &export];
         run_ok("qemu-storage-daemon", &daemon);
