@@ -65,8 +65,8 @@ static int config(nbdkit_next_config *next, nbdkit_backend *below, const char *k
 
 static int get_ready(int thread_model) {
     (void)thread_model;
-    /* From as many on as four connections have threads: a plugin may serve any number at once, and one that serves
-     * fewer is found out within seconds. */
+    /* The search begins at the number of threads of four connections: a plugin may serve any number at once, and the
+     * search finds a smaller one within seconds. */
     if (options.permits == 0)
         options = (mqfq_options){.permits = 64, .find_permits = 1024};
     int code = mqfq_scheduler_new(&options, &scheduler);

@@ -155,7 +155,7 @@ struct Kin {
     quantum_ns: u64,
     min_slice_ns: u64,
     of: Vec<Sibling>,
-    /// Of each program: the largest place of a thread that was given a core.
+    /// Largest place of a thread that was given a core, by program.
     furthest_ns: Vec<u64>,
 }
 

@@ -18,7 +18,7 @@ mod postgres;
 mod results;
 mod rocksdb;
 
-use crate::run::{cargo, command, run, target};
+use crate::run::{cargo, command, keep, run, target};
 use crate::tools;
 use ground::{PRESET, Server, Volume, WORKERS, pass};
 use measured::{Clocks, Found, Sample, Window, dispatched, served_bytes};
@@ -147,17 +147,10 @@ pub fn databases(options: &Options) -> Result<(), String> {
         "samples": samples.iter().map(Sample::json).collect::<Vec<_>>(),
     });
     let folder = target().join("databases");
-    let write = |name: &str, text: &str| {
-        let path = folder.join(name);
-        let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
-        written.map_err(|error| format!("{}: {error}", path.display()))?;
-        eprintln!("{}", path.display());
-        Ok::<_, String>(())
-    };
-    write("databases.json", &format!("{report:#}\n"))?;
+    keep(&folder.join("databases.json"), &format!("{report:#}\n"))?;
     let summary = results::summary(&samples);
     if let Some(picture) = results::picture(&summary, options.goal)? {
-        write("databases.svg", &picture)?;
+        keep(&folder.join("databases.svg"), &picture)?;
     }
     match options.json {
         true => println!("{report:#}"),

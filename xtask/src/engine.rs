@@ -12,13 +12,13 @@ mod lvm;
 pub use ceph::ceph;
 
 use crate::guest::PACKAGES;
-use crate::run::{cargo, run, target};
+use crate::run::{cargo, keep, run, target};
 use crate::tools;
 use mqfq_report::panel::{Panel, render};
 use mqfq_report::table::{Align, Table};
 use mqfq_testing::guest::{Guest, Time};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Options of the command.
@@ -177,12 +177,6 @@ pub fn engine(options: &Options<'_>) -> Result<(), String> {
 /// One sentence if it is none.
 pub fn positive(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| format!("{text} is not a number from 1 on"))
-}
-
-fn keep(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    eprintln!("{}", path.display());
-    Ok(())
 }
 
 fn table(findings: &[Finding]) -> String {

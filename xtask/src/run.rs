@@ -12,6 +12,18 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
 }
 
+/// Writes a result of a command, with its folder, and says where.
+///
+/// # Errors
+/// One sentence: it cannot be written.
+pub fn keep(path: &Path, text: &str) -> Result<(), String> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(path, text));
+    written.map_err(|error| format!("{}: {error}", path.display()))?;
+    eprintln!("{}", path.display());
+    Ok(())
+}
+
 /// The folder that cargo builds into.
 pub fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {

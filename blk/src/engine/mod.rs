@@ -227,8 +227,8 @@ pub struct WorkerStats {
     /// Time that it wanted a core, since its start, ns: its thread ran, or waited for a core. Time in which it spun for
     /// another worker or a device does not count. `None`: the kernel does not say.
     pub wanted_ns: Option<u64>,
-    /// Time that it stayed awake for a kick or a guest's next request that did not come, since its start, ns. Queues
-    /// that waited at the same time count each.
+    /// Time that it stayed awake for a kick or a guest's next request that did not come, since its start, ns. Each of
+    /// several queues that waited at the same time counts.
     pub in_vain_ns: u64,
     /// As [`Engine::poll_ns`].
     pub poll_ns: u64,

@@ -323,8 +323,8 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// The client `owner` has gone: its requests that wait for the device end with
-    /// [`Status::Recalled`](crate::request::Status::Recalled), and their flow pays nothing for them. Those of a policy
-    /// that takes nothing back go on. Returns how many ended. Call [`HwCtx::run`] after it.
+    /// [`Status::Recalled`](crate::request::Status::Recalled), and their flow pays nothing for them. A policy that
+    /// takes nothing back keeps its requests. Returns the number that ended. [`HwCtx::run`] follows.
     pub fn withdraw(
         &mut self,
         owner: Owner,

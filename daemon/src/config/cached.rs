@@ -112,7 +112,7 @@ impl Uses {
         Some((range, found))
     }
 
-    /// What an export takes of its device in a plan.
+    /// Range and backing of an export in a plan.
     fn of(&mut self, export: &ExportPlan, files: &dyn Files) -> Taken {
         match &export.path {
             None => (range(export.offset_bytes, export.size_bytes), None),

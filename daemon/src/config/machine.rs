@@ -17,7 +17,7 @@ pub trait Files {
     /// It is something else, or cannot be opened: why, in words.
     fn size_bytes(&self, path: &Path) -> Result<u64, String>;
 
-    /// The same as of now, where a check may know an earlier one.
+    /// Size as of now, where a check may know an earlier one.
     ///
     /// # Errors
     /// As [`Files::size_bytes`].
@@ -86,8 +86,8 @@ impl Files for RealFiles {
     }
 }
 
-/// What checks have found out about files, so that a file that the server holds is not looked at again: a change costs
-/// nothing for the backings that stay, and one of them that hangs does not hold it up.
+/// The machine's answers about files, so that a file that the server holds is not asked for again: a change costs nothing
+/// for the backings that stay, and one of them that hangs does not hold it up.
 #[derive(Default)]
 pub struct Looks(Mutex<Known>);
 

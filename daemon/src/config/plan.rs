@@ -112,7 +112,7 @@ pub struct ExportPlan {
     pub description: Option<String>,
     /// Largest read or write, bytes, if less than what the device takes.
     pub payload_bytes_max: Option<u32>,
-    /// How the next requests of its clients are waited for.
+    /// The time for which a queue looks for its guest's next request.
     pub poll: Poll,
     /// Its limits, besides its tenant's caps.
     pub caps: CapLimits,

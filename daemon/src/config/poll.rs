@@ -1,4 +1,4 @@
-//! `poll` of an export: for how long its clients' next requests are waited for awake.
+//! `poll` of an export: the time for which a queue looks for its guest's next request.
 
 use mqfq_config::{ConfigError, Section, duration};
 use mqfq_front::export::Poll;

@@ -12,7 +12,7 @@ use super::positive;
 use crate::databases::ground::{Running, Server, pass};
 use crate::databases::measured::{Clocks, dispatched, percentile, served_bytes};
 use crate::databases::{load, machine};
-use crate::run::{cargo, command, output, run, shown, target};
+use crate::run::{cargo, command, keep, output, run, shown, target};
 use crate::tools;
 use mqfq_report::panel::{Along, Panel, Series, render};
 use mqfq_report::table::{Align, Table};
@@ -100,15 +100,8 @@ pub fn ceph(words: &[&str]) -> Result<(), String> {
     let samples = measure(&options, program, inside)?;
     let text: String = samples.all().iter().map(|sample| format!("{sample}\n")).collect();
     let folder = target().join("engine");
-    let write = |name: &str, text: &str| {
-        let path = folder.join(name);
-        let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
-        written.map_err(|error| format!("{}: {error}", path.display()))?;
-        eprintln!("{}", path.display());
-        Ok::<_, String>(())
-    };
-    write("ceph.jsonl", &text)?;
-    write("ceph.svg", &samples.picture()?)?;
+    keep(&folder.join("ceph.jsonl"), &text)?;
+    keep(&folder.join("ceph.svg"), &samples.picture()?)?;
     match options.json {
         true => print!("{text}"),
         false => print!("{}", samples.text()),
