@@ -14,7 +14,7 @@ mod shown;
 
 use crate::config::cached::{CachedConfig, Part, Right};
 use crate::config::control::ControlConfig;
-use crate::config::{Again, Config, ConfigError, DevicePlan, HeldFiles, Looks, Medium, Plan};
+use crate::config::{Again, Config, ConfigError, DevicePlan, HeldFiles, KnownFiles, Medium, Plan};
 use crate::output::Output;
 use crate::reconcile::{Change, Lack, Reconciler, Refusals, Runtime};
 use crate::upgrade;
@@ -98,7 +98,7 @@ pub struct Running {
 struct Changing {
     reconciler: Reconciler,
     /// Known about the files of the plan.
-    looks: Looks,
+    known_files: KnownFiles,
     ledger: Ledger,
     /// The document as it was read. `None`: the next change reads it.
     cached: Option<CachedConfig>,
@@ -148,14 +148,14 @@ impl Erases {
 type Done = (Vec<Change>, Result<Applied, Refusal>);
 
 impl Running {
-    /// A server that runs the plan of `reconciler`, which the config that it was started from says; `looks` has what
-    /// its check has found out.
+    /// A server that runs the plan of `reconciler`, which the config that it was started from says; `known_files` has
+    /// the answers that its check was given.
     pub fn new(
         engine: Arc<Engine>,
         output: Output,
         origin: Origin,
         reconciler: Reconciler,
-        looks: Looks,
+        known_files: KnownFiles,
         counters: Counters,
     ) -> Running {
         let document = Document::parse(&origin.text).expect("the config's reader has read it");
@@ -180,7 +180,7 @@ impl Running {
             changing: Mutex::new(Changing {
                 has_warnings: !reconciler.plan().warnings.is_empty(),
                 reconciler,
-                looks,
+                known_files,
                 ledger,
                 cached: None,
                 unsaved,
@@ -316,7 +316,7 @@ impl Running {
         }
         // The sections of an own text are in another order.
         let cached = if is_own || proposal.dry_run { None } else { Some(config.clone()) };
-        let files = held(&changing.reconciler, Again::Nothing, &changing.looks);
+        let files = held(&changing.reconciler, Again::Nothing, &changing.known_files);
         let mut new = match config.check(&files) {
             Ok(new) => new,
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
@@ -336,8 +336,8 @@ impl Running {
             let applied = changing.ledger.applied(candidate.changes, candidate.created, true);
             return (done, Ok(Applied { done: sentences, warnings, ..applied }));
         }
-        changing.looks.keep(changing.reconciler.names());
-        let files = held(&changing.reconciler, Again::Nothing, &changing.looks);
+        changing.known_files.keep(changing.reconciler.names());
+        let files = held(&changing.reconciler, Again::Nothing, &changing.known_files);
         let cached = cached.and_then(|config| CachedConfig::new(config, &new, &files));
         (changing.has_warnings, changing.cached) = (!warnings.is_empty(), cached);
         let all = |changing: &Changing, state: &mut State| {
@@ -379,14 +379,14 @@ impl Running {
         candidate: Candidate,
         proposal: &Proposal,
     ) -> Result<Done, Candidate> {
-        let Changing { reconciler, looks, cached, has_warnings, .. } = changing;
+        let Changing { reconciler, known_files, cached, has_warnings, .. } = changing;
         let is_plain = !proposal.dry_run && !*has_warnings && self.origin.control.is_some();
         // While a device is closed every change is to open it, or is refused.
         let cached = cached.as_mut().filter(|_| is_plain && self.shown().closed.is_none());
         let (Some(cached), Some((kind, name))) = (cached, proposal.edit.thing()) else { return Err(candidate) };
         let alone = Config::parse(DOCUMENT, &candidate.document.text().0).ok();
         let Some(part) = alone.and_then(|alone| Part::of(kind, name, alone)) else { return Err(candidate) };
-        let right = cached.check(&part, &held(reconciler, Again::Nothing, looks));
+        let right = cached.check(&part, &held(reconciler, Again::Nothing, known_files));
         let Some(right) = right else { return Err(candidate) };
         let (before, withheld) = (owner(reconciler, kind, name), reconciler.is_withholding());
         let done = match &right {
@@ -401,7 +401,7 @@ impl Running {
             }
             Some(Ok(done)) => done,
         };
-        cached.set(part, &right, &held(reconciler, Again::Nothing, looks));
+        cached.set(part, &right, &held(reconciler, Again::Nothing, known_files));
         let after = owner(reconciler, kind, name);
         // The values in force of an export's tenants may begin or end with it.
         let owners = before.iter().chain(&after).map(|tenant| (Kind::Tenant, &**tenant));
@@ -422,7 +422,7 @@ impl Running {
 
     /// Opens a device as it is configured: one that a failed attempt has left closed is in the document alone.
     fn reopen_device(&self, changing: &mut Changing, device: &str) -> Result<Applied, Refusal> {
-        let Changing { reconciler, ledger, looks, cached, .. } = changing;
+        let Changing { reconciler, ledger, known_files, cached, .. } = changing;
         // Files may be others.
         *cached = None;
         let conflict = |sentence: String| Refusal::new(Fault::Conflict, sentence);
@@ -438,7 +438,7 @@ impl Running {
             return Err(conflict(format!("device {name} would lose the bytes that it has in memory, {allowed}")));
         }
         let plan = config
-            .check(&held(reconciler, Again::Device(device), looks))
+            .check(&held(reconciler, Again::Device(device), known_files))
             .map_err(|error| conflict(without_place(&error.to_string()).into()))?;
         if !plan.devices.values().any(|known| known.config.name == device) {
             return Err(conflict(format!("device {name} has no export, so it is not open")));
@@ -625,8 +625,8 @@ impl Server for Running {
 }
 
 /// The files of what a reconciler runs.
-fn held<'p>(reconciler: &'p Reconciler, again: Again<'p>, looks: &'p Looks) -> HeldFiles<'p> {
-    HeldFiles::new(reconciler.plan(), reconciler.names(), again, looks)
+fn held<'p>(reconciler: &'p Reconciler, again: Again<'p>, known_files: &'p KnownFiles) -> HeldFiles<'p> {
+    HeldFiles::new(reconciler.plan(), reconciler.names(), again, known_files)
 }
 
 /// The reader's refusal of a document. The rest was right before a deletion: it needs the deleted thing.

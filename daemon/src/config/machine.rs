@@ -86,10 +86,10 @@ impl Files for RealFiles {
     }
 }
 
-/// The machine's answers about files, so that a file that the server holds is not asked for again: a change costs nothing
-/// for the backings that stay, and one of them that hangs does not hold it up.
+/// The machine's answers about files, so that a file that the server holds is not asked for again: a change costs
+/// nothing for the backings that stay, and one of them that hangs does not hold it up.
 #[derive(Default)]
-pub struct Looks(Mutex<Known>);
+pub struct KnownFiles(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -109,7 +109,7 @@ struct Look {
     identity: Option<Option<Identity>>,
 }
 
-impl Looks {
+impl KnownFiles {
     fn lock(&self) -> MutexGuard<'_, Known> {
         // Each answer stands for itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -168,9 +168,9 @@ impl Looks {
 }
 
 /// The machine's own files, of which the answers are kept.
-impl Files for Looks {
+impl Files for KnownFiles {
     fn size_bytes(&self, path: &Path) -> Result<u64, String> {
-        Looks::size_bytes(self, path, false)
+        KnownFiles::size_bytes(self, path, false)
     }
 
     fn writable(&self, path: &Path) -> Result<(), String> {
@@ -178,7 +178,7 @@ impl Files for Looks {
     }
 
     fn canonical(&self, path: &Path) -> PathBuf {
-        Looks::canonical(self, path, false)
+        KnownFiles::canonical(self, path, false)
     }
 
     fn identity(&self, path: &Path) -> Option<Identity> {
@@ -186,7 +186,7 @@ impl Files for Looks {
     }
 
     fn whole_disk(&self, device: Identity) -> Option<u64> {
-        Looks::whole_disk(self, device)
+        KnownFiles::whole_disk(self, device)
     }
 }
 
@@ -206,7 +206,7 @@ pub enum Again<'p> {
 pub struct HeldFiles<'p> {
     plan: &'p Plan,
     again: Again<'p>,
-    looks: &'p Looks,
+    known_files: &'p KnownFiles,
     names: &'p Names,
 }
 
@@ -218,8 +218,8 @@ struct Held {
 
 impl<'p> HeldFiles<'p> {
     /// The files of a plan, of these names.
-    pub fn new(plan: &'p Plan, names: &'p Names, again: Again<'p>, looks: &'p Looks) -> HeldFiles<'p> {
-        HeldFiles { plan, again, looks, names }
+    pub fn new(plan: &'p Plan, names: &'p Names, again: Again<'p>, known_files: &'p KnownFiles) -> HeldFiles<'p> {
+        HeldFiles { plan, again, known_files, names }
     }
 
     /// The export with this backing, which is not to be looked at again.
@@ -255,32 +255,33 @@ impl<'p> HeldFiles<'p> {
 
 impl Files for HeldFiles<'_> {
     fn size_bytes(&self, path: &Path) -> Result<u64, String> {
-        let found = self.looks.size_bytes(path, self.is_held(path));
+        let found = self.known_files.size_bytes(path, self.is_held(path));
         found.or_else(|why| self.held(path).map(|held| held.size_bytes).ok_or(why))
     }
 
     fn size_now_bytes(&self, path: &Path) -> Result<u64, String> {
-        let found = self.looks.size_bytes(path, false);
+        let found = self.known_files.size_bytes(path, false);
         found.or_else(|why| self.held(path).map(|held| held.size_bytes).ok_or(why))
     }
 
     fn writable(&self, path: &Path) -> Result<(), String> {
         let is_held = || self.held(path).is_some_and(|held| !held.read_only);
-        let found = self.looks.answer(path, |look| &mut look.writable, self.is_held(path), || RealFiles.writable(path));
+        let found =
+            self.known_files.answer(path, |look| &mut look.writable, self.is_held(path), || RealFiles.writable(path));
         found.or_else(|why| if is_held() { Ok(()) } else { Err(why) })
     }
 
     fn canonical(&self, path: &Path) -> PathBuf {
-        self.looks.canonical(path, self.is_held(path))
+        self.known_files.canonical(path, self.is_held(path))
     }
 
     fn identity(&self, path: &Path) -> Option<Identity> {
         let ask = || Ok(RealFiles.identity(path));
-        self.looks.answer(path, |look| &mut look.identity, self.is_held(path), ask).ok().flatten()
+        self.known_files.answer(path, |look| &mut look.identity, self.is_held(path), ask).ok().flatten()
     }
 
     fn whole_disk(&self, device: Identity) -> Option<u64> {
-        self.looks.whole_disk(device)
+        self.known_files.whole_disk(device)
     }
 }
 
@@ -314,17 +315,17 @@ mod tests {
         let asked = [3, 30].map(|count| {
             let head = format!("[tenant.t]\n[device.p]\nkind = \"pool\"\nfolders = [\"{at}\"]\n");
             let text: String = (0..count).fold(head, |text, number| text + &export(number, ""));
-            let looks = Looks::default();
-            let plan = Config::parse("c.toml", &text).unwrap().check(&looks).unwrap();
+            let known_files = KnownFiles::default();
+            let plan = Config::parse("c.toml", &text).unwrap().check(&known_files).unwrap();
             let names = Names::new(&plan);
             let again = |text: &str, again: Again<'_>| {
-                looks.keep(&names);
-                let before = looks.asked();
+                known_files.keep(&names);
+                let before = known_files.asked();
                 let config = Config::parse("c.toml", text).unwrap();
                 let sizes = config
-                    .check(&HeldFiles::new(&plan, &names, again, &looks))
+                    .check(&HeldFiles::new(&plan, &names, again, &known_files))
                     .map(|plan| plan.exports.values().map(|export| export.size_bytes).collect::<Vec<u64>>());
-                (looks.asked() - before, sizes.map_err(|error| error.to_string()))
+                (known_files.asked() - before, sizes.map_err(|error| error.to_string()))
             };
             let one_more = text.clone() + &export(count, "");
             // All that are there have grown, and one is gone.

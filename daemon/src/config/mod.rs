@@ -40,7 +40,7 @@ pub use change::TakenPlaces;
 pub use control::ControlConfig;
 pub use cost::Profile;
 pub use keys::{Additions, extend, keys};
-pub use machine::{Again, Files, HeldFiles, Identity, Looks, RealFiles};
+pub use machine::{Again, Files, HeldFiles, Identity, KnownFiles, RealFiles};
 pub use model::{Config, DeviceConfig, ExportConfig, Level, Located, Medium};
 pub use model::{PrivilegeConfig, ServerConfig, TenantConfig};
 pub use mqfq_config::{ConfigError, SourceLocation};

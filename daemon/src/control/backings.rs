@@ -15,7 +15,7 @@ impl Running {
             let name = shown(export);
             return Err(conflict(format!("export {name} has no backing of its own, allowed is an export of a pool")));
         }
-        let files = held(&changing.reconciler, Again::Export(export), &changing.looks);
+        let files = held(&changing.reconciler, Again::Export(export), &changing.known_files);
         config.check(&files).map_err(said)
     }
 

@@ -3,7 +3,7 @@
 mod erase;
 
 use super::*;
-use crate::config::{Config, Looks, RealFiles};
+use crate::config::{Config, KnownFiles, RealFiles};
 use crate::control::{Origin, Running};
 use crate::live_bytes;
 use crate::log_format::LogFormat;
@@ -362,7 +362,7 @@ fn controlled_by(folder: &Folder, text: &str, run: impl FnOnce(Plan) -> Reconcil
     let reconciler = run(config.check(&RealFiles).unwrap());
     let (engine, output) = (reconciler.engine.clone(), reconciler.runtime.output.clone());
     let origin = Origin { path: folder.join("c.toml"), text: text.to_owned(), control, listen: Vec::new() };
-    (Running::new(engine.clone(), output, origin, reconciler, Looks::default(), Box::new(|| Value::Null)), engine)
+    (Running::new(engine.clone(), output, origin, reconciler, KnownFiles::default(), Box::new(|| Value::Null)), engine)
 }
 
 #[test]

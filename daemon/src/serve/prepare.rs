@@ -2,7 +2,7 @@
 //! the threads that tell of its devices.
 
 use super::options::{Failure, GoOn, Start};
-use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, ExportPlan, LiveCaps, Looks, Plan};
+use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, ExportPlan, KnownFiles, LiveCaps, Plan};
 use crate::device_errors::{DeviceErrorCounts, DeviceErrorLog};
 use crate::live::{self, Exports, Tenants};
 use crate::log_format::{About, Level};
@@ -58,7 +58,7 @@ pub(super) struct Prepared {
     pub(super) text: String,
     pub(super) control: Option<ControlConfig>,
     pub(super) plan: Plan,
-    pub(super) looks: Looks,
+    pub(super) known_files: KnownFiles,
     pub(super) devices: Vec<Arc<dyn Device>>,
     pub(super) tables: Vec<(ExportAddress, Arc<ExportTable>)>,
     pub(super) workers: usize,
@@ -89,7 +89,7 @@ pub(super) struct Read {
     pub(super) text: String,
     pub(super) control: Option<ControlConfig>,
     pub(super) plan: Plan,
-    pub(super) looks: Looks,
+    pub(super) known_files: KnownFiles,
 }
 
 impl Read {
@@ -99,9 +99,9 @@ impl Read {
         let config = Config::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())?;
         go_on()?;
         let control = config.control.clone();
-        let looks = Looks::default();
-        let plan = config.check(&looks).map_err(|error| error.to_string())?;
-        Ok(Read { text, control, plan, looks })
+        let known_files = KnownFiles::default();
+        let plan = config.check(&known_files).map_err(|error| error.to_string())?;
+        Ok(Read { text, control, plan, known_files })
     }
 }
 
@@ -112,7 +112,7 @@ impl Prepared {
         output: &Output,
         go_on: GoOn<'_>,
     ) -> Result<Prepared, Failure> {
-        let Read { text, control, mut plan, looks } = read;
+        let Read { text, control, mut plan, known_files } = read;
         let mut devices = Vec::new();
         for device in plan.devices.values() {
             go_on()?;
@@ -138,7 +138,7 @@ impl Prepared {
                 .map_err(|error| format!("cannot count the CPUs ({}), set server.workers", mqfq_report::plain(&error)))?
                 .get(),
         };
-        Ok(Prepared { text, control, plan, looks, devices, tables, workers, tenants, exports, caps })
+        Ok(Prepared { text, control, plan, known_files, devices, tables, workers, tenants, exports, caps })
     }
 
     pub(super) fn device_names(&self) -> Vec<String> {

@@ -80,7 +80,7 @@ impl<'a> Server<'a> {
         taken: Taken,
         committed: Committed,
     ) -> Result<Server<'a>, Failure> {
-        let Prepared { text, control, plan, looks, devices, tenants, exports, caps, .. } = prepared;
+        let Prepared { text, control, plan, known_files, devices, tenants, exports, caps, .. } = prepared;
         let Working { watch, error_log, errors, engine, .. } = working;
         let Taken { live, serving, ownership, withheld, journal, files, .. } = taken;
         let Committed { running: is_running, watched_caps, watcher, upgrades, replaced } = committed;
@@ -108,7 +108,8 @@ impl<'a> Server<'a> {
         let listen = sockets.iter().map(|socket| socket.address.clone()).collect();
         let origin = Origin { path: start.options.config.clone(), text, control, listen };
         let counters = move || serde_json::to_value(counters.report()).unwrap_or_default();
-        let running = Running::new(engine.clone(), start.output.clone(), origin, reconciler, looks, Box::new(counters));
+        let running =
+            Running::new(engine.clone(), start.output.clone(), origin, reconciler, known_files, Box::new(counters));
         let running = Arc::new(running);
         journal.into_iter().for_each(|journal| running.keep_journal(journal));
         // Nothing else sets it.

@@ -39,7 +39,7 @@ use mqfq_blk::worker::WorkerContext;
 use mqfq_control::document::Document;
 use mqfq_control::{By, Edit, Kind, Proposal, Server as _, Via};
 use mqfq_daemon::config::caps::{CapOwner, WatchedCaps};
-use mqfq_daemon::config::{Config as FileConfig, LiveCaps, Looks, RealFiles};
+use mqfq_daemon::config::{Config as FileConfig, KnownFiles, LiveCaps, RealFiles};
 use mqfq_daemon::control::{Origin, Running};
 use mqfq_daemon::device_errors::DeviceErrorCounts;
 use mqfq_daemon::live::{self, Listeners, Owners, Tenants, Trust};
@@ -156,7 +156,7 @@ fn assemble(world: &Rc<World>, folder: &Path, text: &str, handover: Option<Hando
     let reconciler = Reconciler::new(plan, engine.clone(), runtime, withheld);
     let nothing = Box::new(|| serde_json::Value::Null);
     let running =
-        Arc::new(Running::new(engine.clone(), Output::of_nobody(), origin, reconciler, Looks::default(), nothing));
+        Arc::new(Running::new(engine.clone(), Output::of_nobody(), origin, reconciler, KnownFiles::default(), nothing));
     Ok(Managed { running, engine, serving })
 }
 

@@ -80,8 +80,8 @@ pub struct Counted {
 /// A sample that is summed up from the counts of all workers.
 ///
 /// The part of the time in which at least one waits is taken as if workers waited independently:
-/// 1 - (1 - w1)(1 - w2)... The time that the workers' longest silences have in common was silent for all: it is exact if
-/// that silence was each worker's longest.
+/// 1 - (1 - w1)(1 - w2)... The time that the workers' longest silences have in common was silent for all: it is exact
+/// if that silence was each worker's longest.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathering {
     sum: Sample,
