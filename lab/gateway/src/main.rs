@@ -133,12 +133,35 @@ mod tests {
     use super::*;
     use hyper::client::conn::http1::handshake;
     use hyper_util::rt::TokioIo;
-    use std::net::SocketAddr;
-    use tokio::net::{TcpListener, TcpStream};
+    use tokio::io::DuplexStream;
+    use tokio::sync::mpsc;
+
+    /// Bytes of a connection on their way in one direction.
+    const WAY_BYTES: usize = 65_536;
+
+    /// Connections within this process: by sockets, the kernel of a busy machine says when a request arrives, and a
+    /// client whose requests are on their way has none that waits.
+    struct Accepted(mpsc::UnboundedReceiver<DuplexStream>);
+
+    impl axum::serve::Listener for Accepted {
+        type Io = DuplexStream;
+        type Addr = ();
+
+        async fn accept(&mut self) -> (DuplexStream, ()) {
+            match self.0.recv().await {
+                Some(stream) => (stream, ()),
+                None => std::future::pending().await,
+            }
+        }
+
+        fn local_addr(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
 
     /// Asks for as many bytes, again and again; counts those that came.
-    async fn client(address: SocketAddr, key: &str, bytes: u64, received: &AtomicU64) -> Result<(), Box<dyn Error>> {
-        let (mut sender, connection) = handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
+    async fn client(stream: DuplexStream, key: &str, bytes: u64, received: &AtomicU64) -> Result<(), Box<dyn Error>> {
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         loop {
             let request = hyper::Request::get(format!("/?bytes={bytes}")).header("host", "here");
@@ -160,13 +183,17 @@ mod tests {
         let received: &'static [AtomicU64; 2] = Box::leak(Box::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let [alice, bob] = runtime.block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            tokio::spawn(async { axum::serve(listener, router(shares)).await });
+            let (connecting, accepted) = mpsc::unbounded_channel();
+            tokio::spawn(async { axum::serve(Accepted(accepted), router(shares)).await });
+            let connect = || {
+                let (here, there) = tokio::io::duplex(WAY_BYTES);
+                connecting.send(there).map(|()| here).unwrap()
+            };
             for _ in 0..CLIENTS {
                 // Bob asks for twice as much at a time.
-                tokio::spawn(async move { client(address, "alice", 16_384, &received[0]).await.unwrap() });
-                tokio::spawn(async move { client(address, "bob", 32_768, &received[1]).await.unwrap() });
+                let (alice, bob) = (connect(), connect());
+                tokio::spawn(async move { client(alice, "alice", 16_384, &received[0]).await.unwrap() });
+                tokio::spawn(async move { client(bob, "bob", 32_768, &received[1]).await.unwrap() });
             }
             let all = || received.each_ref().map(|received| received.load(Ordering::Relaxed));
             let until = |bytes: u64| async move {
