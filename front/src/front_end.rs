@@ -75,6 +75,11 @@ pub trait FrontEnd: Sync {
         &[]
     }
 
+    /// Its clients' queues are polled, so `poll` of an export has a meaning.
+    fn polls(&self) -> bool {
+        false
+    }
+
     /// The address that `text` names, with one of [`Manner::values`] for each of [`FrontEnd::manners`], in their order.
     ///
     /// # Errors

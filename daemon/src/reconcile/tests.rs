@@ -388,7 +388,9 @@ fn a_file_that_was_read_again_is_shown_and_the_next_change_is_checked_against_it
 #[test]
 fn poll_of_an_export_is_in_force_at_its_start_and_changes_under_its_clients() {
     let folder = Folder::new();
-    let with = |poll: &str| Config::parse("c.toml", &(small(&folder) + poll)).unwrap().check(&RealFiles).unwrap();
+    let guest = format!("vhost-user = \"unix:{}/guest\"\n", folder.path().display());
+    let with =
+        |poll: &str| Config::parse("c.toml", &(small(&folder) + &guest + poll)).unwrap().check(&RealFiles).unwrap();
     let mut server = running(with("poll = \"never\"\n"), &Arc::default());
     let export = server.runtime.exports.values().next().unwrap().clone();
     assert_eq!(export.poll(), Poll::For(0));

@@ -31,6 +31,10 @@ impl FrontEnd for VhostUser {
         ADDRESSES
     }
 
+    fn polls(&self) -> bool {
+        true
+    }
+
     fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault> {
         match SocketAddress::parse(text)? {
             socket @ SocketAddress::Unix(_) => Ok(Arc::new(VhostUserAddress { socket })),
