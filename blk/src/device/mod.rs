@@ -196,9 +196,7 @@ pub trait Device: Any + Send + Sync {
         self.info()
     }
 
-    /// The descriptor that its queues name in entries on the worker's ring, if it is one and the same for all of them.
-    /// The worker registers it with the ring, which spares the kernel a look-up and a reference per entry; the ring
-    /// then keeps the file open for as long as it lives.
+    /// The file below it, if it is one, for a process that takes this one's place.
     #[cfg(feature = "uring")]
     fn ring_file(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None

@@ -2,6 +2,7 @@
 
 use io_uring::{opcode, squeue};
 use std::cell::RefCell;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 
 pub(super) const KIND_DEVICE: u64 = 2;
@@ -13,7 +14,6 @@ pub struct DeviceRing {
     device: u16,
     /// Number of devices that had the index before.
     pub(super) earlier: u8,
-    pub(super) registered: Option<u32>,
 }
 
 /// Entries of device queues on their way to a ring. The worker's ring takes them at its next turn; a queue without a
@@ -27,12 +27,93 @@ pub(super) struct Pushed {
     pub(super) entries: Vec<squeue::Entry>,
     /// Kernel threads that operations of device queues may occupy for as long as they like.
     pub(super) threads: u32,
+    /// `None`: the ring registers no files.
+    pub(super) files: Option<Files>,
+}
+
+/// Most registered files of a ring; 8 to 16 bytes of the kernel each. A file more is named by its descriptor.
+const FILES_MAX: u32 = 4096;
+
+/// The table of a ring's registered files: an entry that names one by its place spares the kernel a look-up and a
+/// reference. The thread of the ring changes it, when a queue gets or loses a file.
+pub(super) struct Files {
+    ring: RawFd,
+    /// `None`: no file has come yet.
+    free: Option<Vec<u32>>,
+}
+
+impl Files {
+    /// Of a ring that lives as long as this.
+    pub(super) const fn new(ring: RawFd) -> Files {
+        Files { ring, free: None }
+    }
+
+    /// The kernel may have a table of this ring.
+    pub(super) const fn is_there(&self) -> bool {
+        self.free.is_some()
+    }
+
+    /// Places without a file: as many as the kernel allows a process that may open so many.
+    fn make(&self) -> Vec<u32> {
+        let lengths = std::iter::successors(Some(FILES_MAX), |length| (*length > 1).then_some(length / 2));
+        let none = [-1; FILES_MAX as usize];
+        let is_taken = |length: &u32| {
+            // SAFETY: the kernel reads that many descriptors of the array and keeps no pointer to it.
+            unsafe { self.register(IORING_REGISTER_FILES, none.as_ptr().cast(), *length) }
+        };
+        let length = lengths.into_iter().find(is_taken).unwrap_or(0);
+        (0..length).rev().collect()
+    }
+
+    fn put(&mut self, file: RawFd) -> Option<u32> {
+        if self.free.is_none() {
+            self.free = Some(self.make());
+        }
+        let place = self.free.as_mut()?.pop()?;
+        if self.set(place, file) {
+            return Some(place);
+        }
+        self.free.as_mut()?.push(place);
+        None
+    }
+
+    fn take(&mut self, place: u32) {
+        // It fails only for a place that has no file.
+        self.set(place, -1);
+        self.free.iter_mut().for_each(|free| free.push(place));
+    }
+
+    fn set(&self, place: u32, file: RawFd) -> bool {
+        let update = Update { offset: place, reserved: 0, files: (&raw const file).addr() as u64 };
+        // SAFETY: the kernel reads the structure and the descriptor that it points to, and keeps no pointer to them.
+        unsafe { self.register(IORING_REGISTER_FILES_UPDATE, (&raw const update).cast(), 1) }
+    }
+
+    /// # Safety
+    /// `argument` points to what the operation reads.
+    unsafe fn register(&self, operation: u32, argument: *const u8, count: u32) -> bool {
+        // SAFETY: the ring is open, and the caller vouches for the rest.
+        unsafe { libc::syscall(libc::SYS_io_uring_register, self.ring, operation, argument, count) >= 0 }
+    }
+}
+
+/// Source: linux/io_uring.h, `io_uring_register_op` and `io_uring_files_update`. The library's calls need the ring
+/// itself, which is busy with a worker's turn.
+const IORING_REGISTER_FILES: u32 = 2;
+const IORING_REGISTER_FILES_UPDATE: u32 = 6;
+
+#[repr(C)]
+struct Update {
+    offset: u32,
+    reserved: u32,
+    /// Address of the descriptors.
+    files: u64,
 }
 
 impl Pending {
     /// The door for a queue of the device with this index.
     pub fn door(&self, device: u16) -> DeviceRing {
-        DeviceRing { pending: self.clone(), device, earlier: 0, registered: None }
+        DeviceRing { pending: self.clone(), device, earlier: 0 }
     }
 
     /// Takes the entries that queues have pushed since the last call, in their order, for a ring of the caller's. The
@@ -48,9 +129,15 @@ impl Pending {
 }
 
 impl DeviceRing {
-    /// Where the ring has the device's [`crate::device::Device::ring_file`], for entries with the flag FIXED_FILE.
-    pub(crate) fn registered(&self) -> Option<u32> {
-        self.registered
+    /// Registers a file with the ring, which keeps it open until [`DeviceRing::unregister`]: its place, for entries with
+    /// the flag FIXED_FILE. `None`: entries name its descriptor.
+    pub(crate) fn register(&self, file: BorrowedFd<'_>) -> Option<u32> {
+        self.pending.0.borrow_mut().files.as_mut()?.put(file.as_raw_fd())
+    }
+
+    /// The file in this place is closed here. No entry names it any more.
+    pub(crate) fn unregister(&self, place: u32) {
+        self.pending.0.borrow_mut().files.iter_mut().for_each(|files| files.take(place));
     }
 
     /// Asks the kernel to end an operation that was put on the ring as `user`. Its own end comes as usual; that of the

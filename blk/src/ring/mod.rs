@@ -22,12 +22,12 @@ use crate::client::{Descriptors, Event, Part};
 use crate::edge::host_event::{Ended, HostEvent};
 use command::InFlight;
 pub use door::{DeviceRing, Pending, device_and_user};
-use door::{KIND_DEVICE, Pushed};
+use door::{Files, KIND_DEVICE, Pushed};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use message::{Control, ReceiveMessage};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Submission entries: more than a turn of the loop usually makes; a longer turn submits in between.
@@ -147,8 +147,6 @@ pub(crate) struct Ring {
     pending: Pending,
     /// The kernel's own most threads, and how many it was told to make besides ([`Pushed::threads`]).
     threads: (u32, u32),
-    /// By device index: the file that is registered in this place, -1 for none.
-    registered: Vec<RawFd>,
     /// By device index: how many had it before, below 256. What the device of an earlier use has asked for is no event.
     uses: Vec<u8>,
     bell: RawFd,
@@ -195,45 +193,27 @@ impl Ring {
             due: Vec::new(),
             pending: Pending::default(),
             threads: (0, 0),
-            registered: Vec::new(),
             uses: Vec::new(),
             bell,
             bell_bytes: Box::new([0; 8]),
         };
+        ring.pending.0.borrow_mut().files = Some(Files::new(ring.uring.as_raw_fd()));
         ring.listen_to_bell();
         Ok(ring)
     }
 
-    /// Registers the devices' files, by device index. Once; a ring that cannot (a kernel that is old, or out of memory)
-    /// goes without.
-    pub(crate) fn register_files(&mut self, files: &[Option<BorrowedFd<'_>>]) {
-        // -1: no file in this place.
-        let files: Vec<RawFd> = files.iter().map(|file| file.map_or(-1, |file| file.as_raw_fd())).collect();
-        if files.iter().any(|&file| file >= 0) && self.uring.submitter().register_files(&files).is_ok() {
-            self.registered = files;
-        }
-    }
-
     /// The door for a device queue of this worker.
     pub(crate) fn device_ring(&self, device: u16) -> DeviceRing {
-        let is_registered = self.registered.get(usize::from(device)).is_some_and(|&file| file >= 0);
         let mut door = self.pending.door(device);
-        door.registered = is_registered.then_some(u32::from(device));
         door.earlier = self.uses.get(usize::from(device)).copied().unwrap_or(0);
         door
     }
 
-    /// The device of this index goes: its file is no longer kept open here, and nothing that it has asked for is an
-    /// event any more. The next device of the index is not registered: its file is named by its descriptor.
+    /// The device of this index goes: nothing that it has asked for is an event any more.
     pub(crate) fn close_device(&mut self, device: u16) {
         let index = usize::from(device);
         self.uses.resize(self.uses.len().max(index + 1), 0);
         self.uses[index] = self.uses[index].wrapping_add(1);
-        if let Some(file) = self.registered.get_mut(index).filter(|file| **file >= 0) {
-            *file = -1;
-            // It fails only for a place that was never registered.
-            let _ = self.uring.submitter().register_files_update(u32::from(device), &[-1]);
-        }
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -466,7 +446,7 @@ impl Ring {
     /// Puts the operations of device queues on the ring. Call before entering the kernel.
     pub(crate) fn push_pending(&mut self) {
         let pending = self.pending.clone();
-        let Pushed { entries, threads } = &mut *pending.0.borrow_mut();
+        let Pushed { entries, threads, .. } = &mut *pending.0.borrow_mut();
         if entries.is_empty() {
             return;
         }
@@ -707,7 +687,8 @@ impl Drop for Ring {
         // registered with the ring stays open until then: the file system below could not be unmounted when the process
         // has long ended. An error means that nothing is registered. While the worker panics, operations may still be
         // under way, for which older kernels would wait here.
-        if !self.registered.is_empty() && !std::thread::panicking() {
+        let files = self.pending.0.borrow_mut().files.take();
+        if files.is_some_and(|files| files.is_there()) && !std::thread::panicking() {
             drop(self.uring.submitter().unregister_files());
         }
         // The worker drops its ring only when no client operation is in flight, or while it panics. In the second case

@@ -26,13 +26,38 @@ fn a_ring_that_is_gone_keeps_no_file_open() {
     let bell = Bell::new().unwrap();
     let (reader, mut writer) = io::pipe().unwrap();
     let mut ring = Ring::new(bell.event()).unwrap();
-    ring.register_files(&[None, Some(reader.as_fd())]);
-    assert!(ring.device_ring(1).registered().is_some(), "the kernel is too old to say anything");
+    assert!(ring.device_ring(1).register(reader.as_fd()).is_some(), "the kernel is too old to say anything");
     ring.enter().unwrap();
     drop(reader);
     writer.write_all(b"the ring reads").unwrap();
     drop(ring);
     assert_eq!(writer.write_all(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn registered_files_have_places_of_their_own_and_one_that_left_is_closed() {
+    let bell = Bell::new().unwrap();
+    let mut ring = Ring::new(bell.event()).unwrap();
+    let door = ring.device_ring(1);
+    let pipes: Vec<_> = (0..3).map(|_| io::pipe().unwrap()).collect();
+    let places: Vec<u32> = pipes.iter().map(|(reader, _)| door.register(reader.as_fd()).unwrap()).collect();
+    assert_eq!(places, [0, 1, 2]);
+    let mut writers: Vec<_> = pipes.into_iter().map(|(_, writer)| writer).collect();
+    door.unregister(1);
+    ring.enter().unwrap();
+    // Some kernels close it on a thread of their own.
+    let is_closed = |writer: &mut io::PipeWriter| {
+        (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            writer.write_all(b"x").is_err()
+        })
+    };
+    assert!(is_closed(&mut writers[1]));
+    assert!(writers[0].write_all(b"x").is_ok() && writers[2].write_all(b"x").is_ok());
+    assert_eq!(door.register(writers[0].as_fd()), Some(1), "its place is free");
+    drop(ring);
+    assert_eq!(door.register(writers[0].as_fd()), None, "a queue may outlive its ring");
+    door.unregister(1);
 }
 
 #[test]

@@ -323,10 +323,8 @@ pub(crate) fn check_ring() -> Result<(), String> {
 
 /// The worker of this index, with its ring and its queue of each device.
 fn open(shared: Arc<EngineShared>, index: usize) -> Result<Worker<ThreadHost>, String> {
-    let mut ring = Ring::new(shared.bells[index].event())
+    let ring = Ring::new(shared.bells[index].event())
         .map_err(|error| format!("worker {index}: {}", ring::cannot_set_up(&error)))?;
-    let devices: Vec<Arc<SharedDevice>> = shared.devices().iter().flatten().cloned().collect();
-    ring.register_files(&devices.iter().map(|device| device.device.ring_file()).collect::<Vec<_>>());
     let host = ThreadHost { context: WorkerContext { shared, index }, ring };
     WorkerContext::worker(host, ring::COMPLETION_ENTRIES as usize)
 }

@@ -12,6 +12,7 @@ use crate::request::{Op, Status};
 use crate::ring::DeviceRing;
 use crate::tag::Tag;
 use mqfq_sched::topology::HctxId;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Flag in the name of a ring entry that cancels the tag's entry.
@@ -124,7 +125,7 @@ impl FileQueue {
             Part {
                 member: backing.gate.as_ref().map(|gate| gate.join(self.hctx, self.interrupt.clone())),
                 syncs: backing.syncs.as_ref().map(|syncs| syncs.join(self.hctx, self.interrupt.clone())),
-                target: Target::new(&backing, self.ring.registered().filter(|_| !self.pool.is_pool())),
+                target: Target::new(&backing, self.ring.register(backing.as_fd())),
                 backing,
                 at_gate: 0,
                 is_listed: false,
@@ -312,6 +313,9 @@ impl FileQueue {
 
     /// Leaves what is shared of a backing. Its commands that are still there are not carried out any further.
     fn leave(&mut self, number: u16, mut gone: Part) {
+        if let Some(place) = gone.target.registered() {
+            self.ring.unregister(place);
+        }
         self.sleepers -= usize::from(gone.backing.may_sleep);
         if gone.backing.may_sleep && self.sleepers == 0 {
             self.ring.vacate(self.works.len() as u32);

@@ -129,6 +129,11 @@ impl Target {
             None => Target { number: backing.file.as_raw_fd(), flags: thread },
         }
     }
+
+    /// Its place among the registered files.
+    pub(super) fn registered(self) -> Option<u32> {
+        self.flags.contains(squeue::Flags::FIXED_FILE).then_some(self.number as u32)
+    }
 }
 
 /// A command on its way.
