@@ -129,8 +129,8 @@ impl Pending {
 }
 
 impl DeviceRing {
-    /// Registers a file with the ring, which keeps it open until [`DeviceRing::unregister`]: its place, for entries with
-    /// the flag FIXED_FILE. `None`: entries name its descriptor.
+    /// Registers a file with the ring, which keeps it open until [`DeviceRing::unregister`]: its place, for entries
+    /// with the flag FIXED_FILE. `None`: entries name its descriptor.
     pub(crate) fn register(&self, file: BorrowedFd<'_>) -> Option<u32> {
         self.pending.0.borrow_mut().files.as_mut()?.put(file.as_raw_fd())
     }

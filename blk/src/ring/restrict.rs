@@ -29,8 +29,8 @@ const OPERATIONS: [u8; 16] = [
     opcode::WriteFixed::CODE,
 ];
 
-/// Registrations with the ring: files (2), others in their places (6), none (3); the most threads that the kernel may make for
-/// it (19). Source: linux/io_uring.h, `io_uring_register_op`.
+/// Registrations with the ring: files (2), others in their places (6), none (3); the most threads that the kernel may
+/// make for it (19). Source: linux/io_uring.h, `io_uring_register_op`.
 const REGISTRATIONS: [u8; 4] = [2, 3, 6, 19];
 
 /// The ring, which was made disabled, may do so much and is enabled.
