@@ -94,15 +94,15 @@ impl PermitFuture {
                 let Tenant { flow, generation, .. } = self.tenant;
                 let pushed = shared.push(&mut inner, flow, generation, self.cost, &mut kicks);
                 shared.pump(&mut inner, at, &mut kicks);
-                let slot = match pushed {
-                    Ok(slot) => slot,
+                let (slot, generation) = match pushed {
+                    Ok(pushed) => pushed,
                     Err(refused) => {
                         drop(inner);
-                        shared.deliver(kicks, None);
+                        shared.deliver(&mut kicks, None);
                         return Poll::Ready(Err(refused));
                     }
                 };
-                self.at = Some((at, slot, inner.jobs[slot as usize].generation));
+                self.at = Some((at, slot, generation));
                 (at, slot)
             }
         };
@@ -114,7 +114,7 @@ impl PermitFuture {
             }
             granted
         };
-        shared.deliver(kicks, None);
+        shared.deliver(&mut kicks, None);
         match granted {
             None => Poll::Pending,
             Some(token) => {
@@ -147,6 +147,6 @@ impl Drop for PermitFuture {
         }
         shared.pump(&mut inner, at, &mut kicks);
         drop(inner);
-        shared.deliver(kicks, None);
+        shared.deliver(&mut kicks, None);
     }
 }

@@ -187,11 +187,12 @@ impl Scheduler {
         let Some(at) = free else { return Err(Refused::TenantsFull) };
         let flow = FlowId(at as u32);
         shared.mqfq.retire(flow);
-        shared.places.iter().for_each(|place| lock(&place.inner).of_tenant[at] = OfTenant::default());
-        roster.weights[at] = weight;
-        shared.set_rates(&roster);
         // Relaxed: the lock orders it.
         let generation = shared.generations[at].load(Ordering::Relaxed);
+        let fresh = OfTenant { generation, ..OfTenant::default() };
+        shared.places.iter().for_each(|place| lock(&place.inner).of_tenant[at] = fresh.clone());
+        roster.weights[at] = weight;
+        shared.set_rates(&roster);
         Ok(Tenant { shared: shared.clone(), flow, generation })
     }
 
@@ -206,7 +207,7 @@ impl Scheduler {
         let mut kicks = Kicks::default();
         self.0.mqfq.set_depth(HctxId(0), permits, &mut |hctx| kicks.push(hctx));
         kicks.push(HctxId(0));
-        self.0.deliver(kicks, None);
+        self.0.deliver(&mut kicks, None);
         Ok(())
     }
 
@@ -279,10 +280,11 @@ impl Tenant {
         if self.is_gone() {
             return;
         }
-        // Relaxed: under the lock of the roster; a place that pushes reads it under its own lock, which `jobs_of` takes
-        // after this before the number is another's.
-        self.shared.generations[self.flow.0 as usize].store(self.generation.wrapping_add(1), Ordering::Relaxed);
-        roster.weights[self.flow.0 as usize] = 0;
+        let (at, next) = (self.flow.0 as usize, self.generation.wrapping_add(1));
+        // Relaxed: under the lock of the roster. A place has a copy under its own lock.
+        self.shared.generations[at].store(next, Ordering::Relaxed);
+        self.shared.places.iter().for_each(|place| lock(&place.inner).of_tenant[at].generation = next);
+        roster.weights[at] = 0;
         self.shared.set_rates(&roster);
     }
 
@@ -331,16 +333,11 @@ impl Permit {
         let (Some(token), Some(shared)) = (self.token.take(), self.shared.take()) else { return };
         let at = self.place as usize;
         let mut kicks = Kicks::default();
-        let mean = {
-            let mut inner = lock(&shared.places[at].inner);
-            shared.end(&mut inner, (self.slot, token), actual, &mut kicks);
-            shared.pump(&mut inner, at, &mut kicks);
-            Shared::mean_cost(&mut inner)
-        };
-        shared.deliver(kicks, None);
-        if let Some(mean) = mean {
-            shared.set_typical(mean);
-        }
+        let mut inner = lock(&shared.places[at].inner);
+        shared.end(&mut inner, (self.slot, token), actual, &mut kicks);
+        shared.pump(&mut inner, at, &mut kicks);
+        drop(inner);
+        shared.deliver(&mut kicks, None);
     }
 }
 
@@ -358,7 +355,7 @@ pub(super) struct Shared {
     pub(super) found: Option<Found>,
     /// Taken before the lock of a place, never after.
     roster: Mutex<Roster>,
-    /// Per tenant's number: how often it was removed.
+    /// Per tenant's number: how often it was removed. Written under the lock of `roster`.
     generations: Box<[AtomicU32]>,
     /// The usual cost is known.
     is_scaled: AtomicBool,
@@ -395,7 +392,8 @@ pub(super) type Bell = Arc<dyn Fn() + Send + Sync>;
 pub(super) struct Inner {
     pub(super) queue: MqfqQueue,
     pub(super) jobs: Vec<Job>,
-    free: Vec<u32>,
+    /// First free slot, each of which names the next; [`NO_SLOT`]: none is free.
+    free: u32,
     pub(super) of_tenant: Vec<OfTenant>,
     /// Jobs of a queue that stands aside, in the order they came.
     pub(super) aside: Option<Vec<u32>>,
@@ -404,9 +402,13 @@ pub(super) struct Inner {
     pub(super) meter: Meter,
 }
 
+/// No slot.
+const NO_SLOT: u32 = u32::MAX;
+
 /// A job, under its handle.
 #[derive(Default)]
 pub(super) struct Job {
+    /// Of a free slot, the next free one.
     pub(super) flow: u32,
     /// Uses of the handle before.
     pub(super) generation: u32,
@@ -422,6 +424,8 @@ pub(super) struct Job {
 /// Counts of a tenant at a place.
 #[derive(Clone, Default)]
 pub(super) struct OfTenant {
+    /// As in [`Shared::generations`].
+    generation: u32,
     pub(super) waiting: u32,
     under_way: u32,
     served: u64,
@@ -432,10 +436,11 @@ pub(super) struct OfTenant {
 
 impl Inner {
     fn new(queue: MqfqQueue, slots: usize, tenants: usize) -> Inner {
+        let next = |slot: u32| if slot + 1 < slots as u32 { slot + 1 } else { NO_SLOT };
         Inner {
             queue,
-            jobs: (0..slots).map(|_| Job::default()).collect(),
-            free: (0..slots as u32).rev().collect(),
+            jobs: (0..slots as u32).map(|slot| Job { flow: next(slot), ..Job::default() }).collect(),
+            free: 0,
             of_tenant: vec![OfTenant::default(); tenants],
             aside: None,
             costs: 0,
@@ -448,24 +453,59 @@ impl Inner {
     pub(super) fn vacate(&mut self, slot: u32) {
         let job = &mut self.jobs[slot as usize];
         job.generation = job.generation.wrapping_add(1);
-        job.waker = None;
-        self.free.push(slot);
+        job.flow = core::mem::replace(&mut self.free, slot);
     }
 }
 
-/// Places that were kicked, and calls that go on.
+/// Kicked places that [`Kicks`] holds without memory of its own.
+const KICKS_FEW: usize = 6;
+
+/// Work that is left for when no lock is held: kicked places, calls that go on, and looks that are due.
 #[derive(Default)]
 pub(super) struct Kicks {
-    places: Vec<u16>,
-    pub(super) wakers: Vec<Waker>,
+    is_any: bool,
     /// A step of the search for D is due.
     is_step_due: bool,
+    count: u16,
+    few: [u16; KICKS_FEW],
+    /// Mean cost to look at; 0: none.
+    mean: u64,
+    more: Option<Box<MoreKicks>>,
+}
+
+#[derive(Default)]
+struct MoreKicks {
+    places: Vec<u16>,
+    wakers: Vec<Waker>,
 }
 
 impl Kicks {
-    #[inline]
+    #[cold] // and so out of the way of what a request costs
+    #[inline(never)]
     pub(super) fn push(&mut self, hctx: HctxId) {
-        self.places.push(hctx.0);
+        self.is_any = true;
+        match self.few.get_mut(self.count as usize) {
+            Some(place) => {
+                *place = hctx.0;
+                self.count += 1;
+            }
+            None => self.more.get_or_insert_default().places.push(hctx.0),
+        }
+    }
+
+    fn pop(&mut self) -> Option<u16> {
+        if let Some(place) = self.more.as_mut().and_then(|more| more.places.pop()) {
+            return Some(place);
+        }
+        self.count = self.count.checked_sub(1)?;
+        Some(self.few[self.count as usize])
+    }
+
+    fn wake(&mut self, waker: Option<Waker>) {
+        if let Some(waker) = waker {
+            self.is_any = true;
+            self.more.get_or_insert_default().wakers.push(waker);
+        }
     }
 }
 
@@ -476,7 +516,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Stages a job. The place is its caller's.
+    /// Stages a job: its slot and the use of it. The place is its caller's.
     #[inline]
     pub(super) fn push(
         &self,
@@ -485,29 +525,29 @@ impl Shared {
         generation: u32,
         cost: u64,
         kicks: &mut Kicks,
-    ) -> Result<u32, Refused> {
-        let of = &mut inner.of_tenant[flow.0 as usize];
-        // Relaxed: `Tenant::remove`.
-        if self.generations[flow.0 as usize].load(Ordering::Relaxed) != generation {
+    ) -> Result<(u32, u32), Refused> {
+        let Inner { queue, jobs, free, of_tenant, .. } = inner;
+        let of = &mut of_tenant[flow.0 as usize];
+        if of.generation != generation {
             return Err(Refused::TenantGone);
         }
         if of.waiting >= self.tenant_jobs {
             return Err(Refused::TenantFull);
         }
-        let staged = self.mqfq.staged(&inner.queue);
-        let Some(&slot) = inner.free.last().filter(|_| staged < inner.queue.capacity()) else {
+        let slot = *free;
+        // `NO_SLOT` is no slot.
+        let Some(job) = jobs.get_mut(slot as usize).filter(|_| self.mqfq.staged(queue) < queue.capacity()) else {
             return Err(Refused::PlaceFull);
         };
-        inner.free.pop();
         of.waiting += 1;
-        let job = &mut inner.jobs[slot as usize];
-        (job.flow, job.cost, job.is_waiting) = (flow.0, cost, true);
+        *free = core::mem::replace(&mut job.flow, flow.0);
+        (job.cost, job.is_waiting) = (cost, true);
         if let Some(found) = &self.found {
             job.pushed_ns = found.now_ns();
         }
-        self.mqfq
-            .submit(&mut inner.queue, Entry::read(flow, Cost(cost), Handle(slot)), 0, &mut |hctx| kicks.push(hctx));
-        Ok(slot)
+        let entry = Entry::read(flow, Cost(cost), Handle(slot));
+        self.mqfq.submit(queue, entry, 0, &mut |hctx| kicks.push(hctx));
+        Ok((slot, job.generation))
     }
 
     /// Checks a cost. False: the usual one is not known yet ([`Shared::set_typical`]).
@@ -523,14 +563,14 @@ impl Shared {
     #[inline]
     pub(super) fn pick(&self, inner: &mut Inner, kicks: &mut Kicks) -> Pick {
         let pick = self.mqfq.pick(&mut inner.queue, 0, &mut |hctx| kicks.push(hctx));
+        if let Some(found) = &self.found {
+            found.picked(&mut inner.meter, &pick, &self.mqfq);
+        }
         if let Pick::Dispatch(grant) = &pick {
             let of = &mut inner.of_tenant[grant.flow.0 as usize];
             of.waiting -= 1;
             of.under_way += 1;
             inner.jobs[grant.handle.0 as usize].is_waiting = false;
-        }
-        if let Some(found) = &self.found {
-            found.picked(&mut inner.meter, &pick, &self.mqfq);
         }
         pick
     }
@@ -544,7 +584,10 @@ impl Shared {
         actual: Option<u64>,
         kicks: &mut Kicks,
     ) {
-        let Job { flow, cost, pushed_ns, .. } = inner.jobs[slot as usize];
+        let job = &mut inner.jobs[slot as usize];
+        let Job { flow, cost, pushed_ns, .. } = *job;
+        job.generation = job.generation.wrapping_add(1);
+        job.flow = core::mem::replace(&mut inner.free, slot);
         let actual = actual.unwrap_or(cost).min(COST_MAX.0);
         let id = FlowId(flow);
         if actual != cost {
@@ -556,23 +599,17 @@ impl Shared {
         of.served_cost += actual;
         inner.costs += actual;
         inner.looked += 1;
-        inner.vacate(slot);
-        if let Some(found) = &self.found {
-            kicks.is_step_due |= found.ended(&mut inner.meter, pushed_ns);
+        if inner.looked >= LOOK_JOBS {
+            (kicks.mean, kicks.is_any) = ((inner.costs / inner.looked).max(1), true);
+            (inner.costs, inner.looked) = (0, 0);
+        }
+        if let Some(found) = &self.found
+            && found.ended(&mut inner.meter, pushed_ns)
+        {
+            (kicks.is_step_due, kicks.is_any) = (true, true);
         }
         let done = Done::read(id, Handle(slot));
         self.mqfq.complete(&mut inner.queue, done, token, 0, &mut |hctx| kicks.push(hctx));
-    }
-
-    /// Mean cost since the last look, once there were enough jobs.
-    #[inline]
-    pub(super) fn mean_cost(inner: &mut Inner) -> Option<u64> {
-        if inner.looked < LOOK_JOBS {
-            return None;
-        }
-        let mean = inner.costs / inner.looked;
-        (inner.costs, inner.looked) = (0, 0);
-        Some(mean.max(1))
     }
 
     /// The usual cost is `mean`, unless it was set or is about that already.
@@ -623,7 +660,8 @@ impl Shared {
                 Pick::Dispatch(grant) => {
                     let job = &mut inner.jobs[grant.handle.0 as usize];
                     job.granted = Some(grant.token);
-                    kicks.wakers.extend(job.waker.take());
+                    let waker = job.waker.take();
+                    kicks.wake(waker);
                 }
                 held => return self.note(inner, &held),
             }
@@ -641,22 +679,23 @@ impl Shared {
         }
     }
 
-    /// Kicks the places, without any lock held. `now_ns`: the caller's, if it has one.
+    /// Does what is left, without any lock held. `now_ns`: the caller's, if it has one.
     #[inline]
-    pub(super) fn deliver(&self, kicks: Kicks, now_ns: Option<u64>) {
-        if !kicks.places.is_empty() || !kicks.wakers.is_empty() || kicks.is_step_due {
+    pub(super) fn deliver(&self, kicks: &mut Kicks, now_ns: Option<u64>) {
+        if kicks.is_any {
             self.deliver_all(kicks, now_ns);
         }
     }
 
     #[inline(never)]
-    fn deliver_all(&self, mut kicks: Kicks, now_ns: Option<u64>) {
-        if kicks.is_step_due {
-            self.step(&mut kicks);
+    fn deliver_all(&self, kicks: &mut Kicks, now_ns: Option<u64>) {
+        kicks.is_any = false;
+        if core::mem::take(&mut kicks.is_step_due) {
+            self.step(kicks);
         }
         // Pairs with the fence of a passer: D3.
         fence(Ordering::SeqCst);
-        while let Some(at) = kicks.places.pop() {
+        while let Some(at) = kicks.pop() {
             let place = &self.places[at as usize];
             // Relaxed: the fence orders it.
             if place.mode.load(Ordering::Relaxed) == WORKER {
@@ -671,10 +710,14 @@ impl Shared {
                 }
             } else {
                 let mut inner = lock(&place.inner);
-                self.pump(&mut inner, at as usize, &mut kicks);
+                self.pump(&mut inner, at as usize, kicks);
             }
         }
-        kicks.wakers.drain(..).for_each(Waker::wake);
+        kicks.more.take().into_iter().flat_map(|more| more.wakers).for_each(Waker::wake);
+        match core::mem::take(&mut kicks.mean) {
+            0 => (),
+            mean => self.set_typical(mean),
+        }
     }
 
     fn latest_ns(&self) -> u64 {
@@ -724,7 +767,8 @@ impl Shared {
             let name = (FlowId(flow), Handle(slot), Cost(cost));
             self.mqfq.withdraw(&mut inner.queue, name, &mut |hctx| kicks.push(hctx));
         }
-        inner.jobs[slot as usize].is_waiting = false;
+        let job = &mut inner.jobs[slot as usize];
+        (job.is_waiting, job.waker) = (false, None);
         inner.of_tenant[flow as usize].waiting -= 1;
         inner.vacate(slot);
         true

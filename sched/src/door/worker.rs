@@ -4,7 +4,7 @@ use super::refused::Refused;
 use super::shared::{AWAY, Bell, FREE, Inner, Kicks, Permit, Scheduler, Shared, Tenant, WORKER, lock};
 use crate::policy::Pick;
 use crate::sync::{Arc, MutexGuard, Ordering};
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 /// Handles that a worker keeps.
 const HANDLES_MAX: usize = 64;
@@ -14,7 +14,7 @@ pub struct Worker<J> {
     shared: Arc<Shared>,
     at: usize,
     /// Jobs by slot.
-    jobs: Vec<Option<J>>,
+    jobs: Box<[Option<J>]>,
     /// Handles of permits that have come back, so that a permit counts nothing.
     handles: Vec<Arc<Shared>>,
     now_ns: u64,
@@ -85,7 +85,7 @@ impl Scheduler {
         inner.aside = None;
         let jobs = inner.jobs.iter().map(|_| None).collect();
         drop(inner);
-        Ok(Worker { shared, at: place, jobs, handles: Vec::new(), now_ns: 0, look_again_ns: None })
+        Ok(Worker { shared, at: place, jobs, handles: Vec::with_capacity(HANDLES_MAX), now_ns: 0, look_again_ns: None })
     }
 }
 
@@ -105,7 +105,7 @@ impl<J> Worker<J> {
         if inner.aside.is_some() {
             shared.come_back(&mut inner, *at, &mut kicks);
         }
-        Turn { shared, at: *at, jobs, handles, now_ns, inner: Some(inner), kicks, mean: None }
+        Turn { shared, at: *at, jobs, handles, now_ns, inner: Some(inner), kicks }
     }
 
     /// Lets a job of a tenant wait, of a cost of 1 to 2^40: what it is thought to cost.
@@ -152,7 +152,7 @@ impl<J> Worker<J> {
                 let mut kicks = Kicks::default();
                 shared.set_aside(&mut inner, at, AWAY, &mut kicks);
                 drop(inner);
-                shared.deliver(kicks, Some(now_ns));
+                shared.deliver(&mut kicks, Some(now_ns));
             }
         }
     }
@@ -179,7 +179,7 @@ impl<J> Worker<J> {
         let mut inner = lock(&self.shared.places[self.at].inner);
         let found = self.shared.withdraw(&mut inner, job.slot, job.generation, &mut kicks);
         drop(inner);
-        self.shared.deliver(kicks, Some(self.now_ns));
+        self.shared.deliver(&mut kicks, Some(self.now_ns));
         if found { self.jobs[job.slot as usize].take() } else { None }
     }
 
@@ -201,7 +201,7 @@ impl<J> Worker<J> {
             inner.vacate(slot);
         }
         drop(inner);
-        self.shared.deliver(kicks, Some(self.now_ns));
+        self.shared.deliver(&mut kicks, Some(self.now_ns));
         slots.into_iter().filter_map(|slot| self.jobs[slot as usize].take()).collect()
     }
 
@@ -227,14 +227,12 @@ impl<J> Worker<J> {
 pub struct Turn<'w, J> {
     shared: &'w Arc<Shared>,
     at: usize,
-    jobs: &'w mut Vec<Option<J>>,
+    jobs: &'w mut [Option<J>],
     handles: &'w mut Vec<Arc<Shared>>,
     now_ns: u64,
     /// `None`: it is over.
     inner: Option<MutexGuard<'w, Inner>>,
     kicks: Kicks,
-    /// Mean cost to look at.
-    mean: Option<u64>,
 }
 
 impl<J> Turn<'_, J> {
@@ -251,8 +249,7 @@ impl<J> Turn<'_, J> {
             self.first_cost(cost);
         }
         let Turn { inner: Some(inner), kicks, .. } = self else { return Err(Refused::PlaceTaken) };
-        let slot = self.shared.push(inner, tenant.flow, tenant.generation, cost, kicks)?;
-        let generation = inner.jobs[slot as usize].generation;
+        let (slot, generation) = self.shared.push(inner, tenant.flow, tenant.generation, cost, kicks)?;
         self.jobs[slot as usize] = Some(job);
         Ok(JobId { scheduler: Arc::as_ptr(self.shared) as usize, place: self.at as u16, slot, generation })
     }
@@ -300,8 +297,10 @@ impl<J> Turn<'_, J> {
         }
         let Turn { inner: Some(inner), kicks, .. } = self else { return };
         let (Some(token), Some(shared)) = (permit.token.take(), permit.shared.take()) else { return };
-        self.shared.end(inner, (permit.slot, token), Some(actual), kicks);
-        self.mean = Shared::mean_cost(inner).or(self.mean);
+        let slot = permit.slot;
+        // It has gone back: spares the look of its drop.
+        core::mem::forget(permit);
+        self.shared.end(inner, (slot, token), Some(actual), kicks);
         if self.handles.len() < HANDLES_MAX {
             self.handles.push(shared);
         }
@@ -320,10 +319,7 @@ impl<J> Drop for Turn<'_, J> {
     #[inline]
     fn drop(&mut self) {
         self.inner = None;
-        self.shared.deliver(core::mem::take(&mut self.kicks), Some(self.now_ns));
-        if let Some(mean) = self.mean {
-            self.shared.set_typical(mean);
-        }
+        self.shared.deliver(&mut self.kicks, Some(self.now_ns));
     }
 }
 

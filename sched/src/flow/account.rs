@@ -470,6 +470,12 @@ impl FlowTable {
     /// As [`FlowTable::charge`] and [`FlowTable::charge_first`] of a flow in a group, which may have nothing staged.
     #[inline(never)]
     fn charge_in_group(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
+        self.charge_promoted(flow, cost, global_vtime)
+    }
+
+    /// As [`FlowTable::charge`] of a flow whose requests wait without an interval, as those of a flow in a group do.
+    #[inline(always)] // into the one place where such requests are charged
+    pub(crate) fn charge_promoted(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
         let (grains, fraction) = self.grains_first(flow, cost, global_vtime);
         self.take(flow, (self.less_credit(flow, grains), fraction), global_vtime)
     }
@@ -480,6 +486,7 @@ impl FlowTable {
         self.take_first(flow, (self.less_credit(flow, grains), fraction), global_vtime)
     }
 
+    #[inline(always)] // into the two that need it
     fn grains_first(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (u64, u64) {
         let FlowCell { charged, rate } = self.cell(flow);
         let skipped = charged.raise(global_vtime);

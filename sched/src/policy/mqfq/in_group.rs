@@ -11,7 +11,7 @@ use crate::stage_queue::Behind;
 use crate::vtime::{VSpan, VTime};
 
 impl<S: Structures> Mqfq<S> {
-    /// Stages a request of a flow in a group that has others in this queue: with an interval if it is the second, or if
+    /// Stages a request of a flow in a group, in a form with leases, that has others in this queue: with an interval if it is the second, or if
     /// none waits without one and the lease has room; else without. So of a flow one lease is staged at most, and one
     /// request.
     #[inline(never)]
@@ -25,7 +25,7 @@ impl<S: Structures> Mqfq<S> {
     ) {
         check(cost);
         let lease_max = self.lease.get();
-        if lease_max == 0 || behind.has_deferred() {
+        if behind.has_deferred() {
             return behind.defer(cost, payload);
         }
         let lease = behind.kept_mut();
@@ -48,7 +48,7 @@ impl<S: Structures> Mqfq<S> {
         let now = self.virtual_time.global_vtime();
         let lease_max = self.lease.get();
         if lease_max == 0 {
-            let Interval { start_tag, span } = self.flows.charge(flow, cost, now);
+            let Interval { start_tag, span } = self.flows.charge_promoted(flow, cost, now);
             return (start_tag, span, None);
         }
         let Interval { start_tag, span } = self.flows.charge_deferred(flow, cost, now, lease, VSpan(lease_max));

@@ -605,7 +605,10 @@ impl<S: Structures> Policy for Mqfq<S> {
             return self.submit_first(queue, flow, cost, payload, kick);
         };
         let interval = match self.lease.get() {
-            0 => self.flows.charge_alone(flow, cost, now),
+            0 => match self.flows.charge_alone(flow, cost, now) {
+                None => return behind.defer(cost, payload),
+                alone => alone,
+            },
             lease => self.flows.charge_alone_leased(flow, cost, now, behind.kept_mut(), VSpan(lease)),
         };
         let Some(Interval { start_tag, span }) = interval else {
