@@ -1,10 +1,14 @@
 //! Permits that are found: what places count of their jobs, and when a step of the search is due.
 //!
-//! Answers: how many jobs should be under way at once? The search is [`crate::depth`]; here a unit is a job. A place
-//! counts under its own lock. After so many ends of jobs ([`STEP_JOBS`]) the caller that has left the lock reads all
-//! places, unless another one is just doing that, and puts the answer in force. The window follows D as it is chosen.
+//! Answers: how many jobs should be under way at once? The search is [`crate::depth`]. D counts jobs, the work done
+//! counts cost, so that a tenant whose jobs are larger or smaller than others' is no change of throughput. A unit of
+//! work is the cost of a mean job at the start; if the mean is far from it one day, the unit becomes that and the
+//! measurement under way begins anew. A place counts under its own lock. After so many ends of jobs ([`STEP_JOBS`]) the caller that
+//! has left the lock reads all places, unless another one is just doing that, and puts the answer in force. The window
+//! follows D as it is chosen.
 
-use super::shared::{Kicks, Shared, lock, window_of};
+use super::shared::{Kicks, Place, Shared, lock, window_of};
+use crate::cache_padded::CachePadded;
 use crate::depth::{Controller, Counted, Gathering, Sample, State};
 use crate::policy::{Pick, Policy, WindowTerms};
 use crate::sync::{AtomicU32, Mutex, Ordering};
@@ -15,6 +19,13 @@ use alloc::{vec, vec::Vec};
 /// A step after so many ends of a place, and four for each place that it reads.
 const STEP_JOBS: u32 = 32;
 const STEP_JOBS_PER_PLACE: u32 = 4;
+
+/// Ends of jobs whose mean cost is looked at.
+const MEAN_JOBS: u64 = 128;
+
+/// The mean is so many times the unit, or so small a part of it, when it becomes the unit. Between that the search is
+/// right, and its phases are longer or shorter in jobs; a unit that followed tenants that come and go would end them.
+const OTHER_UNIT: u64 = 32;
 
 /// Permits as they are found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,15 +53,21 @@ struct Tuner {
     sample: Sample,
     /// Time that each place had waited at the last step.
     waited_ns: Vec<u64>,
+    /// Cost of a unit of work; 0: no job has ended.
+    unit: u64,
+    /// Jobs, and what they cost, when the mean was looked at.
+    looked: (u64, u128),
     /// D for which the window is.
     window_for: u32,
 }
 
-/// Counts of a place, under its lock. Sums wrap.
+/// Counts of a place, under its lock. Sums of 64 bits wrap; those of 128 do not come so far.
 #[derive(Default)]
 pub(super) struct Meter {
     jobs: u64,
-    system_ns: u64,
+    cost: u128,
+    /// Cost of each job times its time from pushed to ended.
+    system_cost_ns: u128,
     device_ns: u64,
     waiting_ns: u64,
     accounted_ns: u64,
@@ -84,6 +101,8 @@ impl Found {
             controller: Controller::new(depth, most),
             sample: Sample::default(),
             waited_ns: vec![0; places],
+            unit: 0,
+            looked: (0, 0),
             window_for: depth,
         };
         let step_jobs = STEP_JOBS.max(STEP_JOBS_PER_PLACE * places as u32);
@@ -112,13 +131,14 @@ impl Found {
         };
     }
 
-    /// A job has ended that was pushed at `pushed_ns`. True: a step is due.
-    pub(super) fn ended(&self, meter: &mut Meter, pushed_ns: u64) -> bool {
+    /// A job has ended that was pushed at `pushed_ns` and has cost `actual`. True: a step is due.
+    pub(super) fn ended(&self, meter: &mut Meter, pushed_ns: u64, actual: u64) -> bool {
         let now_ns = self.now_ns();
         meter.account(now_ns);
         meter.out = meter.out.saturating_sub(1);
         meter.jobs = meter.jobs.wrapping_add(1);
-        meter.system_ns = meter.system_ns.wrapping_add(now_ns.saturating_sub(pushed_ns));
+        meter.cost += u128::from(actual);
+        meter.system_cost_ns += u128::from(actual) * u128::from(now_ns.saturating_sub(pushed_ns));
         // Relaxed: a place that sees it late counts a silence of the phase before.
         let epoch = self.epoch.load(Ordering::Relaxed);
         let (from_ns, to_ns) = meter.silent_ns;
@@ -162,15 +182,19 @@ impl Shared {
     }
 
     fn read(&self, tuner: &mut Tuner, now_ns: u64) {
-        let Tuner { controller, sample, waited_ns, .. } = tuner;
+        tuner.look(self.done(), now_ns);
+        let Tuner { controller, sample, waited_ns, unit, .. } = tuner;
+        let unit = u128::from((*unit).max(1));
         let mut sum = Gathering::new(sample, now_ns);
         for (place, waited_ns) in self.places.iter().zip(waited_ns) {
             let meter = &mut lock(&place.inner).meter;
             meter.account(now_ns);
-            sum.work(0, meter.jobs, meter.jobs);
+            // In two classes: a job takes one permit whatever it costs, so the grid of the search is 1.
+            sum.work(0, 0, meter.jobs);
+            sum.work(1, (meter.cost / unit) as u64, 0);
             let counted = Counted {
                 device_unit_ns: meter.device_ns,
-                system_unit_ns: meter.system_ns,
+                system_unit_ns: (meter.system_cost_ns / unit) as u64,
                 out_units: meter.out,
                 waited_ns: meter.waiting_ns,
                 completed_ns: meter.completed_ns,
@@ -179,5 +203,30 @@ impl Shared {
             sum.add(&counted, waited_ns);
         }
         *sample = sum.end();
+    }
+
+    /// Jobs that have ended, and what they cost.
+    fn done(&self) -> (u64, u128) {
+        let of_place = |(jobs, cost): (u64, u128), place: &CachePadded<Place>| {
+            let meter = &lock(&place.inner).meter;
+            (jobs.wrapping_add(meter.jobs), cost + meter.cost)
+        };
+        self.places.iter().fold((0, 0), of_place)
+    }
+}
+
+impl Tuner {
+    /// Takes the mean cost of the last jobs as the unit if it is far from the unit ([`OTHER_UNIT`]).
+    fn look(&mut self, (jobs, cost): (u64, u128), now_ns: u64) {
+        let ended = jobs.wrapping_sub(self.looked.0);
+        if ended == 0 || ended < MEAN_JOBS && self.unit != 0 {
+            return;
+        }
+        let mean = ((cost - self.looked.1) / u128::from(ended)).max(1) as u64;
+        self.looked = (jobs, cost);
+        if mean < self.unit / OTHER_UNIT || mean / OTHER_UNIT > self.unit || self.unit == 0 {
+            self.unit = mean;
+            self.controller.pause(now_ns);
+        }
     }
 }

@@ -59,7 +59,7 @@ impl Builder {
         Builder { permits: Some(permits), ..self }
     }
 
-    /// Finds D while jobs run, up to `most`, 1..=65535: as many permits as earn their place by more jobs done in a
+    /// Finds D while jobs run, up to `most`, 1..=65535: as many permits as earn their place by more cost done in a
     /// time, from [`Builder::permits`] on. `clock`: a monotonic one, ns; it is read three times per job.
     pub const fn find_permits(self, most: u32, clock: fn() -> u64) -> Builder {
         Builder { found: Some((most, clock)), ..self }
@@ -604,7 +604,7 @@ impl Shared {
             (inner.costs, inner.looked) = (0, 0);
         }
         if let Some(found) = &self.found
-            && found.ended(&mut inner.meter, pushed_ns)
+            && found.ended(&mut inner.meter, pushed_ns, actual)
         {
             (kicks.is_step_due, kicks.is_any) = (true, true);
         }
