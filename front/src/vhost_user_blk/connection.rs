@@ -385,6 +385,10 @@ impl Connection {
 
     /// Takes no more messages. Queues end what they have and go.
     fn end(&mut self, context: &mut dyn Context, rule: Option<Rule>) {
+        self.end_by(context, rule, || Order::Leave);
+    }
+
+    fn end_by(&mut self, context: &mut dyn Context, rule: Option<Rule>, order: fn() -> Order) {
         if let Some(rule) = rule {
             self.say(rule);
         }
@@ -395,7 +399,7 @@ impl Connection {
                 self.access.leave();
             }
             for control in self.queues.iter().flatten() {
-                control.order(Order::Leave);
+                control.order(order());
                 context.signal(control.queue_bell(), user::ORDER);
             }
         }
@@ -418,9 +422,9 @@ impl Connection {
         match (&mut self.step, result) {
             (Step::Header(have), Ok(0)) => {
                 let rule = (*have > 0).then_some(Rule::Truncated);
-                self.end(context, rule);
+                self.end_by(context, rule, || Order::GiveUp);
             }
-            (Step::Payload(..), Ok(0)) => self.end(context, Some(Rule::Truncated)),
+            (Step::Payload(..), Ok(0)) => self.end_by(context, Some(Rule::Truncated), || Order::GiveUp),
             (Step::Header(have) | Step::Payload(_, have), Ok(count)) => {
                 *have += count;
                 self.advance(context);

@@ -140,14 +140,27 @@ impl Queue {
                     self.pump(context);
                 }
                 Order::Stop => self.stop(context, Life::Stopping),
-                Order::Leave => {
-                    // A queue that goes does not wait for a cap; a drain does not know requests that came late to it.
-                    context.cap_by(&Caps::none());
-                    self.stop(context, Life::Leaving);
-                    self.pump(context);
-                }
+                Order::Leave => self.leave(context),
+                Order::GiveUp => self.give_up(context),
             }
         }
+    }
+
+    fn leave(&mut self, context: &mut dyn Context) {
+        // A queue that goes does not wait for a cap; a drain does not know requests that came late to it.
+        context.cap_by(&Caps::none());
+        self.stop(context, Life::Leaving);
+        self.pump(context);
+    }
+
+    /// Ends what the device has, and leaves the rest in the area, as a kill would. Without an area all end.
+    fn give_up(&mut self, context: &mut dyn Context) {
+        let Some(mut run) = self.run.take_if(|run| run.start.ring.has_area()) else { return self.leave(context) };
+        self.stop(context, Life::Leaving);
+        run.is_given_up = true;
+        self.drop_handing(&mut run);
+        self.run = Some(run);
+        context.withdraw();
     }
 
     fn stop(&mut self, context: &mut dyn Context, how: Life) {
@@ -168,7 +181,7 @@ impl Queue {
         let Some(mut run) = self.run.take() else { return };
         self.about.disk.look_again(&self.about.export);
         run.start.ring.disarm();
-        while run.broken.is_none() && self.hand_over(&mut run, context) {
+        while !run.is_cut() && self.hand_over(&mut run, context) {
             if self.work >= WORK_MAX {
                 self.look_next_turn(context);
                 break;
@@ -226,17 +239,22 @@ impl Queue {
         }
     }
 
-    /// The guest broke a rule after which its ring has no meaning.
-    fn broke(&mut self, run: &mut Run, rule: Rule, context: &mut dyn Context) {
-        // Memory that was lost reads as zeroes, which break any rule.
-        let rule = if run.start.memory.is_lost() { Rule::MemoryLost } else { rule };
-        run.broken = Some(rule);
+    /// Hands over no more of a request whose end is never shown.
+    fn drop_handing(&mut self, run: &mut Run) {
         if let Some(Handing { held: Some(held), head, .. }) = run.handing.take() {
             run.requests[usize::from(head)].pieces -= 1;
             if held.cookie & COPIED != 0 {
                 self.account.give(Buffer::memory_bytes(held.length_bytes));
             }
         }
+    }
+
+    /// The guest broke a rule after which its ring has no meaning.
+    fn broke(&mut self, run: &mut Run, rule: Rule, context: &mut dyn Context) {
+        // Memory that was lost reads as zeroes, which break any rule.
+        let rule = if run.start.memory.is_lost() { Rule::MemoryLost } else { rule };
+        run.broken = Some(rule);
+        self.drop_handing(run);
         self.about.stats.count_broken(rule);
         if let Some(error) = &run.start.error {
             context.signal(error.as_raw_fd(), user::ERROR);
@@ -453,12 +471,12 @@ impl Queue {
             let shown_bytes = std::mem::take(&mut run.shown_bytes);
             self.account.release(shown_bytes);
             goes_on = shown_bytes > 0 && run.waits();
-            if run.broken.is_none() && run.start.memory.is_lost() {
+            if !run.is_cut() && run.start.memory.is_lost() {
                 let mut run = self.run.take().expect("looked at just now");
                 self.broke(&mut run, Rule::MemoryLost, context);
                 self.run = Some(run);
             }
-            if let Some(run) = self.run.as_mut().filter(|run| run.broken.is_some()) {
+            if let Some(run) = self.run.as_mut().filter(|run| run.is_cut()) {
                 self.account.release(run.forget_never_shown());
             }
         }
@@ -551,6 +569,7 @@ impl Client for Queue {
             }
             (Status::Ok, Op::Write) => self.counted.written(length_bytes),
             (Status::Ok, _) => {}
+            (Status::Recalled, _) => request.is_recalled = true,
             (status, _) => request.status = status_of(status),
         }
         run.end_if_over(head);

@@ -23,6 +23,8 @@ pub enum Order {
     Stop,
     /// Stop, and go.
     Leave,
+    /// As [`Order::Leave`]; the front-end has gone: what waits is given up, if an area keeps it for the next session.
+    GiveUp,
 }
 
 /// State of a queue.

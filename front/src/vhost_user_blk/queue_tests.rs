@@ -2,6 +2,8 @@
 
 use super::super::disk::tests::export;
 use super::super::guest::GuestMemory;
+use super::super::guest::tests::file;
+use super::super::inflight::{Areas, SplitArea};
 use super::super::poll::{CALM_NS, PARTS};
 use super::super::queue_control::{ExclusiveAccess, bell};
 use super::super::ring::Ring;
@@ -11,6 +13,7 @@ use super::super::wire::request;
 use super::*;
 use crate::fake::Peer;
 use mqfq_blk::client::POLL_NS_MIN;
+use std::os::fd::AsFd;
 
 const SIZE: u16 = 32;
 
@@ -37,6 +40,10 @@ impl Rig {
 
     /// May hold `bytes_max` of payloads.
     fn with(bytes_max: u64, is_writethrough: bool) -> Rig {
+        Rig::on(bytes_max, is_writethrough, None)
+    }
+
+    fn on(bytes_max: u64, is_writethrough: bool, area: Option<SplitArea>) -> Rig {
         let (memory, ring) = ring_in_memory(SIZE, true);
         let bell = Arc::new(bell().unwrap());
         let exclusive = Arc::new(ExclusiveAccess::default()).take(&bell).unwrap();
@@ -46,7 +53,7 @@ impl Rig {
             About { number: 1, disk: Disk::new(&export), export, bytes_max, stats: Stats::new(&NAMES), log: None };
         let event = || Arc::new(super::super::queue_control::bell().unwrap().into());
         control.order(Order::Start(Box::new(Start {
-            ring: Ring::new(ring, None, true),
+            ring: Ring::new(ring, area, true),
             memory: memory.clone(),
             is_writethrough,
             kick: event(),
@@ -292,6 +299,38 @@ fn a_queue_that_leaves_waits_for_no_cap() {
     rig.peer.client.event(&mut rig.peer.fake, Event::Counted { user: user::ORDER, result: Ok(1) });
     assert_eq!(rig.peer.fake.staged.len(), 2, "it is handed over without being told of room");
     assert!(!Arc::ptr_eq(rig.peer.fake.caps.as_ref().unwrap(), &caps));
+}
+
+#[test]
+fn what_waits_of_a_front_end_that_has_gone_is_given_up_and_left_for_its_next_session() {
+    let file = file(4096);
+    let memory = mqfq_blk::foreign::ForeignMemory::map(file.as_fd(), 0, 4096).unwrap();
+    let areas = Areas::new(memory, 0, 1, SIZE).unwrap();
+    for has_area in [true, false] {
+        let mut rig = Rig::on(1 << 20, false, areas.queue(0, SIZE).unwrap().filter(|_| has_area));
+        (rig.peer.fake.staged_max, rig.peer.executes) = (3, false);
+        rig.offer(&[0, 2, 4, 6]);
+        rig.kick_after(1);
+        assert_eq!(rig.peer.fake.staged.len(), 3, "the fourth waits for room");
+        rig.control.order(Order::GiveUp);
+        rig.peer.fake.staged_max = 0;
+        rig.peer.client.event(&mut rig.peer.fake, Event::Counted { user: user::ORDER, result: Ok(1) });
+        assert_eq!(rig.peer.fake.withdrawals, usize::from(has_area));
+        rig.peer.execute_some(1);
+        if has_area {
+            rig.peer.status = Status::Recalled;
+            rig.peer.execute_some(2);
+        } else {
+            rig.peer.execute_some(3);
+        }
+        rig.peer.client.turn_end(&mut rig.peer.fake);
+        assert!(rig.peer.client.is_done());
+        assert_eq!(rig.used(), if has_area { 1 } else { 4 }, "what was on the device is shown");
+        if has_area {
+            let left = areas.queue(0, SIZE).unwrap().unwrap().take_over(rig.used());
+            assert_eq!(left.expect("there was a session"), [2, 4, 6]);
+        }
+    }
 }
 
 fn export_of(rig: &Rig) -> &Export {

@@ -50,6 +50,11 @@ impl Ring {
         }
     }
 
+    /// Requests under way are noted in an area, so that they outlive this ring.
+    pub fn has_area(&self) -> bool {
+        self.area.is_some()
+    }
+
     /// Nothing is left of a former server's.
     pub fn is_caught_up(&self) -> bool {
         self.left.is_empty()

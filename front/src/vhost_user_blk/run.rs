@@ -57,6 +57,8 @@ pub(super) struct Run {
     pub is_signalling: bool,
     pub signal_again: bool,
     pub broken: Option<Rule>,
+    /// The front-end has gone, and the area keeps what does not end.
+    pub is_given_up: bool,
 }
 
 /// A head that was taken, and what it asks for.
@@ -73,6 +75,8 @@ pub(super) struct UnderWay {
     /// It was taken and not shown as ended.
     pub is_taken: bool,
     pub is_handed_over: bool,
+    /// A piece was given up: its end is not shown.
+    pub is_recalled: bool,
     pub op: Option<Op>,
     /// Pieces that have not ended.
     pub pieces: u32,
@@ -152,19 +156,24 @@ impl Run {
             is_signalling: false,
             signal_again: false,
             broken: None,
+            is_given_up: false,
         })
     }
 
     /// Nothing of it is under way, nor left from before.
     pub fn is_over(&self) -> bool {
-        let pieces = self.requests.iter().any(|request| request.pieces > 0);
-        match self.broken {
-            Some(_) => !pieces,
-            None => self.taken == 0 && self.start.ring.is_caught_up(),
+        if self.is_cut() {
+            return self.requests.iter().all(|request| request.pieces == 0);
         }
+        self.taken == 0 && self.start.ring.is_caught_up()
     }
 
-    /// Drops the lists of a broken ring's requests, which are never shown, once no piece is under way: a copy that ends
+    /// Some of its requests are never shown as ended.
+    pub fn is_cut(&self) -> bool {
+        self.broken.is_some() || self.is_given_up
+    }
+
+    /// Drops the lists of requests that are never shown, once no piece is under way: a copy that ends
     /// still needs its list. Returns the memory that was counted, bytes.
     pub fn forget_never_shown(&mut self) -> u64 {
         if self.spans_bytes == 0 || !self.is_over() {
@@ -181,7 +190,7 @@ impl Run {
 
     pub fn end_if_over(&mut self, head: u16) {
         let request = &self.requests[usize::from(head)];
-        if request.pieces == 0 && request.is_handed_over && self.broken.is_none() {
+        if request.pieces == 0 && request.is_handed_over && !request.is_recalled && self.broken.is_none() {
             self.done.push(head);
             if self.done.len() >= SHOWN_AT_ONCE {
                 self.publish();
