@@ -70,7 +70,9 @@ impl Builder {
         Builder { tenants, ..self }
     }
 
-    /// Most jobs waiting at a place, 1..=2^24; 4096 unless set.
+    /// Most jobs waiting at a place, 1..=2^24; 4096 unless set. Each place has memory for so many, and for as many as
+    /// may be under way (D, or the most that may be found): 56 bytes each and the job itself. 64 places that may find a
+    /// D of 65,535 take 250 MB.
     pub const fn jobs(self, jobs: usize) -> Builder {
         Builder { jobs, ..self }
     }
@@ -196,7 +198,8 @@ impl Scheduler {
         Ok(Tenant { shared: shared.clone(), flow, generation })
     }
 
-    /// Changes D, 1..=65535, from the next job on. The window stays.
+    /// Changes D, 1..=65535, from the next job on. The window stays, and the memory: of a place with more jobs under way
+    /// than D was at first, each further one takes the room of one that waits.
     ///
     /// # Errors
     /// [`BuildError::Permits`]: out of range, or found ([`Builder::find_permits`]).
