@@ -224,8 +224,8 @@ fn permits_are_found() {
     }
 }
 
-/// As [`used`] from 4 permits on, of 8 channels, for 6 s; a tenant of this weight whose jobs are 16 times as large comes
-/// and goes at random. D as chosen after 2 s, least and most, and the part of the device that was used from then on.
+/// As [`used`] from 4 permits on, of 8 channels, for 6 s; a tenant of this weight whose jobs are 16 times as large
+/// comes and goes at random. D as chosen after 2 s, least and most, and the part of the device that was used since.
 fn used_beside_large(weight: u32, seed: u64, most_ms: u64) -> (u32, u32, f64) {
     NOW_NS.set(0);
     let builder = Scheduler::builder().places(2).permits(4).find_permits(1024, || NOW_NS.get());

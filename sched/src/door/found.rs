@@ -3,9 +3,9 @@
 //! Answers: how many jobs should be under way at once? The search is [`crate::depth`]. D counts jobs, the work done
 //! counts cost, so that a tenant whose jobs are larger or smaller than others' is no change of throughput. A unit of
 //! work is the cost of a mean job at the start; if the mean is far from it one day, the unit becomes that and the
-//! measurement under way begins anew. A place counts under its own lock. After so many ends of jobs ([`STEP_JOBS`]) the caller that
-//! has left the lock reads all places, unless another one is just doing that, and puts the answer in force. The window
-//! follows D as it is chosen.
+//! measurement under way begins anew. A place counts under its own lock. After so many ends of jobs ([`STEP_JOBS`]) the
+//! caller that has left the lock reads all places, unless another one is just doing that, and puts the answer in force.
+//! The window follows D as it is chosen.
 
 use super::shared::{Kicks, Place, Shared, lock, window_of};
 use crate::cache_padded::CachePadded;

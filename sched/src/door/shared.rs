@@ -198,8 +198,8 @@ impl Scheduler {
         Ok(Tenant { shared: shared.clone(), flow, generation })
     }
 
-    /// Changes D, 1..=65535, from the next job on. The window stays, and the memory: of a place with more jobs under way
-    /// than D was at first, each further one takes the room of one that waits.
+    /// Changes D, 1..=65535, from the next job on. The window stays, and the memory: at a place with more jobs under
+    /// way than D was at first, each further one takes the room of one that waits.
     ///
     /// # Errors
     /// [`BuildError::Permits`]: out of range, or found ([`Builder::find_permits`]).

@@ -11,9 +11,9 @@ use crate::stage_queue::Behind;
 use crate::vtime::{VSpan, VTime};
 
 impl<S: Structures> Mqfq<S> {
-    /// Stages a request of a flow in a group, in a form with leases, that has others in this queue: with an interval if it is the second, or if
-    /// none waits without one and the lease has room; else without. So of a flow one lease is staged at most, and one
-    /// request.
+    /// Stages a request of a flow in a group, in a form with leases, that has others in this queue: with an interval if
+    /// it is the second, or if none waits without one and the lease has room; else without. So of a flow one lease is
+    /// staged at most, and one request.
     #[inline(never)]
     pub(super) fn submit_in_group(
         &self,
