@@ -18,6 +18,7 @@ pub mod lag;
 mod order;
 pub mod patience;
 pub mod pin;
+pub mod places;
 pub mod pmqfq;
 pub mod relaxed_co;
 pub mod run_queues;
