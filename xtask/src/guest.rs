@@ -74,7 +74,7 @@ const SCX: Case = Case {
     time: Time::Even,
     cpus: 4,
     modules: &[],
-    packages: &[("clang-19", "clang-19"), ("gcc", "gcc")],
+    packages: &[("clang-19", "clang-19"), ("gcc", "gcc"), ("hackbench", "rt-tests"), ("chrt", "util-linux")],
     job: concat!(
         include_str!("../../testing/guest/cases/scx.library"),
         include_str!("../../testing/guest/cases/scx.job")

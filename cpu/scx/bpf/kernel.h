@@ -152,6 +152,8 @@ enum scx_enq_flags {
     SCX_ENQ_HEAD = 1ULL << 16,
     SCX_ENQ_CPU_SELECTED = 1ULL << 20,
     SCX_ENQ_PREEMPT = 1ULL << 32,
+    /* Linux 7.1 and later. */
+    SCX_ENQ_IMMED = 1ULL << 33,
 };
 
 enum scx_ent_flags {
@@ -174,7 +176,8 @@ struct bpf_timer {
 
 extern s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __attribute__((section(".ksyms")));
 extern bool scx_bpf_dsq_move_to_local(u64 dsq_id) __attribute__((section(".ksyms")));
-extern s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __attribute__((section(".ksyms")));
+/* Linux 7.1 and later; libbpf drops the last suffix. */
+extern bool scx_bpf_dsq_move_to_local___v2___here(u64 dsq_id, u64 enq_flags) __attribute__((section(".ksyms"), weak));
 extern void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags)
     __attribute__((section(".ksyms")));
 extern s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle)

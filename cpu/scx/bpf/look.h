@@ -27,8 +27,19 @@ struct look {
     /* The CPU of the sibling that is furthest ahead of those that have run for long, and its place. */
     s32 sibling;
     u64 reached;
-    /* Some CPU serves no request: it may be idle. */
+    /* A CPU serves no request: it may be idle. */
     bool has_free;
+    /* A CPU that was to be had was asked by another request first. */
+    bool lost;
+    /* The thread may run on any CPU, and of all requests in service the victim would be the furthest. */
+    bool is_free, is_last;
+    /* The thread's CPU, and the time. */
+    s32 home;
+    u64 now_ns;
+    /* So far: a request is in service; the victim's program, and with `slept` where that would be. */
+    bool any;
+    u32 victims;
+    u64 furthest;
 };
 
 /* The thread slept again within a 60th of a quantum the last time. */
@@ -62,26 +73,30 @@ static __always_inline u64 paid_of(struct service *on, struct program *g, u64 no
 }
 
 /*
- * Ideal::virtual_time and the scans of Ideal::preempt, and with `slept` of Ideal::preempt_late. Of several requests of
- * one program the former takes the one on `own`: the program's tags are a chain, which closes up the same whichever of
- * them ends, and a thread that stays where it was needs no other CPU's lock.
+ * Ideal::virtual_time and the scans of Ideal::preempt, and with `slept` of Ideal::preempt_late, over 64 CPUs. Of several
+ * requests of one program the former takes the one on `own`: the program's tags are a chain, which closes up the same
+ * whichever of them ends, and a thread that stays where it was needs no other CPU's lock.
  */
-static void look_around(struct task_struct *p, s32 own, u64 now_ns, struct look *found)
+static __noinline void look_at_cpus(struct task_struct *p, u32 word, struct look *found)
 {
-    u64 furthest = 0;
-    bool is_bound = p->nr_cpus_allowed < nr_cpus;
-    u32 victims = PROGRAMS_MAX, slot = found->slot;
-    bool any = false;
-    int cpu;
+    u64 all = nr_cpus >= (word + 1) * 64 ? ~0ULL : bit_of(nr_cpus) - 1, left = *busy_at(word);
+    u32 slot = found->slot;
+    s32 own = found->home;
+    u64 now_ns = found->now_ns;
+    int step;
 
-    found->now = served;
-    found->most = found->reached = 0;
-    found->victim = found->own = found->due = found->sibling = -1;
-    found->has_free = false;
-    bpf_for(cpu, 0, nr_cpus) {
-        struct service *on = service_of(cpu);
+    if (~left & all)
+        found->has_free = true;
+    bpf_for(step, 0, 64) {
+        struct service *on;
         u64 tag;
+        s32 cpu;
 
+        if (!left)
+            break;
+        cpu = word * 64 + __builtin_ctzll(left);
+        left &= left - 1;
+        on = service_of(cpu);
         if (!on->is_busy) {
             found->has_free = true;
             continue;
@@ -89,10 +104,11 @@ static void look_around(struct task_struct *p, s32 own, u64 now_ns, struct look 
         if (on->is_asked)
             continue;
         tag = start_of(on);
-        if (!any || is_before(found->now, tag))
+        if (!found->any || is_before(found->now, tag))
             found->now = tag;
-        any = true;
-        if (on->was_overdue || (!found->may_move && cpu != own) || (is_bound && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
+        found->any = true;
+        if (on->was_overdue || (!found->may_move && cpu != own) ||
+            (!found->is_free && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
             continue;
         if (on->program == slot) {
             u64 ran_ns = now_ns - on->since_ns, at = on->within + ran_ns;
@@ -117,33 +133,51 @@ static void look_around(struct task_struct *p, s32 own, u64 now_ns, struct look 
                 found->own = cpu;
                 found->own_most = g->finish;
             }
-            if (g && (found->victim < 0 || is_before(furthest, paid))) {
-                furthest = paid;
+            if (g && (found->victim < 0 || is_before(found->furthest, paid))) {
+                found->furthest = paid;
                 found->most = g->finish;
                 found->victim = cpu;
+                found->is_last = found->is_free;
             }
             continue;
         }
         if (found->victim < 0 || is_before(found->most, tag)) {
             /* A later request of the same program than the one on its own CPU. */
-            if (found->victim == own && victims == on->program) {
+            if (found->victim == own && found->victims == on->program) {
                 found->most = tag;
+                found->is_last = false;
                 continue;
             }
-        } else if (cpu != own || victims != on->program) {
+            found->is_last = found->is_free;
+        } else if (cpu != own || found->victims != on->program) {
             continue;
         } else {
             tag = found->most;
+            found->is_last = false;
         }
         found->most = tag;
         found->victim = cpu;
-        victims = on->program;
+        found->victims = on->program;
     }
 }
 
-static __always_inline u64 bit_of(u32 cpu)
+static __always_inline void look_around(struct task_struct *p, s32 home, u64 now_ns, struct look *found)
 {
-    return 1ULL << (cpu & 63);
+    int word;
+
+    found->is_free = found->may_move && p->nr_cpus_allowed >= nr_cpus;
+    found->home = home;
+    found->now_ns = now_ns;
+    found->now = served;
+    found->most = found->reached = found->furthest = 0;
+    found->victim = found->own = found->due = found->sibling = -1;
+    found->victims = PROGRAMS_MAX;
+    found->has_free = found->any = found->lost = found->is_last = false;
+    if (nr_cpus <= 64)
+        look_at_cpus(p, 0, found);
+    else
+        bpf_for(word, 0, (nr_cpus + 63) / 64)
+            look_at_cpus(p, word, found);
 }
 
 /* The program with the smallest finish tag of those in a word that wait with a thread that may run on the CPU, if it is
@@ -191,27 +225,29 @@ static u32 first_on(u32 cpu, u64 *tag)
     int top, step;
 
     *tag = 0;
-    if (words > 1) {
-        bpf_for(top, 0, (words + 63) / 64) {
-            u64 left = *top_at(top);
+    if (words == 1) {
+        look_at_word(0, cpu, &best, tag);
+        return best;
+    }
+    bpf_for(top, 0, (words + 63) / 64) {
+        u64 left = *top_at(top);
 
-            bpf_for(step, 0, 64) {
-                u32 at;
-                u64 least;
+        bpf_for(step, 0, 64) {
+            u32 at;
+            u64 least;
 
-                if (!left)
-                    break;
-                at = top * 64 + __builtin_ctzll(left);
-                left &= left - 1;
-                least = *least_at(at);
-                if (first == PROGRAMS_MAX / 64 || is_before(least, smallest)) {
-                    first = at;
-                    smallest = least;
-                }
+            if (!left)
+                break;
+            at = top * 64 + __builtin_ctzll(left);
+            left &= left - 1;
+            least = *least_at(at);
+            if (first == PROGRAMS_MAX / 64 || is_before(least, smallest)) {
+                first = at;
+                smallest = least;
             }
         }
-        look_at_word(first, cpu, &best, tag);
     }
+    look_at_word(first, cpu, &best, tag);
     bpf_for(top, 0, (words + 63) / 64) {
         u64 left = *top_at(top);
 
@@ -235,6 +271,7 @@ static s32 ask(u64 tag, struct look *found)
     u64 first;
 
     if (found->own >= 0 && is_before(tag, found->own_most)) {
+        found->is_last &= found->victim == found->own;
         found->victim = found->own;
         found->most = found->own_most;
     }
@@ -249,8 +286,11 @@ static s32 ask(u64 tag, struct look *found)
         if (other < PROGRAMS_MAX && other != found->slot && !is_before(tag, first))
             return -1;
     }
-    if (__sync_val_compare_and_swap(&service_of(found->victim)->is_asked, ASKED_NOT, ASKED))
+    if (__sync_val_compare_and_swap(&service_of(found->victim)->is_asked, ASKED_NOT,
+                                    found->is_last && !min_slice_ns ? ASKED_AS_LAST : ASKED)) {
+        found->lost = true;
         return -1;
+    }
     return found->victim;
 }
 

@@ -64,6 +64,7 @@ static void begin(struct task_struct *p, struct thread *t, u32 cpu, u64 granted_
     on->is_asked = 0;
     on->is_due = 0;
     on->is_busy = 1;
+    set_busy(cpu);
     __sync_fetch_and_add(&f->running, 1);
     __sync_fetch_and_add(&f->dispatches, 1);
     note(EVENT_BEGIN, cpu, t->program, p->pid, on->start, granted_ns);
@@ -79,6 +80,7 @@ static void settle(struct task_struct *p, struct thread *t, u32 cpu)
     if (!on || !on->is_busy)
         return;
     on->is_busy = 0;
+    t->was_last = on->is_asked == ASKED_AS_LAST;
     on->is_asked = 0;
     f = program_at(on->program);
     if (!f)
@@ -146,6 +148,8 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     found.thread = t;
     found.within = within_of(t, f);
     look_around(p, prev_cpu, now_ns, &found);
+    t->looked = found.now;
+    t->has_looked = 0;
     if (!slept)
         limit_lag(f, found.now);
     if (found.has_free) {
@@ -154,7 +158,7 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
         s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 
         if (is_idle) {
-            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, 0);
+            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, AT_ONCE);
             return cpu;
         }
     }
@@ -167,8 +171,10 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     victim = ask(tag, &found);
     if (victim < 0)
         victim = ask_sibling(&found);
-    if (victim < 0)
+    if (victim < 0) {
+        t->has_looked = !found.lost;
         return prev_cpu;
+    }
     t->asks = victim;
     return victim;
 }
@@ -184,7 +190,7 @@ static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most, u64 *rest_
     struct program *g;
 
     *most = tag;
-    if (t->asks != cpu || on->is_asked != ASKED || !on->is_busy)
+    if (t->asks != cpu || (on->is_asked != ASKED && on->is_asked != ASKED_AS_LAST) || !on->is_busy)
         return false;
     if (on->program == t->program) {
         *rest_ns = on->granted_ns > ran_ns + 100000 ? on->granted_ns - ran_ns : 100000;
@@ -248,12 +254,21 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
                 note(EVENT_SWAP, cpu, t->program, p->pid, tag, rest_ns);
                 t->has_rest = 1;
             }
-            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rest_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
+            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rest_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT) | AT_ONCE);
             return;
         }
     }
     quantum_ns = t->left_ns ? t->left_ns : slice_ns;
     may_move = p->nr_cpus_allowed > 1 && may_leave(p);
+    /*
+     * It has just looked for a CPU in vain, or was the furthest of all in service when it lost its own: it begins no
+     * earlier than its last request, so no other one has a larger start tag.
+     */
+    if (enq_flags & FLAG(SCX_ENQ_CPU_SELECTED) ? t->has_looked : t->was_last && !(enq_flags & FLAG(SCX_ENQ_WAKEUP))) {
+        t->has_looked = t->was_last = 0;
+        note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, trace_len ? virtual_time() : 0);
+        goto wait;
+    }
     found.slot = t->program;
     found.slept = t->slept;
     found.may_move = may_move;
@@ -270,7 +285,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
         else if (scx_bpf_test_and_clear_cpu_idle(cpu))
             idle = cpu;
         if (idle >= 0) {
-            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, quantum_ns, enq_flags);
+            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, quantum_ns, enq_flags | AT_ONCE);
             return;
         }
     }
@@ -280,10 +295,12 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
 
         if (victim >= 0) {
             count_preemption(p, t, f, victim, tag, found.most);
-            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, quantum_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
+            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, quantum_ns,
+                               enq_flags | FLAG(SCX_ENQ_PREEMPT) | AT_ONCE);
             return;
         }
     }
+wait:
     queue = queue_of(t->program, llc_at(cpu));
     if (wait_ns && !promise(p, t, cpu, may_move, queue)) {
         /* Books that are full: in the order of arrival, which no thread waits long for. */
@@ -300,63 +317,93 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
                        is_first ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
 }
 
+static __always_inline bool move_here(u64 queue)
+{
+    return bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___here)
+               ? scx_bpf_dsq_move_to_local___v2___here(queue, AT_ONCE)
+               : scx_bpf_dsq_move_to_local(queue);
+}
+
 /*
  * A thread that waits in this queue. The rest of a quantum goes on where it was, if that is this CPU, before the rest
  * of a sibling's: a move takes another CPU's lock. No other thread is passed over.
  */
-static bool take_first(u64 queue, s32 cpu)
+static bool take_first(struct program *f, u64 queue, s32 cpu)
 {
     struct task_struct *p;
     bool is_taken = false;
     int looked = 0;
 
-    bpf_for_each(scx_dsq, p, queue, 0) {
-        struct thread *t = thread_of(p);
+    if (f->waiting > 1)
+        bpf_for_each(scx_dsq, p, queue, 0) {
+            struct thread *t;
 
-        if (scx_bpf_task_cpu(p) == cpu) {
-            is_taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-            break;
+            if (scx_bpf_task_cpu(p) == cpu) {
+                if (looked)
+                    is_taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, AT_ONCE);
+                break;
+            }
+            t = thread_of(p);
+            if (!t || !t->left_ns || ++looked == 8)
+                break;
         }
-        if (!t || !t->left_ns || ++looked == 8)
-            break;
-    }
-    return is_taken || scx_bpf_dsq_move_to_local(queue);
+    return is_taken || move_here(queue);
 }
 
 /* A thread of a program, of this cache if there is one. Now and then another cache is first, so that nobody waits long
  * in the queue of one whose CPUs always serve others, or are gone. */
-static bool take_from(u32 slot, s32 cpu)
+static bool take_from(struct program *f, u32 slot, s32 cpu)
 {
     u32 llc = llc_at(cpu);
-    struct program *f;
     int other;
 
     if (nr_llcs <= 1)
-        return take_first(queue_of(slot, llc), cpu);
-    f = program_at(slot);
-    if (f && !(f->dispatches & 63) && scx_bpf_dsq_move_to_local(queue_of(slot, (f->dispatches >> 6) % nr_llcs)))
+        return take_first(f, queue_of(slot, llc), cpu);
+    if (!(f->dispatches & 63) && move_here(queue_of(slot, (f->dispatches >> 6) % nr_llcs)))
         return true;
-    if (take_first(queue_of(slot, llc), cpu))
+    if (take_first(f, queue_of(slot, llc), cpu))
         return true;
     bpf_for(other, 0, nr_llcs)
-        if (other != llc && scx_bpf_dsq_move_to_local(queue_of(slot, other)))
+        if (other != llc && move_here(queue_of(slot, other)))
             return true;
     return false;
 }
 
-/* A thread was taken that counts as waiting until it runs. The next look at the programs leaves this one out if it was
- * the last. */
-static void note_empty(u32 slot)
-{
-    struct program *f = program_at(slot);
-    int llc;
+enum picked {
+    TAKEN,
+    NOTHING,
+    /* The program that was first had no thread for this CPU. */
+    AGAIN,
+};
 
-    if (!f || f->waiting > 1)
-        return;
-    bpf_for(llc, 0, nr_llcs)
-        if (scx_bpf_dsq_nr_queued(queue_of(slot, llc)) > 0)
-            return;
-    clear_bit(slot, f, 1);
+/* One look at the programs. `may_stay`: a thread runs here whose program would be at `own`. */
+static __noinline int pick(s32 cpu, bool may_stay, u64 own)
+{
+    struct program *f;
+    u64 tag;
+    u32 slot = first_on(cpu, &tag);
+
+    if (slot >= PROGRAMS_MAX || (may_stay && is_before(own, tag)))
+        return NOTHING;
+    f = program_at(slot);
+    if (!f)
+        return NOTHING;
+    note(EVENT_PICK, cpu, slot, 0, tag, own);
+    if (take_from(f, slot, cpu)) {
+        /* The thread that was taken counts as waiting until it runs; it was the last in the queues. */
+        if (f->waiting <= 1)
+            clear_bit(slot, f, 1);
+        return TAKEN;
+    }
+    /*
+     * No thread is left, or none may run here: this CPU does not look there again before one more waits. A thread that
+     * comes between the two is found by another CPU, or when it is overdue.
+     */
+    second_looks++;
+    __sync_fetch_and_and(&f->where, ~bit_of(cpu));
+    if (f->waiting <= 0)
+        clear_bit(slot, f, 0);
+    return AGAIN;
 }
 
 /* Ideal::pick. A thread whose quantum is over goes on if its program still is first. */
@@ -368,9 +415,9 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
     struct program *g = NULL;
     struct ticket *overdue;
     u64 own = 0;
-    int tries;
+    int tries, picked;
 
-    /* Nobody asks for a CPU that is about to serve another request anyway. */
+    /* A CPU that is about to serve another request anyway is not asked. */
     if (on->is_busy)
         on->is_asked = PICKS;
     if (prev && on->is_busy && prev->scx.flags & SCX_TASK_QUEUED) {
@@ -387,35 +434,22 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
     if (overdue && !on->was_overdue && take_overdue(on, overdue, cpu, 0))
         return;
     on->was_overdue = 0;
-    bpf_for(tries, 0, PROGRAMS_MAX) {
-        struct program *f;
-        u64 tag;
-        u32 slot = first_on(cpu, &tag);
-
-        if (slot >= PROGRAMS_MAX || (t && is_before(own, tag)))
-            break;
-        note(EVENT_PICK, cpu, slot, 0, tag, own);
-        if (take_from(slot, cpu)) {
-            note_empty(slot);
-            return;
+    picked = pick(cpu, !!t, own);
+    if (picked == AGAIN)
+        bpf_for(tries, 1, PROGRAMS_MAX) {
+            picked = pick(cpu, !!t, own);
+            if (picked != AGAIN)
+                break;
         }
-        /*
-         * No thread is left, or none may run here: this CPU does not look there again before one more waits. A thread
-         * that comes between the two is found by another CPU, or when it is overdue.
-         */
-        second_looks++;
-        f = program_at(slot);
-        if (!f)
-            break;
-        __sync_fetch_and_and(&f->where, ~bit_of(cpu));
-        if (f->waiting <= 0)
-            clear_bit(slot, f, 0);
-    }
+    if (picked == TAKEN)
+        return;
     if (t) {
         settle(prev, t, cpu);
         t->left_ns = 0;
         limit_lag(g, virtual_time());
         begin(prev, t, cpu, slice_ns);
+    } else if (!on->is_busy) {
+        set_idle(cpu);
     }
 }
 
@@ -517,7 +551,7 @@ void BPF_PROG(pmqfq_tick, struct task_struct *p)
     u64 tag;
 
     if (on->is_asked)
-        on->is_asked = on->is_asked == ASKED ? ASKED_FOR_LONG : ASKED_NOT;
+        on->is_asked = on->is_asked == ASKED || on->is_asked == ASKED_AS_LAST ? ASKED_FOR_LONG : ASKED_NOT;
     refresh(on);
     if (!on->ends_ns && first_overdue(cpu, on)) {
         p->scx.slice = 0;
@@ -577,7 +611,8 @@ void BPF_PROG(pmqfq_runnable, struct task_struct *p, u64 enq_flags)
     if (__sync_fetch_and_add(&f->runnable, 1) == 0) {
         t->slept = 1;
         activate(t->program, 1);
-        raise_finish(f, virtual_time());
+        /* With a CPU that was chosen at the wake-up, virtual time is that of this look. */
+        raise_finish(f, enq_flags & FLAG(SCX_ENQ_CPU_SELECTED) ? t->looked : virtual_time());
     }
 }
 

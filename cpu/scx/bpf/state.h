@@ -35,16 +35,17 @@ enum asked {
     ASKED_FOR_LONG = 2,
     /* It looks for another one by itself. */
     PICKS = 3,
+    /* As ASKED, by a request that may run on any CPU: of all in service this one is the furthest by its tags. */
+    ASKED_AS_LAST = 4,
 };
 
-/* What a CPU serves. */
+/* A CPU and its request. Other CPUs read the first 64 bytes alone: one line for each CPU at a wake-up. */
 struct service {
     u64 start;
     /* Charged ahead, virtual ns, and in ns. */
     u64 span;
     u64 granted_ns;
-    /* CPU time of the thread and time, at the beginning of the request; its place among its siblings. */
-    u64 exec_ns;
+    /* Time at the beginning of the request, and the thread's place among its siblings. */
     u64 since_ns;
     u64 within;
     u32 program;
@@ -52,21 +53,29 @@ struct service {
     u32 is_busy;
     /* It was told to take another one: `enum asked`. */
     u32 is_asked;
-    /* Somebody waits until its minimum slice is over. */
+    /* A request waits until its minimum slice is over. */
     u32 is_due;
+    /* The request is an overdue thread's. */
+    u32 was_overdue;
+    u32 is_offline;
+    /* CPU time of the thread at the beginning of the request. */
+    u64 exec_ns;
     u64 events;
     /* Its books: tickets that others wrote, and those that it is done with. */
     u64 written;
     u64 done;
     /* When a request that is shorter than a tick ends; 0: at a tick. */
     u64 ends_ns;
-    /* The first on its books is overdue, as of its last pick, and the request is that thread's. */
+    /* The first on its books is overdue, as of its last pick. */
     u32 is_crowded;
-    u32 was_overdue;
-    u32 is_offline;
 } __attribute__((aligned(128)));
 
 static struct service services[CPUS_MAX];
+/* A bit for each CPU that may serve a request; the lines of the others are not read. A CPU sets its bit when it begins a
+ * request and clears it when it finds none, so the words change only where a CPU becomes idle or ends to be. */
+static struct {
+    u64 cpus;
+} __attribute__((aligned(64))) busy[CPUS_MAX / 64];
 /* A bit for each program with a thread in its queues. */
 static u64 waits[PROGRAMS_MAX / 64];
 /* A bit for each word of it that is not 0. */
@@ -165,6 +174,9 @@ struct thread {
     u64 ticket;
     /* Its program had no other thread to run when it woke up. */
     u32 slept;
+    /* Virtual time when it looked for a CPU at its wake-up, and whether there was none to take. */
+    u64 looked;
+    u32 has_looked;
     /* CPU time of the thread when it last woke up, and what it used between waking up and sleeping the last time, ns. */
     u64 woke_ns;
     u64 burst_ns;
@@ -173,6 +185,8 @@ struct thread {
     u32 is_rare;
     /* It runs for the rest of a sibling's quantum. */
     u32 has_rest;
+    /* It lost its CPU as the furthest of all in service. */
+    u32 was_last;
     /* Its place among its siblings: CPU time, ns, counted from where they were when it woke up. */
     u64 within;
 };
@@ -185,6 +199,11 @@ struct {
 } threads SEC(".maps");
 
 #define FLAG(name) bpf_core_enum_value(enum scx_enq_flags, name)
+/*
+ * A thread that was put on a CPU runs there at once, or comes back to `enqueue`: when a thread of a higher class, such
+ * as a real-time one, has the CPU or takes it. A kernel before 7.1 leaves the thread there until that one sleeps.
+ */
+#define AT_ONCE (bpf_core_enum_value_exists(enum scx_enq_flags, SCX_ENQ_IMMED) ? FLAG(SCX_ENQ_IMMED) : 0)
 
 static __always_inline struct program *program_at(u32 slot)
 {
@@ -207,6 +226,35 @@ static __always_inline struct service *service_of(u64 cpu)
 static __always_inline bool is_before(u64 a, u64 b)
 {
     return (s64)(a - b) < 0;
+}
+
+static __always_inline u64 bit_of(u32 cpu)
+{
+    return 1ULL << (cpu & 63);
+}
+
+static __always_inline u64 *busy_at(u64 word)
+{
+    word &= CPUS_MAX / 64 - 1;
+    barrier_var(word);
+    return &busy[word].cpus;
+}
+
+/* The CPU begins a request, or has found none. */
+static __always_inline void set_busy(u32 cpu)
+{
+    u64 *word = busy_at(cpu / 64);
+
+    if (!(*word & bit_of(cpu)))
+        __sync_fetch_and_or(word, bit_of(cpu));
+}
+
+static __always_inline void set_idle(u32 cpu)
+{
+    u64 *word = busy_at(cpu / 64);
+
+    if (*word & bit_of(cpu))
+        __sync_fetch_and_and(word, ~bit_of(cpu));
 }
 
 static __noinline void write_event(u32 what, u32 slot, u32 pid, u64 tag, u64 other)
@@ -293,13 +341,12 @@ static void raise_finish(struct program *f, u64 to)
     u64 finish = f->finish;
     int tries;
 
+    if (!is_before(finish, to))
+        return;
     bpf_for(tries, 0, 8) {
-        u64 seen;
+        u64 seen = __sync_val_compare_and_swap(&f->finish, finish, to);
 
-        if (!is_before(finish, to))
-            return;
-        seen = __sync_val_compare_and_swap(&f->finish, finish, to);
-        if (seen == finish)
+        if (seen == finish || !is_before(seen, to))
             return;
         finish = seen;
     }
@@ -310,18 +357,26 @@ static u64 virtual_time(void)
 {
     bool any = false;
     u64 most = served;
-    int cpu;
+    int word, step;
 
-    bpf_for(cpu, 0, nr_cpus) {
-        struct service *on = service_of(cpu);
-        u64 start;
+    bpf_for(word, 0, (nr_cpus + 63) / 64) {
+        u64 left = *busy_at(word);
 
-        if (!on || !on->is_busy || on->is_asked)
-            continue;
-        start = start_of(on);
-        if (!any || is_before(most, start))
-            most = start;
-        any = true;
+        bpf_for(step, 0, 64) {
+            struct service *on;
+            u64 start;
+
+            if (!left)
+                break;
+            on = service_of(word * 64 + __builtin_ctzll(left));
+            left &= left - 1;
+            if (!on->is_busy || on->is_asked)
+                continue;
+            start = start_of(on);
+            if (!any || is_before(most, start))
+                most = start;
+            any = true;
+        }
     }
     return most;
 }
@@ -392,15 +447,18 @@ static __always_inline u64 *least_at(u64 at)
  */
 static void lower(u32 slot, u64 tag)
 {
-    u64 *at = least_at(slot / 64), had = *at;
+    u64 *at = least_at(slot / 64), had = *at, to = (is_before(tag, had) ? tag : had) - 1;
+    u64 seen = __sync_val_compare_and_swap(at, had, to);
     int tries;
 
+    if (seen == had)
+        return;
     bpf_for(tries, 0, 64) {
-        u64 to = (is_before(tag, had) ? tag : had) - 1, seen = __sync_val_compare_and_swap(at, had, to);
-
+        had = seen;
+        to = (is_before(tag, had) ? tag : had) - 1;
+        seen = __sync_val_compare_and_swap(at, had, to);
         if (seen == had)
             return;
-        had = seen;
     }
     *at = tag - (1ULL << 40);
 }

@@ -13,9 +13,10 @@
  *   gaps      as hog; the second count is the longest block, us: a thread that waits in its block takes long for it
  *   sleeper   sleeps for 2 to 3 ms, then computes STEPS
  *   barriers  calls membarrier for all CPUs, without end
+ *   workers   each 2 ms one thread wakes all others, each of which computes STEPS
  *
- * Steps done and rounds are counted in the file $COUNT, words that others may map (watch.c); a sleeper and barriers
- * leave the median and the 99th percentile of their delays in two more, us. A step is one turn of a loop that the
+ * Steps done and rounds are counted in the file $COUNT, words that others may map (watch.c); sleepers, barriers and
+ * workers leave the median and the 99th percentile of their delays in two more, us. A step is one turn of a loop that the
  * compiler cannot shorten, so work is counted in instructions, whatever the clock says. With $PIN all threads stay on
  * that CPU, with PIN=each the Nth on CPU N.
  */
@@ -62,14 +63,14 @@ static long now_us(void)
 
 #define DELAY_MAX 200000
 
-/* A delay, among those of one thread. */
+/* A delay, among those of all threads. */
 static void delayed(long us)
 {
-    static int times[DELAY_MAX + 1];
+    static atomic_int times[DELAY_MAX + 1];
     long round = atomic_fetch_add(&counts[1], 1) + 1, sum = 0;
     int is_half = 0;
 
-    times[us < 0 ? 0 : us > DELAY_MAX ? DELAY_MAX : us]++;
+    atomic_fetch_add(&times[us < 0 ? 0 : us > DELAY_MAX ? DELAY_MAX : us], 1);
     if (round & 63)
         return;
     for (int at = 0; at <= DELAY_MAX; at++) {
@@ -84,6 +85,9 @@ static void delayed(long us)
         }
     }
 }
+
+/* When the workers were woken, us. */
+static atomic_long woken;
 
 static void *work(void *argument)
 {
@@ -125,6 +129,15 @@ static void *work(void *argument)
 
             clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL);
             delayed(now_us() - until);
+            compute(steps);
+        } else if (!strcmp(kind, "workers") && !self) {
+            usleep(2000);
+            atomic_store(&woken, now_us());
+            for (int at = 1; at < threads; at++)
+                sem_post(&stages[at]);
+        } else if (!strcmp(kind, "workers")) {
+            sem_wait(&stages[self]);
+            delayed(now_us() - atomic_load(&woken));
             compute(steps);
         } else if (!strcmp(kind, "barriers")) {
             last = now_us();
@@ -169,7 +182,7 @@ int main(int count, char **words)
     stages = calloc(threads, sizeof(*stages));
     for (int at = 0; at < threads; at++)
         /* Two of three stages have something to do at any time. */
-        sem_init(&stages[at], 0, at % 3 != 2);
+        sem_init(&stages[at], 0, at % 3 != 2 && strcmp(kind, "workers"));
     if (!strcmp(kind, "pinned") || (getenv("PIN") && strcmp(getenv("PIN"), "each"))) {
         cpu_set_t one;
 
