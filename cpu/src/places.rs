@@ -8,8 +8,8 @@
 //! its parent's. A cgroup without a place is part of the program of the nearest cgroup above it that has one.
 //!
 //! # What follows
-//! A user who may make cgroups below `a` uses three quarters of the places of `a`'s parent at most. A quarter is left to
-//! the cgroups beside `a`, and a cgroup beyond the room adds to the share of no program but `a`'s own.
+//! A user who may make cgroups below `a` uses at most three quarters of the places of its parent, so a quarter is left
+//! to the cgroups beside `a`. A cgroup beyond the room adds to no program's share but `a`'s own.
 //!
 //! # Cost
 //! Linear in the depth.

@@ -2,6 +2,8 @@
 /*
  * Which program does a thread belong to? A slot for each cgroup of the cpu controller, or for each process.
  *
+ * Source: cpu/src/places.rs, which has the rule for cgroups, and what follows when slots run out.
+ *
  * # Invariants
  * - A slot's queues are made once and stay, so a thread may still be in one when the slot has got another program.
  * - Cgroups come and go one at a time (the kernel's cgroup lock); processes by the maps' own locks, on fork and exit.
