@@ -12,8 +12,8 @@ struct look {
     /* Whose request it is, and whether its program slept until now and it may leave its CPU. */
     u32 slot;
     bool slept, may_move;
-    /* Whose it is, and its place among its siblings. */
-    struct thread *thread;
+    /* Of the thread: `is_brief`, `is_rare` and its place among its siblings. */
+    bool brief, rare;
     u64 within;
     u64 now;
     /* A CPU that the request may take from another program, if its start tag is below this. */
@@ -42,6 +42,18 @@ struct look {
     u64 furthest;
 };
 
+/* Of the CPU on which the callback runs: no other callback with a look comes in between. On the stack the verifier would
+ * tell apart what each word is, and look at each of the loops for some 100 times as long. */
+static struct look looks[CPUS_MAX];
+
+static __always_inline struct look *look_here(void)
+{
+    u64 cpu = bpf_get_smp_processor_id() & (CPUS_MAX - 1);
+
+    barrier_var(cpu);
+    return &looks[cpu];
+}
+
 /* The thread slept again within a 60th of a quantum the last time. */
 static __always_inline bool is_brief(struct thread *t)
 {
@@ -49,17 +61,17 @@ static __always_inline bool is_brief(struct thread *t)
 }
 
 /* Kin::is_soon: the thread in the first place is behind the second one, and brief, or a quantum behind and rare. */
-static __always_inline bool is_soon(struct thread *t, u64 within, u64 place)
+static __always_inline bool is_soon(bool brief, bool rare, u64 within, u64 place)
 {
     s64 behind_ns = place - within;
 
-    return behind_ns > 0 && (is_brief(t) || (t->is_rare && behind_ns >= (s64)slice_ns));
+    return behind_ns > 0 && (brief || (rare && behind_ns >= (s64)slice_ns));
 }
 
 /* Rule 7, Kin::ahead_ns: may a thread go on with the quantum of a sibling, which is in that place and ran for so long? */
-static __always_inline bool may_swap(struct thread *t, u64 within, u64 reached, u64 ran_ns)
+static __always_inline bool may_swap(bool brief, bool rare, u64 within, u64 reached, u64 ran_ns)
 {
-    u64 least_ns = is_soon(t, within, reached) || min_slice_ns > slice_ns / 3 ? min_slice_ns : slice_ns / 3;
+    u64 least_ns = is_soon(brief, rare, within, reached) || min_slice_ns > slice_ns / 3 ? min_slice_ns : slice_ns / 3;
 
     return is_before(within, reached) && ran_ns >= least_ns;
 }
@@ -113,7 +125,7 @@ static __noinline void look_at_cpus(struct task_struct *p, u32 word, struct look
         if (on->program == slot) {
             u64 ran_ns = now_ns - on->since_ns, at = on->within + ran_ns;
 
-            if (may_swap(found->thread, found->within, at, ran_ns) &&
+            if (may_swap(found->brief, found->rare, found->within, at, ran_ns) &&
                 (found->sibling < 0 || is_before(found->reached, at))) {
                 found->sibling = cpu;
                 found->reached = at;

@@ -131,7 +131,7 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 {
     struct thread *t = thread_of(p);
     struct program *f = t ? program_at(t->program) : NULL;
-    struct look found;
+    struct look *found = look_here();
     bool slept;
     u64 tag, now_ns;
     s32 victim;
@@ -142,17 +142,18 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     now_ns = scx_bpf_now();
     t->is_rare = now_ns - t->slept_since_ns >= 16 * t->burst_ns;
     slept = !f->runnable;
-    found.slot = t->program;
-    found.slept = slept;
-    found.may_move = true;
-    found.thread = t;
-    found.within = within_of(t, f);
-    look_around(p, prev_cpu, now_ns, &found);
-    t->looked = found.now;
+    found->slot = t->program;
+    found->slept = slept;
+    found->may_move = true;
+    found->brief = is_brief(t);
+    found->rare = t->is_rare;
+    found->within = within_of(t, f);
+    look_around(p, prev_cpu, now_ns, found);
+    t->looked = found->now;
     t->has_looked = 0;
     if (!slept)
-        limit_lag(f, found.now);
-    if (found.has_free) {
+        limit_lag(f, found->now);
+    if (found->has_free) {
         bool is_idle = false;
         /* CentralQueue::take_idle_core: the one where it ran last if that is idle, else another. */
         s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
@@ -166,13 +167,13 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
         return prev_cpu;
     /* Rule 2, which `runnable` is about to apply. */
     tag = f->finish;
-    if (slept && is_before(tag, found.now))
-        tag = found.now;
-    victim = ask(tag, &found);
+    if (slept && is_before(tag, found->now))
+        tag = found->now;
+    victim = ask(tag, found);
     if (victim < 0)
-        victim = ask_sibling(&found);
+        victim = ask_sibling(found);
     if (victim < 0) {
-        t->has_looked = !found.lost;
+        t->has_looked = !found->lost;
         return prev_cpu;
     }
     t->asks = victim;
@@ -194,7 +195,7 @@ static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most, u64 *rest_
         return false;
     if (on->program == t->program) {
         *rest_ns = on->granted_ns > ran_ns + 100000 ? on->granted_ns - ran_ns : 100000;
-        return may_swap(t, t->within, on->within + ran_ns, ran_ns);
+        return may_swap(is_brief(t), t->is_rare, t->within, on->within + ran_ns, ran_ns);
     }
     g = program_at(on->program);
     *most = t->slept && g ? g->finish : start_of(on);
@@ -228,7 +229,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
 {
     struct thread *t = thread_of(p);
     struct program *f;
-    struct look found;
+    struct look *found = look_here();
     u64 quantum_ns, queue;
     s32 cpu = scx_bpf_task_cpu(p);
     bool may_move, is_first;
@@ -269,15 +270,16 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
         note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, trace_len ? virtual_time() : 0);
         goto wait;
     }
-    found.slot = t->program;
-    found.slept = t->slept;
-    found.may_move = may_move;
-    found.thread = t;
-    found.within = t->within;
-    look_around(p, cpu, scx_bpf_now(), &found);
-    limit_lag(f, found.now);
-    note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, found.now);
-    if (found.has_free && !(enq_flags & FLAG(SCX_ENQ_CPU_SELECTED))) {
+    found->slot = t->program;
+    found->slept = t->slept;
+    found->may_move = may_move;
+    found->brief = is_brief(t);
+    found->rare = t->is_rare;
+    found->within = t->within;
+    look_around(p, cpu, scx_bpf_now(), found);
+    limit_lag(f, found->now);
+    note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, found->now);
+    if (found->has_free && !(enq_flags & FLAG(SCX_ENQ_CPU_SELECTED))) {
         s32 idle = -1;
 
         if (may_move)
@@ -291,10 +293,10 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     }
     if (preempts) {
         u64 tag = f->finish;
-        s32 victim = ask(tag, &found);
+        s32 victim = ask(tag, found);
 
         if (victim >= 0) {
-            count_preemption(p, t, f, victim, tag, found.most);
+            count_preemption(p, t, f, victim, tag, found->most);
             scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, quantum_ns,
                                enq_flags | FLAG(SCX_ENQ_PREEMPT) | AT_ONCE);
             return;
@@ -311,7 +313,8 @@ wait:
     set_bit(t->program);
     lower(t->program, f->finish);
     /* CentralQueue::push_front: the rest of a quantum goes before the siblings, as does a thread by rule 7. */
-    is_first = t->left_ns || ((enq_flags & FLAG(SCX_ENQ_WAKEUP) || t->has_rest) && is_soon(t, t->within, f->within));
+    is_first = t->left_ns || ((enq_flags & FLAG(SCX_ENQ_WAKEUP) || t->has_rest) &&
+                              is_soon(is_brief(t), t->is_rare, t->within, f->within));
     t->has_rest = 0;
     scx_bpf_dsq_insert(p, queue, quantum_ns,
                        is_first ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
