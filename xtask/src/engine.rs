@@ -6,8 +6,7 @@
 //! ```
 
 mod ceph;
-mod drbd;
-mod lvm;
+mod guests;
 
 pub use ceph::ceph;
 
@@ -47,7 +46,7 @@ struct Engine {
     measure: fn(&Ground<'_>) -> Result<Measured, String>,
 }
 
-const ENGINES: &[Engine] = &[lvm::LVM, drbd::DRBD];
+const ENGINES: &[Engine] = &[guests::LVM, guests::DRBD];
 
 /// Ground of a run.
 struct Ground<'a> {
