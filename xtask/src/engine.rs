@@ -2,7 +2,7 @@
 //! broken.
 //!
 //! ```text
-//!   engine/NAME.rs: machine, loads, faults ──▶ Finding, each with its aim ──▶ table, a line of JSON each, picture
+//!   ceph, guests: machine, loads, faults ──▶ Finding, each with its aim ──▶ table, a line of JSON each, picture
 //! ```
 
 mod ceph;

@@ -1,5 +1,5 @@
-//! Engines of one kernel, in a guest: LVM, thick and thin; and DRBD, two resources, each the other's peer. The steps are
-//! in `testing/guest/cases/lvm.job` and `drbd.job`.
+//! Engines of one kernel, in a guest: LVM, thick and thin; and DRBD, two resources, each the other's peer. The steps
+//! are in `testing/guest/cases/lvm.job` and `drbd.job`.
 
 use super::{Engine, Finding, Ground, Measured};
 use mqfq_report::panel::{Panel, Series};
