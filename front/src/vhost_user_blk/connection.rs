@@ -561,6 +561,22 @@ mod tests {
         assert!(peer.gone());
     }
 
+    #[test]
+    fn a_queue_gives_up_what_waits_for_a_front_end_that_has_gone_and_not_for_a_drain() {
+        for has_gone in [true, false] {
+            let (mut peer, _theirs) = connection();
+            let control = QueueControl::new(peer.client.bell.clone().unwrap()).unwrap();
+            peer.client.queues[0] = Some(control.clone());
+            if has_gone {
+                peer.ended = true;
+                peer.run();
+            } else {
+                peer.drain();
+            }
+            assert_eq!(matches!(control.take(), Some(Order::GiveUp)), has_gone);
+        }
+    }
+
     fn said(message: Message, numbers: &[u64]) -> Vec<u8> {
         let payload: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         super::super::wire::message(message as u32, 0, &payload)

@@ -230,3 +230,31 @@ impl Tuner {
         }
     }
 }
+
+#[cfg(all(test, not(mqfq_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_of_work_is_the_cost_of_a_mean_job_until_that_is_far_from_it() {
+        let found = Found::new(4, 64, 1, || 0);
+        let tuner = &mut *lock(&found.tuner);
+        let mut done = (0, 0);
+        // Jobs, the cost of each, the unit then.
+        for (jobs, each, unit) in [
+            (0, 0, 0),
+            (1, 100, 100),
+            (127, 4000, 100),
+            (1, 4000, 4000),
+            (128, 125, 4000),
+            (128, 124, 124),
+            (128, 32 * 125 - 1, 124),
+            (128, 32 * 125, 4000),
+            (128, 0, 1),
+        ] {
+            done = (done.0 + jobs, done.1 + u128::from(jobs * each));
+            tuner.look(done, 0);
+            assert_eq!(tuner.unit, unit, "after {jobs} of {each}");
+        }
+    }
+}
