@@ -606,9 +606,7 @@ impl Shared {
             (kicks.mean, kicks.is_any) = ((inner.costs / inner.looked).max(1), true);
             (inner.costs, inner.looked) = (0, 0);
         }
-        if let Some(found) = &self.found
-            && found.ended(&mut inner.meter, pushed_ns, actual)
-        {
+        if self.found.as_ref().is_some_and(|found| found.ended(&mut inner.meter, pushed_ns, actual)) {
             (kicks.is_step_due, kicks.is_any) = (true, true);
         }
         let done = Done::read(id, Handle(slot));
