@@ -226,6 +226,11 @@ impl FlowCounters {
         }
     }
 
+    /// Bytes read and written, without the run under way.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.bytes[Op::Read.index()].get() + self.bytes[Op::Write.index()].get()
+    }
+
     /// Adds the requests that a goal is about to `into`, with the run if none begins or ends meanwhile.
     pub(crate) fn read_goal(&self, into: &mut goal::Counts) {
         for _ in 0..READS_MAX {

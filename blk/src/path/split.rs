@@ -4,10 +4,9 @@
 //! `path/parts.rs`; this is the option and the rule of `"auto"`.
 //!
 //! # Why
-//! A request on the device cannot be taken back. A small request that comes while the device carries out a large one
-//! waits for the rest of it, whatever its weight. Modelled optane, a reader of 4 KiB at depth 1 beside reads of 128
-//! KiB: the device moves 2.4 bytes per ns, so 128 KiB hold it for 54 us, and the small request by itself takes 12 us.
-//! In parts of 16 KiB it waits for 7 us at a time.
+//! A small request that comes while the device carries out a large one waits for the rest of it, whatever its weight.
+//! Modelled optane, a reader of 4 KiB at depth 1 beside reads of 128 KiB: the device moves 2.4 bytes per ns, so 128 KiB
+//! hold it for 54 us, and the small request by itself takes 12 us. In parts of 16 KiB it waits for 7 us at a time.
 //!
 //! # The rule
 //! Splitting costs the device commands, so it is done only while it helps small requests:
@@ -19,19 +18,18 @@
 //!   no large, or no small of another flow, in QUIET_WINDOWS windows    ─▶ whole
 //!   holds <= by itself (5/4 of it, to begin with)                      ─▶ whole
 //!   else parts that hold the device no longer than the small one takes by itself: the largest such power of two,
-//!        PART_BYTES at least
+//!        PART_BYTES at least; of writes the smallest that holds it as long as a small write takes by itself
 //! ```
 //! With the numbers above: 54 us > 12 us, and 12 us move 29 KiB, so parts of 16 KiB. Modelled flash-460k: 128 KiB hold
-//! it for 47 us, a small read by itself takes 97 us: whole.
+//! it for 47 us, a small read by itself takes 97 us: whole. A write of 8 KiB into the cache of flash-60k takes 214 us,
+//! which move 52 KiB: parts of 64 KiB. Each part pays for a command, 28 us there: parts of 16 KiB would do 0.75 as much.
 //!
-//! A device without small requests in the way is never asked for more commands. A size changes if two windows in a row
-//! say so, and only by a factor of two at least.
+//! A size changes if two windows in a row say so, and only by a factor of two at least.
 //!
 //! # When it is stepped
 //! Workers count ([`Seen`]) [`LOOK_REQUESTS`] requests, at most once in [`LOOK_NS`], and bring the counts; a window is
-//! [`WINDOW_REQUESTS`] of all workers. Time plays no other part: silence changes nothing. The rule is integers and has
-//! neither clock nor memory of its own to take. A worker that finds another at it keeps its counts for the next time:
-//! no worker waits. The time with commands on the device is that of the worker that had some for longest, because those
+//! [`WINDOW_REQUESTS`] of all workers. Silence changes nothing. A worker that finds another at it keeps its counts for
+//! the next time. The time with commands on the device is that of the worker that had some for longest, because those
 //! of several workers overlap.
 
 use std::fmt;
@@ -87,20 +85,16 @@ pub const LARGE_BYTES: u32 = 32 << 10;
 /// Smallest part that `"auto"` chooses, bytes.
 pub const AUTO_BYTES_MIN: u32 = 16 << 10;
 
-/// Parts that `"auto"` may choose, bytes. Smaller than a small request's largest none need be; the rest of the path
-/// takes a part of 128 KiB for large.
+/// Parts that `"auto"` may choose, bytes.
 const PART_BYTES: [u32; 4] = [AUTO_BYTES_MIN, 32 << 10, 64 << 10, 128 << 10];
 
-/// A part that holds the device for less than this is not worth its command, ns: the path takes about half a
-/// microsecond for one.
+/// A part that holds the device for less than this is not worth its command, ns: the path takes half a microsecond.
 const PART_NS_MIN: u64 = 2_000;
 
 /// Requests after which a worker brings its counts.
 pub const LOOK_REQUESTS: u64 = 64;
-
 /// Shortest time from one count of a worker to its next, ns: of a million requests per second it counts 3 in 100.
 pub const LOOK_NS: u64 = 2_000_000;
-
 /// Requests of a window, all workers together.
 pub const WINDOW_REQUESTS: u64 = 512;
 
@@ -159,6 +153,8 @@ pub struct Seen {
     pub large_requests: u64,
     /// Bytes of the large ones.
     pub large_bytes: u64,
+    /// Writes among the large ones.
+    pub large_writes: u64,
 }
 
 impl Seen {
@@ -175,6 +171,7 @@ impl Seen {
             self.large.note(flow);
             self.large_requests += 1;
             self.large_bytes += u64::from(length_bytes);
+            self.large_writes += u64::from(is_write);
         }
     }
 
@@ -188,6 +185,7 @@ impl Seen {
         self.large.join(other.large);
         self.large_requests += other.large_requests;
         self.large_bytes += other.large_bytes;
+        self.large_writes += other.large_writes;
     }
 }
 
@@ -258,17 +256,10 @@ impl fmt::Display for SplitState {
             Reason::NobodySmall => f.write_str("nobody small"),
             Reason::OneTenant => f.write_str("one tenant has the small and the large requests"),
             Reason::Goal => f.write_str("for a latency goal"),
-            Reason::HoldsBriefly => {
-                write!(
-                    f,
-                    "a large request holds the device for {holds_us} us, a small one takes {small_us} us by itself"
-                )
-            }
-            Reason::HoldsLong => {
-                write!(
-                    f,
-                    "a large request would hold the device for {holds_us} us, a small one takes {small_us} us by itself"
-                )
+            Reason::HoldsBriefly | Reason::HoldsLong => {
+                let holds = if self.reason == Reason::HoldsLong { "would hold" } else { "holds" };
+                write!(f, "a large request {holds} the device for {holds_us} us, ")?;
+                write!(f, "a small one takes {small_us} us by itself")
             }
         }
     }
@@ -329,7 +320,12 @@ impl Rule {
         // Whole requests are split only for a clear gain.
         let enough_ns = if now.is_none() { small_ns.saturating_add(small_ns / 4) } else { small_ns };
         let moved_bytes = |ns: u64| u128::from(ns) * bytes / busy_ns;
-        let part_of = |ns: u64| largest_part(moved_bytes(ns)).max(dearest_part(moved_bytes(PART_NS_MIN)));
+        // Most of a small write's time may be what a command costs.
+        let write_ns = if seen.large_writes * 2 > seen.large_requests { self.kind_ns(1).unwrap_or(0) } else { 0 };
+        let part_of = |ns: u64| {
+            let least_ns = (u128::from(ns) * u128::from(write_ns) / u128::from(small_ns.max(1))) as u64;
+            largest_part(moved_bytes(ns)).max(dearest_part(moved_bytes(least_ns.max(PART_NS_MIN))))
+        };
         let chosen = (holds_ns > enough_ns).then(|| part_of(small_ns)).filter(|&part| u64::from(part) < large_bytes);
         // At the border between two sizes the one in force stays: it would be chosen with a quarter more or less.
         let is_border = now.is_some_and(|now| {
@@ -344,8 +340,12 @@ impl Rule {
 
     /// How long a small request takes by itself, ns: the slower kind's least time.
     fn small_ns(&self) -> u64 {
-        let kind = |n: usize| least(self.least_ns[0][n], self.least_ns[1][n]);
-        kind(0).max(kind(1)).unwrap_or(0)
+        self.kind_ns(0).max(self.kind_ns(1)).unwrap_or(0)
+    }
+
+    /// Least time of a small read (0) or write (1), ns.
+    fn kind_ns(&self, kind: usize) -> Option<u64> {
+        least(self.least_ns[0][kind], self.least_ns[1][kind])
     }
 
     fn forget_old(&mut self) {
@@ -543,8 +543,7 @@ mod tests {
         let about = "54 us, a small one takes 12 us by itself";
         let whole = format!("split off: a large request would hold the device for {about}");
         let parts = format!("split 16KiB: a large request would hold the device for {about}");
-        // Two windows say so.
-        assert_eq!(states, [whole, parts.clone(), parts.clone()]);
+        assert_eq!(states, [whole, parts.clone(), parts.clone()], "two windows say so");
         // One small request among 4096 counts; none does not.
         let quiet = OPTANE.states(&mut rule, &[LARGE], 8);
         assert_eq!(quiet[..7], [(); 7].map(|()| parts.clone()));
@@ -554,11 +553,11 @@ mod tests {
 
     #[test]
     fn a_device_that_takes_long_for_a_small_request_gets_large_ones_whole() {
-        let mut rule = Rule::new();
+        let rule = &mut Rule::new();
         let expected = "split off: a large request holds the device for 42 us, a small one takes 76 us by itself";
-        assert!(FLASH.states(&mut rule, &[SMALL, LARGE], 20).iter().all(|state| state == expected));
+        assert!(FLASH.states(rule, &[SMALL, LARGE], 20).iter().all(|state| state == expected));
         // A request of 1 MiB holds it for 343 us; 76 us move 232 KB.
-        assert_eq!(FLASH.states(&mut rule, &[SMALL, (1, 1024 * KIB)], 2)[1][..13], *"split 128KiB:");
+        assert_eq!(FLASH.states(rule, &[SMALL, (1, 1024 * KIB)], 2)[1][..13], *"split 128KiB:");
     }
 
     #[test]
@@ -615,10 +614,8 @@ mod tests {
         for part in PART_BYTES {
             let bytes = u128::from(part);
             assert_eq!((largest_part(bytes), dearest_part(bytes)), (part, part));
-            assert_eq!(
-                (largest_part(bytes - 1), dearest_part(bytes + 1)),
-                ((part / 2).max(least), (part * 2).min(most))
-            );
+            let nearest = (largest_part(bytes - 1), dearest_part(bytes + 1));
+            assert_eq!(nearest, ((part / 2).max(least), (part * 2).min(most)));
         }
         assert_eq!((largest_part(0), dearest_part(0)), (least, least));
         assert_eq!((largest_part(u128::MAX), dearest_part(u128::MAX)), (most, most));
@@ -691,6 +688,21 @@ mod tests {
     }
 
     #[test]
+    fn parts_that_are_writes_hold_the_device_as_long_as_a_small_write_at_least() {
+        // 1 byte per ns. Of four large requests so many are writes; a small write takes as long as 40 KiB.
+        let of = |large_writes, small_ns| {
+            let mut rule = Rule::new();
+            rule.least_ns[0] = [Some(small_ns), Some(40 << 10)];
+            let (bytes, large_bytes, large_requests) = (512 << 10, 512 << 10, 4);
+            let seen = Seen { bytes, large_bytes, large_requests, large_writes, ..Seen::default() };
+            (0..2).for_each(|_| rule.weigh(&seen, 512 << 10, small_ns));
+            rule.state.part_bytes.map(|bytes| bytes >> 10)
+        };
+        assert_eq!([0, 2, 3, 4].map(|writes| of(writes, 40 << 10)), [32, 32, 64, 64].map(Some));
+        assert_eq!([of(4, 70 << 10), of(4, 102 << 10)], [Some(64), Some(64)], "a read takes longer");
+    }
+
+    #[test]
     fn workers_bring_what_they_saw_and_one_window_ends_for_all() {
         let control = SplitControl::new(Split::Auto, 2);
         assert_eq!(control.state().to_string(), "split off: too few requests yet");
@@ -714,13 +726,16 @@ mod tests {
     fn auto_is_for_policies_with_a_depth_and_a_size_for_all() {
         let [auto, size] = [Split::Auto, Split::Bytes(16 << 10)].map(|split| SplitControl::new(split, 1));
         let (seen, busy_ns) = OPTANE.window(&[SMALL, LARGE]);
+        assert!(!auto.is_in_parts());
         (0..2).for_each(|_| assert!(auto.bring(0, &seen, busy_ns)));
-        assert_eq!(auto.part_bytes(), 16 << 10);
+        assert_eq!((auto.part_bytes(), auto.is_in_parts()), (16 << 10, true));
         [&auto, &size].iter().for_each(|control| control.set_policy(false));
+        assert_eq!((auto.part_bytes(), auto.is_in_parts()), (u32::MAX, false), "at once");
         assert_eq!(auto.state().to_string(), "split off: the policy has no depth");
         assert!(auto.bring(0, &seen, busy_ns) && !auto.applies() && size.applies());
         assert_eq!((auto.part_bytes(), size.part_bytes()), (u32::MAX, 16 << 10));
         auto.set_policy(true);
+        assert_eq!(auto.part_bytes(), 16 << 10, "at once");
         assert!(auto.bring(0, &seen, busy_ns) && auto.part_bytes() == 16 << 10);
     }
 
@@ -732,19 +747,6 @@ mod tests {
         assert_eq!(auto.state().to_string(), "split 64KiB: for a latency goal");
         auto.set_policy(false);
         assert!(!auto.is_in_parts(), "with another policy it asks again");
-    }
-
-    #[test]
-    fn a_change_of_policy_is_in_force_at_once() {
-        let auto = SplitControl::new(Split::Auto, 1);
-        assert!(!auto.is_in_parts());
-        let (seen, busy_ns) = OPTANE.window(&[SMALL, LARGE]);
-        (0..2).for_each(|_| assert!(auto.bring(0, &seen, busy_ns)));
-        let sizes = [true, false, true].map(|has_depth| {
-            auto.set_policy(has_depth);
-            (auto.part_bytes(), auto.is_in_parts())
-        });
-        assert_eq!(sizes, [(16 << 10, true), (u32::MAX, false), (16 << 10, true)]);
     }
 
     #[test]
@@ -792,9 +794,7 @@ mod tests {
         let states = [Split::Off, Split::Bytes(16 << 10), Split::Auto].map(state);
         assert_eq!(states, ["split off: configured", "split 16KiB: configured", "split off: too few requests yet"]);
         assert_eq!(SplitControl::new(Split::Off, 1).part_bytes(), u32::MAX);
-        assert_eq!(
-            [Split::Off, Split::Bytes(8192), Split::Auto].map(|split| split.to_string()),
-            ["off", "8KiB", "auto"]
-        );
+        let names = [Split::Off, Split::Bytes(8192), Split::Auto].map(|split| split.to_string());
+        assert_eq!(names, ["off", "8KiB", "auto"]);
     }
 }

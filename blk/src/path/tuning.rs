@@ -43,7 +43,7 @@
 //! each step, one in [`STEP_COMPLETIONS`] or more, a read of all lines, of which about three have changed for each
 //! worker.
 
-use crate::counters::Counters;
+use crate::counters::{Counters, FlowCounters};
 use crate::request::Completion;
 use crate::table::Owner;
 use mqfq_sched::depth::{CLASSES, Controller, Counted, Gathering, Reaps, Sample, Turns, class_of};
@@ -406,20 +406,26 @@ impl Tuning {
 
     fn step_goals(&self, aims: &mut Aims, controller: &Controller, options: &PolicyOptions, sample: &Sample) -> Orders {
         let State { chosen, step, reason, .. } = controller.state();
+        let Aims { goals, control } = aims;
+        let flows = goals.goals.iter().flat_map(|goal| &goal.flows);
+        let counters = |flow: FlowId| self.counters.iter().filter_map(move |counters| counters.get()?.flow(flow));
+        let own_bytes: u64 = flows.flat_map(|flow| counters(*flow)).map(FlowCounters::moved_bytes).sum();
+        let unit_bytes = options.token_unit_bytes.unwrap_or(1);
         let reading = Reading {
             now_ns: sample.now_ns,
             units: sample.units(),
+            own_units: own_bytes / u64::from(unit_bytes),
             out_units: sample.out_units,
             found: chosen,
+            best_thousandths: controller.table().best_thousandths(),
             is_settled: !matches!(reason, Reason::Start | Reason::Searching | Reason::Changed),
             step,
-            unit_bytes: options.token_unit_bytes.unwrap_or(1),
+            unit_bytes,
         };
-        let Aims { goals, control } = aims;
         control.step(&reading, |index, counts: &mut Counts| {
             let Goal { goal_ns, flows, .. } = &goals.goals[index];
             for flow in flows {
-                for counters in self.counters.iter().filter_map(|counters| counters.get()?.flow(*flow)) {
+                for counters in counters(*flow) {
                     // A worker may have cleared it, or opened the device since.
                     counters.set_goal(*goal_ns);
                     counters.read_goal(counts);

@@ -24,14 +24,16 @@
 //! | all goals met | the cap is raised by an eighth, but not to the last one that missed before that is forgotten |
 //!
 //! A part of D brings at least that part of the throughput (`kept`), so a step down does not fall below the floor; from
-//! there on a cap is lowered by a step of the grid at a time. Throughput is compared with that of the found D: of the
-//! last period without a cap, or of the last look. A look is some rounds of D without a cap, and takes a 64th of the
+//! there on a cap is lowered by a part at a time: parts are an eighth of it, and between 1 + k parts a deeper cap only
+//! makes small requests wait. Throughput, without what the tenants of the goals gained, is compared with that of the
+//! found D: of the last period without a cap, or of the last look. The floor is a part of the best that is known, which
+//! a depth that the search refused may have done. A look is some rounds of D without a cap, and takes a 64th of the
 //! time at most, so it moves no p90. A search for D goes on while there is no cap; a cap waits for it for [`WAIT_NS`],
 //! and so does the look after [`FORGET_LOOKS`] others.
 //!
 //! # Example
 //! D = 161 is found, db has a goal of 1 ms and a p90 of 1.8 ms. 161 x 7/8 / 1.8 are 78, and 0.7 of 161 are 113: the cap
-//! is 113, with 0.95 of the throughput and 1.3 ms, then 85 and 0.97 ms at 0.84 of it: held.
+//! is 113, with 0.95 of the throughput and 1.3 ms, then 89 with 1.05 ms, and 81 with 0.97 ms at 0.8 of it: held.
 //!
 //! # Invariants
 //! G1. Without an active goal there is no cap. A cap is 1 or more.
@@ -64,7 +66,7 @@ const PERIOD_NS: u64 = 500_000_000;
 const LOOK_AT_NS: u64 = 500_000;
 const LOOK_AT_WORD_NS: u64 = 20;
 
-/// Longest wait for a search for D that is under way, ns, before a cap.
+/// Longest wait for a search for D that is under way, ns, before a cap: since the last change of the found D.
 const WAIT_NS: u64 = 2_000_000_000;
 
 /// Periods from one look at the uncapped device to the next.
@@ -121,10 +123,14 @@ pub struct Reading {
     pub now_ns: u64,
     /// Units completed since some beginning; may wrap.
     pub units: u64,
+    /// Units of these that were read and written by tenants with a goal.
+    pub own_units: u64,
     /// Units on the device now.
     pub out_units: u64,
     /// D as found, units.
     pub found: u32,
+    /// Throughput of the best depth that is known over that of the found D, thousandths; 1000 or more.
+    pub best_thousandths: u32,
     /// No other D is being tried now.
     pub is_settled: bool,
     /// Units of the largest requests that matter, 1 or more.
@@ -183,7 +189,8 @@ pub struct GoalState {
     pub fares: Fares,
     /// D in the last judged period, units.
     pub depth: u32,
-    /// Throughput of that period as a part of that of the found D, thousandths; 1000 without a cap.
+    /// Throughput of that period, without what the goals' tenants gained, over that of the found D, thousandths; 1000
+    /// without a cap.
     pub kept_thousandths: u32,
     /// Periods judged, and those of them that met the goal.
     pub periods: u64,
@@ -243,7 +250,8 @@ enum Mode {
 struct From {
     ns: u64,
     units: u64,
-    /// Measuring begins when so many units have completed; before that the two above are nothing.
+    own_units: u64,
+    /// Measuring begins when so many units have completed; before that those above are nothing.
     settled_units: Option<u64>,
 }
 
@@ -252,6 +260,8 @@ struct From {
 pub struct GoalControl {
     goals: alloc::boxed::Box<[Goal]>,
     floor_thousandths: u32,
+    /// The floor, a part of the best throughput that is known, over the found D's: thousandths, 1000 at most.
+    least_thousandths: u32,
     look_at_ns: u64,
     next_ns: u64,
     mode: Mode,
@@ -259,6 +269,8 @@ pub struct GoalControl {
     from: From,
     /// Throughput of the found D, units in 2^30 ns; 0: not known.
     reference: u64,
+    /// The part of it of tenants with a goal.
+    reference_own: u64,
     /// Highest cap that was below the floor; 0: none.
     low: u32,
     /// Lowest cap of the last periods that missed; `u32::MAX`: none.
@@ -284,12 +296,14 @@ impl GoalControl {
         GoalControl {
             goals: goals_ns.into_iter().map(Goal::new).collect(),
             floor_thousandths: floor_thousandths.clamp(1, 1000),
+            least_thousandths: floor_thousandths.clamp(1, 1000),
             look_at_ns: LOOK_AT_NS.saturating_add(words.saturating_mul(LOOK_AT_WORD_NS)),
             next_ns: 0,
             mode: Mode::Off,
             cap: u32::MAX,
-            from: From { ns: 0, units: 0, settled_units: None },
+            from: From { ns: 0, units: 0, own_units: 0, settled_units: None },
             reference: 0,
+            reference_own: 0,
             low: 0,
             high: u32::MAX,
             high_periods: 0,
@@ -330,7 +344,13 @@ impl GoalControl {
     /// Takes in a reading and the counts of each goal, and returns what is to be in force from now on.
     pub fn step(&mut self, reading: &Reading, counts: impl FnMut(usize, &mut Counts)) -> Orders {
         self.next_ns = reading.now_ns.saturating_add(self.look_at_ns);
+        if matches!(self.mode, Mode::Free(_)) && self.found != reading.found {
+            // The search is on its way: a cap waits for it anew.
+            self.mode = Mode::Free(reading.now_ns);
+        }
         self.found = reading.found;
+        let least = u64::from(self.floor_thousandths) * u64::from(reading.best_thousandths.max(1000)) / 1000;
+        self.least_thousandths = least.min(1000) as u32;
         let is_any_active = self.count(reading.now_ns, counts);
         let mode = self.mode;
         match mode {
@@ -411,15 +431,18 @@ impl GoalControl {
     }
 
     fn begin(&mut self, reading: &Reading) {
-        self.from = From { ns: reading.now_ns, units: reading.units, settled_units: None };
+        let Reading { now_ns: ns, units, own_units, .. } = *reading;
+        self.from = From { ns, units, own_units, settled_units: None };
         self.goals.iter_mut().for_each(|goal| goal.from = goal.now);
     }
 
-    /// Units in 2^30 ns since the beginning.
-    fn throughput(&self, reading: &Reading) -> u64 {
-        let elapsed_ns = reading.now_ns.saturating_sub(self.from.ns).max(1);
-        let units = u128::from(reading.units.wrapping_sub(self.from.units));
-        u64::try_from((units << 30) / u128::from(elapsed_ns)).unwrap_or(u64::MAX)
+    /// Units in 2^30 ns since the beginning, and those of tenants with a goal.
+    fn throughput(&self, reading: &Reading) -> (u64, u64) {
+        let elapsed_ns = u128::from(reading.now_ns.saturating_sub(self.from.ns).max(1));
+        let rate = |units: u64| u64::try_from((u128::from(units) << 30) / elapsed_ns).unwrap_or(u64::MAX);
+        // Counts of a tenant that has gone are not there any more.
+        let own = reading.own_units.saturating_sub(self.from.own_units);
+        (rate(reading.units.wrapping_sub(self.from.units)), rate(own))
     }
 
     fn is_over(&self, now_ns: u64) -> bool {
@@ -439,15 +462,15 @@ impl GoalControl {
         if units < least || waits && reading.now_ns.saturating_sub(since_ns) < WAIT_NS {
             return;
         }
-        let now = self.throughput(reading);
+        let (now, own) = self.throughput(reading);
         let is_another = now.abs_diff(self.reference) > self.reference / 8;
         if is_another || self.looks >= FORGET_LOOKS {
             // On the same device a step lower is tried, and not all of them again.
-            self.low = if is_another { 0 } else { self.low.saturating_sub(self.grid(reading)) };
+            self.low = if is_another { 0 } else { self.low.saturating_sub(grid(self.low, reading)) };
             (self.looks, self.high_next) = (0, HIGH_PERIODS);
             self.goals.iter_mut().for_each(|goal| goal.is_out_of_reach = false);
         }
-        self.reference = now;
+        (self.reference, self.reference_own) = (now, own);
         let took_ns = reading.now_ns.saturating_sub(since_ns);
         self.rest_ns = reading.now_ns.saturating_add(took_ns.saturating_mul(LOOK_REST));
         let mode = if self.cap < reading.found { Mode::Capped } else { Mode::Free(reading.now_ns) };
@@ -456,10 +479,14 @@ impl GoalControl {
 
     /// The period is over.
     fn end(&mut self, reading: &Reading) {
-        let throughput = self.throughput(reading);
+        let (throughput, own) = self.throughput(reading);
         let depth = self.cap().unwrap_or(reading.found);
         let kept = match self.cap() {
-            Some(_) => kept_thousandths(throughput, self.reference),
+            // What a goal brings its own tenant is nothing that others keep.
+            Some(_) => {
+                let gained = own.saturating_sub(self.reference_own);
+                kept_thousandths(throughput.saturating_sub(gained), self.reference)
+            }
             None => 1000,
         };
         // Largest need for less: p90 over the goal, in sixteenths, of those that are not out of reach.
@@ -494,21 +521,21 @@ impl GoalControl {
         match self.mode {
             Mode::Free(since_ns) => {
                 let may = reading.is_settled || reading.now_ns.saturating_sub(since_ns) >= WAIT_NS;
-                self.reference = throughput;
+                (self.reference, self.reference_own) = (throughput, own);
                 if missed && may {
                     return self.lower(depth, worst, kept, reading);
                 }
             }
-            Mode::Capped if kept < self.floor_thousandths => {
+            Mode::Capped if kept < self.least_thousandths => {
                 self.low = self.low.max(self.cap);
                 // Where the floor is, if throughput grows as the cap does.
-                let to = u64::from(self.cap) * u64::from(self.floor_thousandths) / u64::from(kept.max(1));
+                let to = u64::from(self.cap) * u64::from(self.least_thousandths) / u64::from(kept.max(1));
                 return self.put(to.clamp(1, u32::MAX.into()) as u32, true, reading);
             }
             Mode::Capped if missed => return self.lower(depth, worst, kept, reading),
             Mode::Capped => {
                 let to = self.cap.saturating_add((self.cap / 8).max(1));
-                let to = on_grid(to, self.grid(reading), true);
+                let to = on_grid(to, grid(to, reading), true);
                 // Three quarters of the goal; or a step that was not tried lately.
                 if to < self.high && (worst <= 12 || self.high == u32::MAX) {
                     return self.put(to, true, reading);
@@ -532,14 +559,14 @@ impl GoalControl {
     fn lower(&mut self, depth: u32, sixteenths: u64, kept: u32, reading: &Reading) {
         (self.high, self.high_periods) = (depth, self.high_next);
         self.high_next = (self.high_next * 2).min(HIGH_PERIODS_MAX);
-        let (grid, whole) = (self.grid(reading), u64::from(depth));
+        let whole = u64::from(depth);
         let wanted = (whole * 14 / sixteenths.max(1)).clamp(1, whole) as u32;
         // A part of D brings at least that part of the throughput: this one is above the floor.
-        let safe = (whole * u64::from(self.floor_thousandths)).div_ceil(u64::from(kept.max(1))).max(whole / 2);
-        let safe = on_grid(safe.min(whole) as u32, grid, true);
-        let mut to = on_grid(wanted, grid, false).max(safe.min(on_grid(depth - 1, grid, false)));
+        let safe = (whole * u64::from(self.least_thousandths)).div_ceil(u64::from(kept.max(1))).max(whole / 2);
+        let on = |depth: u32, up: bool| on_grid(depth, grid(depth, reading), up);
+        let mut to = on(wanted, false).max(on(safe.min(whole) as u32, true).min(on(depth - 1, false)));
         if to <= self.low {
-            to = on_grid(self.low + 1, grid, true);
+            to = on(self.low + 1, true);
         }
         if to < depth {
             (self.cap, self.mode) = (to, Mode::Capped);
@@ -559,18 +586,14 @@ impl GoalControl {
 
     /// Another cap, higher than this one.
     fn put(&mut self, to: u32, up: bool, reading: &Reading) {
-        let to = on_grid(to.max(self.cap.saturating_add(1)), self.grid(reading), up);
+        let to = to.max(self.cap.saturating_add(1));
+        let to = on_grid(to, grid(to, reading), up);
         if to >= reading.found {
             self.cap = u32::MAX;
             return self.enter(Mode::Free(reading.now_ns), reading);
         }
         self.cap = to;
         self.settle(reading);
-    }
-
-    /// Distance of caps that make a difference, units: what a part has, or a whole request.
-    fn grid(&self, reading: &Reading) -> u32 {
-        reading.step.min(AUTO_PART_BYTES_MIN / reading.unit_bytes.max(1)).max(1)
     }
 }
 
@@ -580,10 +603,19 @@ const AUTO_PART_BYTES_MIN: u32 = 16 << 10;
 /// Largest part that is asked for, bytes.
 const AUTO_PART_BYTES_MAX: u32 = 128 << 10;
 
-/// Parts under a cap: the largest power of two of which two fit beside a unit.
+/// Distance of caps that make a difference near `cap`, units: what a part has, or a whole request.
+fn grid(cap: u32, reading: &Reading) -> u32 {
+    let unit_bytes = reading.unit_bytes.max(1);
+    match reading.step < AUTO_PART_BYTES_MIN / unit_bytes {
+        true => reading.step.max(1),
+        false => (part_bytes(cap, unit_bytes) / unit_bytes).max(1),
+    }
+}
+
+/// Parts under a cap: the largest power of two of which eight fit beside a unit.
 fn part_bytes(cap: u32, unit_bytes: u32) -> u32 {
-    let half = u64::from(cap.saturating_sub(1)) * u64::from(unit_bytes) / 2;
-    let part = if half == 0 { 0 } else { 1u64 << half.ilog2() };
+    let eighth = u64::from(cap.saturating_sub(1)) * u64::from(unit_bytes) / 8;
+    let part = if eighth == 0 { 0 } else { 1u64 << eighth.ilog2() };
     part.clamp(AUTO_PART_BYTES_MIN.into(), AUTO_PART_BYTES_MAX.into()) as u32
 }
 

@@ -214,9 +214,19 @@ impl Table {
     /// Depths that are kept.
     pub const PLACES: usize = 8;
 
+    /// Largest [`Table::best_thousandths`].
+    pub const BEST_MAX: u32 = 1250;
+
     /// The depths, the latest first.
     pub fn tried(&self) -> impl Iterator<Item = Tried> + '_ {
         self.0.iter().flatten().copied()
+    }
+
+    /// Throughput of the best of them over that of the chosen D, thousandths: [`Table::BEST_MAX`] at most, since a
+    /// depth that did more would have been chosen.
+    pub fn best_thousandths(&self) -> u32 {
+        let more = self.tried().map(|tried| thousandths(tried.work_log)).max().unwrap_or(0);
+        1000 + more.clamp(0, Table::BEST_MAX as i32 - 1000) as u32
     }
 
     /// A candidate was measured beside the chosen D.
