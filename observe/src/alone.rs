@@ -3,7 +3,7 @@
 //! Answers: by how much is a tenant slowed? Each reading that has requests of an operation gives their mean time from
 //! submission to completion. It is kept by operation, size and number in flight, so that only like is compared with
 //! like: the time alone, if others had no more than [`OTHERS_PERCENT`] of the work on the device, and else the least
-//! that was seen, which is no more than a bound.
+//! that was seen, which is no more than a bound. Another bound is the time alone with fewer in flight.
 
 use crate::history::FlowInterval;
 
@@ -83,8 +83,17 @@ impl Times {
             let size = (done.requests > 0).then(|| size(done))?;
             let distance = |known: &&Known| known.size.abs_diff(size).max(known.depth.abs_diff(depth));
             let like = self.0.iter().filter(|known| known.op == op && distance(known) <= 1);
-            let nearest = like.min_by_key(|known| (known.alone_ns.is_none(), distance(known)))?;
-            Some(Alone { ns: nearest.alone_ns.unwrap_or(nearest.least_ns), is_sure: nearest.alone_ns.is_some() })
+            let nearest = like.min_by_key(|known| (known.alone_ns.is_none(), distance(known)));
+            if let Some(Known { alone_ns: Some(ns), .. }) = nearest {
+                return Some(Alone { ns: *ns, is_sure: true });
+            }
+            // Clients with pauses have more in flight where each takes longer: alone so many would take as many times
+            // as long at most.
+            let fewer = self.0.iter().filter(|known| known.op == op && known.size.abs_diff(size) <= 1);
+            let fewer = fewer.filter(|known| known.depth < depth);
+            let most = fewer.filter_map(|known| known.alone_ns?.checked_shl(depth - known.depth));
+            let ns = most.chain(nearest.map(|known| known.least_ns)).min()?;
+            Some(Alone { ns, is_sure: false })
         })
     }
 }
@@ -155,7 +164,13 @@ mod tests {
             times.of(&flow)[0].is_some()
         };
         assert!(known(8192, 1) && known(4096, 1) && known(16384, 2) && !known(2048, 1));
-        assert!(!known(32768, 1) && !known(8192, 4));
+        assert!(!known(32768, 1) && known(8192, 4), "at most four times as long, which is a bound");
+        let of = |in_flight| {
+            let mut flow = reads(100, 8192, 2_000);
+            flow.active_ns /= in_flight;
+            times.of(&flow)[0].map(|alone| (alone.ns, alone.is_sure))
+        };
+        assert_eq!([of(1), of(2), of(4), of(8)], [(800, true), (800, true), (3200, false), (6400, false)].map(Some));
         let mut write = reads(100, 8192, 2_000);
         write.ops.swap(0, 1);
         assert_eq!(times.of(&write), [None; OPS]);

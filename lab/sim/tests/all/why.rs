@@ -309,11 +309,11 @@ fn cores_are_the_limit_where_the_device_answers_at_once_and_not_where_it_is_slow
     }
 }
 
-#[test]
-fn a_shallow_tenant_waits_behind_a_deep_one_for_as_much_longer_as_its_requests_take_than_alone() {
+/// Verdict on `db`, which is alone for 200 ms and then beside `bulk`, and its mean time alone, ms.
+fn beside_bulk(policy: &str, db: &str, depth: u32, size: &str) -> (Verdict, f64) {
     let run = |measured_ms: u64| {
-        let bulk = closed("bulk", 100, 32, "128KiB", "first-worker = 1");
-        let mut scenario = scenario(SLOW, MQFQ, &(closed("db", 100, 1, "4KiB", "") + &bulk));
+        let bulk = closed("bulk", 100, depth, size, "first-worker = 1");
+        let mut scenario = scenario(SLOW, policy, &(db.to_owned() + &bulk));
         scenario.measured_ns = measured_ms * 1_000_000;
         scenario.tenants[1].start_ns = 200_000_000;
         seen(&scenario).stats
@@ -328,13 +328,39 @@ fn a_shallow_tenant_waits_behind_a_deep_one_for_as_much_longer_as_its_requests_t
     // Since the reading before.
     let interval = history.over(0).unwrap();
     let verdict = verdicts(&both, &interval, &[], &[], &|_, flow| flow == 0).remove(0);
+    let before = &alone.devices[0].flows[0].stats;
+    (verdict, (before.queued_ns_sum + before.device_ns_sum) as f64 / before.requests() as f64 * 1e-6)
+}
+
+/// "db waits 1.8 of 2.6 ms ...": both numbers.
+fn waits_of(sentence: &str) -> [f64; 2] {
+    let (numbers, _) = sentence.split_once(" ms behind bulk").unwrap_or_else(|| panic!("{sentence}"));
+    let (first, of) = numbers.split_once(" of ").unwrap();
+    [first.rsplit(' ').next().unwrap(), of].map(|ms| ms.parse().unwrap())
+}
+
+#[test]
+fn a_shallow_tenant_waits_behind_a_deep_one_for_as_much_longer_as_its_requests_take_than_alone() {
+    let (verdict, alone_ms) = beside_bulk(MQFQ, &closed("db", 100, 1, "4KiB", ""), 32, "128KiB");
     assert_eq!(verdict.row, Row::Neighbour, "{verdict:?}");
     let end =
         " ms behind bulk's requests on the device (D = 64); D is a number, so a latency goal would change nothing";
-    let numbers = verdict.sentence.strip_prefix("db waits ").and_then(|rest| rest.strip_suffix(end));
-    let (wait, of) = numbers.and_then(|numbers| numbers.split_once(" of ")).unwrap_or_else(|| panic!("{verdict:?}"));
-    let [wait, of]: [f64; 2] = [wait, of].map(|ms| ms.parse().unwrap());
-    let before = &alone.devices[0].flows[0].stats;
-    let alone_ms = before.device_ns_sum as f64 / before.requests() as f64 * 1e-6;
+    assert!(verdict.sentence.starts_with("db waits ") && verdict.sentence.ends_with(end), "{verdict:?}");
+    let [wait, of] = waits_of(&verdict.sentence);
     assert!((of - wait - alone_ms).abs() < 0.1 + 0.02 * alone_ms && wait > of / 2.0, "{verdict:?}, alone {alone_ms}");
+}
+
+#[test]
+fn clients_with_pauses_that_have_more_in_flight_than_alone_wait_behind_reads_and_a_backup_under_none_too() {
+    let db = closed("db", 100, 8, "4KiB", "think = \"20ms\"");
+    for policy in ["kind = \"none\"", MQFQ] {
+        for (depth, size) in [(32, "128KiB"), (4, "1MiB")] {
+            let (verdict, alone_ms) = beside_bulk(policy, &db, depth, size);
+            assert_eq!(verdict.row, Row::Neighbour, "{verdict:?}");
+            let [wait, of] = waits_of(&verdict.sentence);
+            // How long so many take alone is not known, but for a bound: at most that many times as long.
+            assert!(verdict.sentence.starts_with("db waits at least ") && wait > of / 2.0, "{verdict:?}");
+            assert!(of - wait > 0.9 * alone_ms, "{verdict:?}, alone {alone_ms}");
+        }
+    }
 }
