@@ -545,3 +545,45 @@ fn i17_a_part_that_hangs_holds_depth_for_one_timeout_and_every_request_ends_once
         rig.assert_clean();
     }
 }
+
+#[test]
+fn i17_beside_a_part_that_hangs_p99_grows_by_the_depth_that_it_held_and_for_one_timeout() {
+    const DEPTH: u64 = 8;
+    const READ_NS: u64 = TIMEOUT_NS / 100;
+    const READS: usize = 168;
+    // p99 of reads that end in the first timeout, or soon after, and of later ones, beside so many writes that hang.
+    let p99 = |hanging: u64| {
+        let hang = (0..hanging).map(|n| nth_write(n, Fault::Delay { ns: 50 * TIMEOUT_NS }));
+        let slow = FaultRule::of(Kind::Read, When::Always, Fault::Delay { ns: READ_NS });
+        let device = Parts(device(hang.chain([slow]).collect(), OnAbort::Refused, OnReset::Refused), true);
+        let (kind, weights) = (PolicyKind::Mqfq, vec![100, 100]);
+        let mut rig = Rig::new(&Setup { kind, weights, depth: DEPTH as u32, ..Setup::plain(path()) }, &device);
+        (0..hanging).for_each(|block| rig.write(0, at(block), BLOCK, 7));
+        assert!(rig.run().is_empty());
+        let block_of = |n: usize| DEPTH + n as u64;
+        (0..READS).for_each(|n| rig.read(1, at(block_of(n)), BLOCK));
+        let (mut begun_ns, mut took_ns) = ([0; READS], [Vec::new(), Vec::new()]);
+        let mut ended = rig.run();
+        while rig.now_ns < 4 * TIMEOUT_NS {
+            for end in ended {
+                assert_eq!((end.asked.op, end.completion.status), (Op::Read, Status::Ok));
+                let n = (end.asked.offset_bytes / u64::from(BLOCK) - DEPTH) as usize;
+                took_ns[usize::from(rig.now_ns > TIMEOUT_NS * 3 / 2)].push(rig.now_ns - begun_ns[n]);
+                begun_ns[n] = rig.now_ns;
+                rig.read(1, at(block_of(n)), BLOCK);
+            }
+            ended = rig.run();
+            ended.extend(rig.go_to(rig.now_ns + READ_NS));
+        }
+        took_ns.map(|mut each| {
+            each.sort();
+            each[each.len() * 99 / 100]
+        })
+    };
+    let [plain_ns, _] = p99(0);
+    for hanging in [1, 2, 4] {
+        let [beside_ns, later_ns] = p99(hanging);
+        assert!(beside_ns > plain_ns && beside_ns * (DEPTH - hanging) <= plain_ns * DEPTH, "{hanging}: {beside_ns}");
+        assert_eq!(later_ns, plain_ns, "{hanging} beside {DEPTH}");
+    }
+}
