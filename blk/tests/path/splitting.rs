@@ -271,6 +271,7 @@ fn contexts_that_decide_together_cut_what_one_of_them_found() {
         large: Whose::One(1),
         large_requests,
         large_bytes,
+        large_writes: 0,
     };
     (0..2).for_each(|_| assert!(control.bring(0, &seen, seen.bytes * 10 / 24)));
     let part_bytes = control.part_bytes();

@@ -351,11 +351,12 @@ fn a_shallow_tenant_waits_behind_a_deep_one_for_as_much_longer_as_its_requests_t
 }
 
 #[test]
-fn clients_with_pauses_that_have_more_in_flight_than_alone_wait_behind_reads_and_a_backup_under_none_too() {
-    let db = closed("db", 100, 8, "4KiB", "think = \"20ms\"");
+fn clients_that_have_more_in_flight_than_alone_wait_behind_reads_and_a_backup_under_none_too() {
+    // 300 a second: one at a time alone, and more where each takes longer.
+    let db = "[tenant.db]\nload = \"open\"\nrate = 300\nsize = \"4KiB\"\n";
     for policy in ["kind = \"none\"", MQFQ] {
         for (depth, size) in [(32, "128KiB"), (4, "1MiB")] {
-            let (verdict, alone_ms) = beside_bulk(policy, &db, depth, size);
+            let (verdict, alone_ms) = beside_bulk(policy, db, depth, size);
             assert_eq!(verdict.row, Row::Neighbour, "{verdict:?}");
             let [wait, of] = waits_of(&verdict.sentence);
             // How long so many take alone is not known, but for a bound: at most that many times as long.

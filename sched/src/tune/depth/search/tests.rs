@@ -540,3 +540,13 @@ fn depths_that_were_compared_are_told_beside_the_chosen_one_until_the_load_chang
     talk.listen(2, saturated(4, 1));
     assert_eq!(talk.search.table().tried().count(), 0, "another load");
 }
+
+#[test]
+fn the_best_throughput_that_is_known_is_that_of_a_depth_that_was_compared_or_of_the_chosen_one() {
+    let best = |logs: &[i32]| {
+        let tried = logs.iter().zip(1..).map(|(&work_log, depth)| Tried { depth, work_log, stay_log: 0 });
+        tried.collect::<Table>().best_thousandths()
+    };
+    let found = [best(&[]), best(&[-9000]), best(&[4000, 6000, -100]), best(&[60_000])];
+    assert_eq!(found, [1000, 1000, 1063, Table::BEST_MAX]);
+}
