@@ -29,6 +29,9 @@
 #define SURE_DEEPER 6
 #define ROUNDS_UP 4
 
+/* Until then, where nobody waits at D: so many times the range of the phases at D are no gain. */
+#define RANGES 2
+
 /* The smallest scatter, and what the first round must show; before any round, and its weight. */
 #define SCATTER_MIN 189
 #define FIRST_ROUND 1891
@@ -143,6 +146,12 @@ static s64 squares(const struct mqfq_phases *phases, enum of of)
 	return sum;
 }
 
+/* The largest less the smallest. */
+static u32 range(const struct mqfq_phases *phases, enum of of)
+{
+	return phases->logs[of][0] - phases->logs[of][phases->count - 1];
+}
+
 static s32 earned(const struct mqfq_phases *deep, const struct mqfq_phases *shallow, enum of of)
 {
 	return mean(deep, of) - mean(shallow, of);
@@ -152,8 +161,8 @@ static s32 earned(const struct mqfq_phases *deep, const struct mqfq_phases *shal
  * What the deeper of two depths earns over the other, after its price; @more: before it; @variance of
  * one's phases.
  */
-static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallow, s32 *more,
-		s64 *variance)
+static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallow, enum of *of,
+		s32 *more, s64 *variance)
 {
 	s32 device[] = { (s32)div64_s64(deep->device_log, deep->count),
 			 (s32)div64_s64(shallow->device_log, shallow->count) };
@@ -161,16 +170,16 @@ static s32 gain(const struct mqfq_phases *deep, const struct mqfq_phases *shallo
 	s32 free = (s32)div64_s64(shallow->request_log, shallow->count) + ONE;
 	s32 deeper = device[0] - device[1];
 	s32 priced = max_t(s32, device[0], free) - max_t(s32, device[1], free);
-	enum of of = UNITS;
 
+	*of = UNITS;
 	if (div64_s64(deep->waiting, deep->count) < SATURATED)
 		/* Nobody waits at the deeper one: the total time in the system (R4). */
-		of = STAY;
+		*of = STAY;
 	else if (earned(deep, shallow, UNITS) > earned(deep, shallow, WEIGHED))
 		/* More work, whatever a command costs (R3). */
-		of = WEIGHED;
-	*more = earned(deep, shallow, of);
-	*variance = div64_s64(SCATTER_WEIGHT * *variance + squares(deep, of) + squares(shallow, of),
+		*of = WEIGHED;
+	*more = earned(deep, shallow, *of);
+	*variance = div64_s64(SCATTER_WEIGHT * *variance + squares(deep, *of) + squares(shallow, *of),
 			      SCATTER_WEIGHT + counted(deep) + counted(shallow) - 2);
 	if (deeper < DEEPER_MIN)
 		return -NOT_DEEPER;
@@ -333,6 +342,7 @@ static u32 end_round(struct mqfq_search *search, const struct mqfq_phase *after,
 	s64 variance = search->variance;
 	s32 of_deeper, more;
 	bool is_early;
+	enum of of;
 	u32 rounds;
 
 	if (is_other_size(&search->before, after) || is_full(&search->before) != is_full(after))
@@ -342,9 +352,12 @@ static u32 end_round(struct mqfq_search *search, const struct mqfq_phase *after,
 	add_phase(trial, &search->tried);
 	add_phase(base, after);
 	rounds = trial->count;
-	of_deeper = search->is_up ? gain(trial, base, &more, &variance) :
-				      gain(base, trial, &more, &variance);
+	of_deeper = search->is_up ? gain(trial, base, &of, &more, &variance) :
+				      gain(base, trial, &of, &more, &variance);
 	is_early = rounds < ROUNDS_UP && (search->is_up ? of_deeper > 0 : more < -FIRST_ROUND);
+	/* Demand below D is not the device's limit, and scatter of few phases is not known. */
+	is_early |= rounds < ROUNDS_UP && !is_full(after) &&
+		    (u32)magnitude(of_deeper) <= RANGES * range(base, of);
 	if (!is_early && (u64)magnitude(of_deeper) >
 	    limit(rounds, variance, of_deeper > 0 ? SURE_DEEPER : SURE)) {
 		verdict = (of_deeper > 0) == search->is_up ? MQFQ_BETTER : MQFQ_WORSE;

@@ -23,6 +23,11 @@
 //! depth that does more work needs `ROUNDS_UP` rounds, too: it is more likely an accident than the device. Example:
 //! 256 threads write and flush together, so one phase has writes and the next one flushes, e times fewer units. One
 //! round said "82% better" at 31 than at 66, and again at 6 and at 1. Where phases scatter so, they are longer.
+//!
+//! A D that begins at the demand or above is refused nothing by an accident: while no request waits at D, the first
+//! rounds decide only by more than twice the range of the phases at D. Example: 64 reads on a Ceph cluster, whose phases
+//! differ by a factor of 2. One round each said "34% worse" of 31, "22%" of 44 and "28%" of 50, and D stayed at 64,
+//! where no weight binds.
 
 use super::log::{ONE, log2_of_millionths};
 use super::sample::Phase;
@@ -54,6 +59,9 @@ const SURE_DEEPER: u64 = 6;
 
 /// Rounds after which a deeper candidate is taken at the earliest.
 const ROUNDS_UP: u32 = 4;
+
+/// Until then, where no request waits at D, a gain must be more than so many times the range of the phases at D.
+const RANGES: u32 = 2;
 
 /// Smallest scatter that is believed, 0.2%; and what the first round must show besides, 2%.
 const SCATTER_MIN: u64 = log2_of_millionths(1_002_002) as u64;
@@ -443,12 +451,15 @@ impl Search {
         self.at_base.add(after);
         let (deep, shallow) =
             if self.is_up { (&self.at_trial, &self.at_base) } else { (&self.at_base, &self.at_trial) };
-        let Compared { gain, variance, earned } = compare(deep, shallow, self.variance);
+        let Compared { of, gain, variance, earned } = compare(deep, shallow, self.variance);
         self.gain = if self.is_up { gain } else { -gain };
         let rounds = self.at_trial.count as u32;
         let errors = if gain > 0 { SURE_DEEPER } else { SURE };
         let is_early = rounds < ROUNDS_UP && if self.is_up { gain > 0 } else { earned < -(FIRST_ROUND as i32) };
-        let is_sure = !is_early && u64::from(gain.unsigned_abs()) > limit(rounds, variance, errors);
+        // Demand below D is not the device's limit, and scatter of few phases is not known (R4).
+        let is_scatter =
+            rounds < ROUNDS_UP && !is_full(after) && gain.unsigned_abs() <= RANGES * self.at_base.range(of);
+        let is_sure = !is_early && !is_scatter && u64::from(gain.unsigned_abs()) > limit(rounds, variance, errors);
         let verdict = if is_sure {
             if self.gain > 0 { Verdict::Better } else { Verdict::Worse }
         } else if rounds >= ROUNDS_MAX[self.factor] {
@@ -561,6 +572,8 @@ impl Search {
 
 /// A deeper and a shallower depth, compared.
 struct Compared {
+    /// The number that they are compared by.
+    of: Of,
     /// Gain of the deeper one, 65536ths of a doubling, after the price of its depth.
     gain: i32,
     /// Variance of the phases of one depth.
@@ -593,7 +606,7 @@ fn compare(deep: &Phases, shallow: &Phases, variance: i64) -> Compared {
     };
     let squares = SCATTER_WEIGHT * variance + deep.squares(of) + shallow.squares(of);
     let freedom = (deep.counted() + shallow.counted()) as i64 - 2;
-    Compared { gain, variance: squares / (SCATTER_WEIGHT + freedom), earned: earned(of) }
+    Compared { of, gain, variance: squares / (SCATTER_WEIGHT + freedom), earned: earned(of) }
 }
 
 /// The gain of so many rounds is sure beyond this, by so many standard errors.
@@ -704,6 +717,12 @@ impl Phases {
     fn mean(&self, of: Of) -> i32 {
         let counted = &self.logs[of as usize][..self.counted()];
         (counted.iter().map(|&log| i64::from(log)).sum::<i64>() / counted.len() as i64) as i32
+    }
+
+    /// The largest less the smallest of all phases.
+    fn range(&self, of: Of) -> u32 {
+        let logs = &self.logs[of as usize];
+        logs[0].abs_diff(logs[usize::from(self.count) - 1])
     }
 
     /// Sum of the squares of their distances from their mean.

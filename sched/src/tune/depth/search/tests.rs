@@ -492,6 +492,35 @@ fn without_demand_smaller_depths_alone_are_tried_and_judged_by_time() {
 }
 
 #[test]
+fn where_no_request_waits_the_first_rounds_refuse_no_smaller_depth_within_the_scatter() {
+    // Rounds until 32 is refused. Phases at 64 differ by 10,000; at 32 the work is less by twice that, its price, `more`.
+    let rounds = |waiting, more| {
+        let mut talk = Talk::new(64, 4096);
+        (talk.search.is_up, talk.search.variance) = (false, 0);
+        let base = Phase { waiting, ..saturated(1, 1)(64) };
+        let less = |by: i32| {
+            let units_log = base.units_log - by;
+            Phase { units_log, weighed_log: units_log + 1, ..base }
+        };
+        let priced = base.device_log - saturated(1, 1)(32).device_log;
+        let price = ((i64::from(priced) * i64::from(ALPHA)) >> 16) as i32;
+        let trial = Phase {
+            waiting: FULL,
+            device_log: base.device_log - priced,
+            ..less(RANGES as i32 * 10_000 + price + more)
+        };
+        assert_eq!(talk.say(base), 32);
+        while talk.search.state().probes[0].is_none() {
+            talk.say(trial);
+            talk.say(less(10_000));
+        }
+        (talk.last().verdict, talk.last().pairs)
+    };
+    let found = [(0, 0), (0, 1), (SATURATED, 0)].map(|(waiting, more)| rounds(waiting, more));
+    assert_eq!(found, [(Verdict::Worse, ROUNDS_UP), (Verdict::Worse, 1), (Verdict::Worse, 1)]);
+}
+
+#[test]
 fn a_gain_is_work_or_time_less_the_price_of_depth() {
     let shallow = Phase { units_log: 100, weighed_log: 1000, system_log: 70_000, waiting: ONE, ..of_small() };
     let deep = Phase { units_log: 20_100, weighed_log: 31_000, device_log: ONE, system_log: 75_000, ..shallow };
