@@ -1,8 +1,9 @@
 //! Watches devices while they are served: they are asked once a second, by threads of their own, because a file
 //! system may take long to answer, and neither requests nor signals may wait for that.
 //!
-//! Nor may other devices: a device that has not answered for [`LATE_AFTER`] keeps the thread that asks it, and another
-//! thread asks the rest. It is asked again when it has answered.
+//! Nor may other devices, or other backings of a pool: a device that has not answered for [`LATE_AFTER`] keeps the
+//! thread that asks it, and another thread asks the rest, and it again: it leaves out the backing that keeps the first.
+//! It may keep [`LATE_MAX`] threads.
 
 use mqfq_blk::device::Device;
 use std::io;
@@ -22,6 +23,9 @@ type Named = (String, Weak<dyn Device>);
 
 /// Devices to ask, except those that are being asked.
 type Devices = Mutex<Vec<Named>>;
+
+/// Most threads that a device may keep: so many of its backings may hang before the others are seen no more.
+const LATE_MAX: usize = 8;
 
 /// The devices that are watched; more can be named.
 pub struct Watch(Arc<Devices>);
@@ -87,8 +91,8 @@ fn start_with(
 /// State kept from one round of questions to the next.
 struct Rounds {
     asker: Option<Asker>,
-    /// Askers whose device has not answered yet, and its name.
-    late: Vec<(String, Asker)>,
+    /// Askers whose device has not answered yet.
+    late: Vec<(Named, Asker)>,
     late_after: Duration,
     say: Arc<Say>,
 }
@@ -119,20 +123,23 @@ impl Asker {
 }
 
 impl Rounds {
-    /// Asks each once; returns those that are still there and have answered.
+    /// Asks each once, save those that keep as many threads as they may; returns those that are still there.
     fn ask_all(&mut self, devices: Vec<Named>) -> Vec<Named> {
         let mut there = Vec::new();
         let say = self.say.clone();
-        self.late.retain(|(name, asker)| match asker.answers.try_recv() {
-            Ok(named) => {
+        self.late.retain(|((name, _), asker)| match asker.answers.try_recv() {
+            Ok(_) => {
                 say(name, &format!("device {name}: its file system answers again"));
-                there.extend(named);
                 false
             }
             Err(TryRecvError::Empty) => true,
             Err(TryRecvError::Disconnected) => false,
         });
         for named in devices {
+            if self.late.iter().filter(|((_, late), _)| late.ptr_eq(&named.1)).count() >= LATE_MAX {
+                there.push(named);
+                continue;
+            }
             let asker = match self.asker.take() {
                 Some(asker) => asker,
                 None => match Asker::start(self.say.clone()) {
@@ -146,7 +153,7 @@ impl Rounds {
             };
             let name = named.0.clone();
             // Its thread ends after this alone.
-            let _ = asker.questions.send(named);
+            let _ = asker.questions.send(named.clone());
             match asker.answers.recv_timeout(self.late_after) {
                 Ok(named) => {
                     there.extend(named);
@@ -156,7 +163,8 @@ impl Rounds {
                     let late = self.late_after.as_secs_f64();
                     let sentence = format!("device {name}: its file system has not answered for {late} s");
                     (self.say)(&name, &sentence);
-                    self.late.push((name, asker));
+                    there.push(named.clone());
+                    self.late.push((named, asker));
                 }
                 // The thread panicked: the device is not asked again.
                 Err(RecvTimeoutError::Disconnected) => {}
@@ -175,8 +183,8 @@ mod tests {
     /// For what must come; it is waited for in full only if the test fails.
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// A device whose file system does not answer until it is told to.
-    struct Silent(Mutex<mpsc::Receiver<()>>);
+    /// A device with so many parts whose file systems do not answer until they are told to.
+    struct Silent(Vec<Mutex<mpsc::Receiver<()>>>);
 
     impl Device for Silent {
         fn info(&self) -> DeviceInfo {
@@ -184,7 +192,8 @@ mod tests {
         }
 
         fn check_up(&self) -> Vec<String> {
-            let _ = self.0.lock().unwrap().recv();
+            let Some(part) = self.0.iter().find_map(|part| part.try_lock().ok()) else { return Vec::new() };
+            let _ = part.recv();
             vec!["answered".into()]
         }
 
@@ -198,7 +207,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("mqfq-watch-late-{}", std::process::id()));
         std::fs::File::create(&path).and_then(|file| file.set_len(8192)).unwrap();
         let (answer, answers) = mpsc::channel();
-        let silent: Arc<dyn Device> = Arc::new(Silent(Mutex::new(answers)));
+        let silent: Arc<dyn Device> = Arc::new(Silent(vec![Mutex::new(answers)]));
         let good: Arc<dyn Device> = Arc::new(FileDevice::open(&FileOptions::new(&path)).unwrap());
         let (sender, said) = mpsc::channel();
         let devices = [("silent".into(), silent.clone()), ("good".into(), good.clone())];
@@ -219,6 +228,28 @@ mod tests {
         drop((devices, silent, good, answer, watch));
         let rest: Vec<String> = said.iter().collect();
         assert!(rest.iter().all(|line| line.starts_with("device silent: ")), "{rest:?}");
+    }
+
+    #[test]
+    fn a_device_is_asked_on_beside_its_parts_that_do_not_answer_by_a_bounded_number_of_threads() {
+        let (answer, answers): (Vec<_>, Vec<_>) = (0..LATE_MAX + 2).map(|_| mpsc::channel()).unzip();
+        let silent: Arc<dyn Device> = Arc::new(Silent(answers.into_iter().map(Mutex::new).collect()));
+        let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let said = count.clone();
+        let say = move |_: &str, line: &str| {
+            assert!(line.ends_with("has not answered for 0.001 s"), "{line}");
+            said.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        };
+        let late_after = Duration::from_millis(1);
+        let mut rounds = Rounds { asker: None, late: Vec::new(), late_after, say: Arc::new(say) };
+        let mut devices = vec![("silent".to_owned(), Arc::downgrade(&silent))];
+        for round in 1..LATE_MAX + 3 {
+            devices = rounds.ask_all(devices);
+            let late = round.min(LATE_MAX);
+            assert_eq!((devices.len(), rounds.late.len()), (1, late));
+            assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), late);
+        }
+        drop(answer);
     }
 
     #[test]

@@ -202,8 +202,8 @@ pub trait Device: Any + Send + Sync {
         None
     }
 
-    /// News about it since the last call for its user, one sentence each. For a thread that may
-    /// wait, now and then; never called by a worker.
+    /// News about it since the last call for its user, one sentence each. For a thread that may wait, now and then;
+    /// never called by a worker. A call beside one that has not returned leaves out the part at which that one looks.
     fn check_up(&self) -> Vec<String> {
         Vec::new()
     }

@@ -315,6 +315,7 @@ fn until(words: &str, ask: impl Fn() -> String) -> String {
             return said;
         }
         assert!(begun.elapsed() < PATIENCE, "no {words:?} in {said:?}");
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
     }
 }
 
@@ -370,6 +371,12 @@ fn i17_a_backing_on_fuse_that_is_stopped_hangs_alone_is_named_and_goes_on_where_
         &["export", "add", "c", "--device", "ssd", "--tenant", "a", "--path", arg(&image), "--nbd", &nbd],
     ));
     Client::connect(&server.socket("a"), "c").write(0, &pattern(4096, 3)).unwrap();
+    // A look at it holds up none at the others: one grows, and another is seen to be cut.
+    let lengthen = |length_bytes| File::options().write(true).open(&image).unwrap().set_len(length_bytes).unwrap();
+    lengthen(2 * MIB);
+    until(&(2 * MIB).to_string(), || Client::connect(&server.socket("a"), "c").size_bytes.to_string());
+    lengthen(4096);
+    server.note_with(&format!("{}: was cut to 4096 bytes", image.display()));
     said(&ctl(&server, &["export", "rm", "c"]));
     fuse.signal(libc::SIGCONT);
     for client in &mut hung {

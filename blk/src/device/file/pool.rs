@@ -100,12 +100,14 @@ impl Pool {
         (0..).zip(&*self.lock()).filter_map(ailing).collect()
     }
 
-    /// News about some backings, about all of them in as many calls as it takes.
+    /// News about some backings, about all of them in as many calls as it takes. Left out are those at which another
+    /// call looks, and those of several that hang: a look would hang, too.
     pub(super) fn check_up(&self) -> Vec<String> {
         let all = self.all();
         // Relaxed: of two looks at a time each is as good.
         let first = self.next_look.fetch_add(LOOKS_MAX, Ordering::Relaxed) % all.len().max(1);
         let looked = all.iter().cycle().skip(first).take(LOOKS_MAX.min(all.len()));
+        let looked = looked.filter(|(_, backing)| all.len() == 1 || !backing.hanging.is_some());
         looked.flat_map(|(_, backing)| watch::check_up(backing)).collect()
     }
 

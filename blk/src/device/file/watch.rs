@@ -20,8 +20,8 @@ use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 
 /// Identity and size of the file when it was opened, and changes seen since.
@@ -41,6 +41,9 @@ pub(super) struct Watch {
     told_bytes: AtomicU64,
     /// The thin pool, VG/POOL, that it is a volume of.
     thin_pool: Option<String>,
+    /// A look at it is under way, which may hang with its file system.
+    // Ordering: Relaxed. Of two looks at a time each is as good.
+    is_looked_at: AtomicBool,
     told: Mutex<Told>,
 }
 
@@ -85,6 +88,7 @@ impl Watch {
             longest_bytes: AtomicU64::new(0),
             told_bytes: AtomicU64::new(0),
             thin_pool,
+            is_looked_at: AtomicBool::new(false),
             told: Mutex::default(),
         }
     }
@@ -176,8 +180,17 @@ pub(super) fn end_bytes(mut file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// Looks at the file and at its name; returns news for the user.
+/// Looks at the file and at its name, unless another look is under way; returns news for the user.
 pub(super) fn check_up(backing: &Backing) -> Vec<String> {
+    if backing.watch.is_looked_at.swap(true, Relaxed) {
+        return Vec::new();
+    }
+    let sentences = look(backing);
+    backing.watch.is_looked_at.store(false, Relaxed);
+    sentences
+}
+
+fn look(backing: &Backing) -> Vec<String> {
     let Watch { path, identity, told, .. } = &backing.watch;
     let size_bytes = backing.watch.size_bytes();
     // An error of the file system is no proof of anything; requests meet it, too.
