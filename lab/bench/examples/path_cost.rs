@@ -10,11 +10,11 @@
 //! instructions per request, by the CPU, as glibc chooses a `memset` by it and callgrind counts each round of its `rep
 //! stos`. So count 1,000 batches and 3,000, and divide the difference by the 64,000 requests between them.
 //!
-//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside | BACKINGS]]]`: LAYER is a policy or `raw`; prints
+//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside | pools | BACKINGS]]]`: LAYER is a policy or `raw`; prints
 //! nanoseconds per request. BACKINGS: reads of a `file` device (0) or of a pool of so many backings in turn, each
 //! answered in place of the kernel. GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is
-//! found. `beside`: the same flows in no group take turns with those in groups, of 100 batches each, and the medians of
-//! both are printed.
+//! found. `beside`: the same flows in no group take turns with those in groups, of 100 batches each, and medians are
+//! printed. `pools`: so do a `file` device and pools of 1 and 1,000 backings.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions, region_of};
@@ -197,10 +197,14 @@ fn measure(arguments: &[String]) -> Result<(), String> {
     let mut path = match arguments.get(4).map(String::as_str) {
         None => plain(groups)?,
         Some("auto") => path(layer, flows, groups, true, None)?,
-        Some("beside") => return beside([plain(0)?, plain(groups)?], batches),
+        Some("beside") => return beside([("in no group", plain(0)?), ("in groups", plain(groups)?)], batches),
+        Some("pools") => {
+            let of = |backings| path(layer, flows, groups, false, Some(backings));
+            return beside([("a file", of(0)?), ("a pool of 1", of(1)?), ("a pool of 1,000", of(1000)?)], batches);
+        }
         Some(backings) => {
             let backings =
-                backings.parse().map_err(|_| "argument 5 is neither auto, beside nor a number".to_string())?;
+                backings.parse().map_err(|_| "argument 5 is neither auto, beside, pools nor a number".to_string())?;
             path(layer, flows, groups, false, Some(backings))?
         }
     };
@@ -214,18 +218,26 @@ fn ns_per_request(path: &mut Path, batches: u32) -> f64 {
     start.elapsed().as_nanos() as f64 / (f64::from(batches) * f64::from(BATCH))
 }
 
-/// Both in turns, so that the machine is the same for both: medians, and what the second costs more.
-fn beside(mut paths: [Path; 2], batches: u32) -> Result<(), String> {
-    let mut rounds: Vec<[f64; 2]> = Vec::new();
-    for _ in 0..batches.div_ceil(TURN_BATCHES) {
-        rounds.push(paths.each_mut().map(|path| ns_per_request(path, TURN_BATCHES)));
+/// All in turns, so that the machine is the same for each: medians, also of what each costs beside the first in a round.
+fn beside<const N: usize>(mut paths: [(&str, Path); N], batches: u32) -> Result<(), String> {
+    let mut rounds: Vec<[f64; N]> = Vec::new();
+    for round in 0..batches.div_ceil(TURN_BATCHES) as usize {
+        let mut each = [0.0; N];
+        (0..N).for_each(|at| {
+            let at = (at + round) % N;
+            each[at] = ns_per_request(&mut paths[at].1, TURN_BATCHES);
+        });
+        rounds.push(each);
     }
-    let median = |of: &dyn Fn(&[f64; 2]) -> f64| {
+    let median = |of: &dyn Fn(&[f64; N]) -> f64| {
         let mut values: Vec<f64> = rounds.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let [without, with] = [median(&|round| round[0]), median(&|round| round[1])];
-    let more = median(&|round| round[1] - round[0]);
-    print_line(format_args!("in no group {without:.2} ns per request, in groups {with:.2}; {more:.2} more per round"))
+    for (at, (name, _)) in paths.iter().enumerate() {
+        let ns = median(&|round| round[at]);
+        let (more, ratio) = (median(&|round| round[at] - round[0]), median(&|round| round[at] / round[0]));
+        print_line(format_args!("{name}: {ns:.2} ns per request; {more:.2} more per round, {ratio:.4} of the first"))?;
+    }
+    Ok(())
 }
