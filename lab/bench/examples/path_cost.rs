@@ -218,7 +218,7 @@ fn ns_per_request(path: &mut Path, batches: u32) -> f64 {
     start.elapsed().as_nanos() as f64 / (f64::from(batches) * f64::from(BATCH))
 }
 
-/// All in turns, so that the machine is the same for each: medians, also of what each costs beside the first in a round.
+/// All in turns, so that the machine is the same for each: medians, also of each beside the first in a round.
 fn beside<const N: usize>(mut paths: [(&str, Path); N], batches: u32) -> Result<(), String> {
     let mut rounds: Vec<[f64; N]> = Vec::new();
     for round in 0..batches.div_ceil(TURN_BATCHES) as usize {

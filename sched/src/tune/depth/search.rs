@@ -24,10 +24,9 @@
 //! 256 threads write and flush together, so one phase has writes and the next one flushes, e times fewer units. One
 //! round said "82% better" at 31 than at 66, and again at 6 and at 1. Where phases scatter so, they are longer.
 //!
-//! A D that begins at the demand or above is refused nothing by an accident: while no request waits at D, the first
-//! rounds decide only by more than twice the range of the phases at D. Example: 64 reads on a Ceph cluster, whose phases
-//! differ by a factor of 2. One round each said "34% worse" of 31, "22%" of 44 and "28%" of 50, and D stayed at 64,
-//! where no weight binds.
+//! While no request waits at D, the first rounds decide only by more than twice the range of the phases at D, so
+//! that no accident leaves D at the demand. Example: 64 reads on a Ceph cluster, whose phases differ by a factor of 2.
+//! One round each said "34% worse" of 31, "22%" of 44 and "28%" of 50, and D stayed at 64, where no weight binds.
 
 use super::log::{ONE, log2_of_millionths};
 use super::sample::Phase;

@@ -493,7 +493,7 @@ fn without_demand_smaller_depths_alone_are_tried_and_judged_by_time() {
 
 #[test]
 fn where_no_request_waits_the_first_rounds_refuse_no_smaller_depth_within_the_scatter() {
-    // Rounds until 32 is refused. Phases at 64 differ by 10,000; at 32 the work is less by twice that, its price, `more`.
+    // Rounds until 32 is refused. Phases at 64 differ by 10,000; 32 does less by twice that, its price and `more`.
     let rounds = |waiting, more| {
         let mut talk = Talk::new(64, 4096);
         (talk.search.is_up, talk.search.variance) = (false, 0);
