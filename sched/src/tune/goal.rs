@@ -69,6 +69,9 @@ const LOOK_AT_WORD_NS: u64 = 20;
 /// Longest wait for a search for D that is under way, ns, before a cap: since the last change of the found D.
 const WAIT_NS: u64 = 2_000_000_000;
 
+/// And in all, however long the search moves D.
+const WAIT_ALL_NS: u64 = 8 * WAIT_NS;
+
 /// Periods from one look at the uncapped device to the next.
 const LOOK_PERIODS: u32 = 32;
 
@@ -284,6 +287,8 @@ pub struct GoalControl {
     rest_ns: u64,
     /// As of the last reading.
     found: u32,
+    /// Since when there was no cap the last time, ns.
+    free_ns: u64,
 }
 
 impl GoalControl {
@@ -312,6 +317,7 @@ impl GoalControl {
             looks: 0,
             rest_ns: 0,
             found: 0,
+            free_ns: 0,
         }
     }
 
@@ -344,7 +350,8 @@ impl GoalControl {
     /// Takes in a reading and the counts of each goal, and returns what is to be in force from now on.
     pub fn step(&mut self, reading: &Reading, counts: impl FnMut(usize, &mut Counts)) -> Orders {
         self.next_ns = reading.now_ns.saturating_add(self.look_at_ns);
-        if matches!(self.mode, Mode::Free(_)) && self.found != reading.found {
+        let is_early = reading.now_ns.saturating_sub(self.free_ns) < WAIT_ALL_NS;
+        if matches!(self.mode, Mode::Free(_)) && self.found != reading.found && is_early {
             // The search is on its way: a cap waits for it anew.
             self.mode = Mode::Free(reading.now_ns);
         }
@@ -405,6 +412,9 @@ impl GoalControl {
     fn enter(&mut self, mode: Mode, reading: &Reading) {
         let was_off = self.mode == Mode::Off;
         self.mode = mode;
+        if let Mode::Free(since_ns) = mode {
+            self.free_ns = since_ns;
+        }
         match mode {
             Mode::Off => {
                 (self.cap, self.low, self.periods, self.looks) = (u32::MAX, 0, 0, 0);

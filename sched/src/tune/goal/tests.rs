@@ -244,6 +244,15 @@ fn a_cap_waits_while_the_search_moves_the_found_depth() {
     }
     bench.pass_for(2000, |_| true);
     assert!(bench.orders.cap.is_some(), "two seconds after the last change");
+    // A search that never ends is waited for 16 s.
+    let mut bench = Bench::new(DRIVE, &[MS], 700);
+    bench.is_settled = false;
+    let ends = (1..30).find(|second| {
+        bench.model.found = [150, 161][second % 2];
+        bench.pass_for(1000, |_| true);
+        bench.orders.cap.is_some()
+    });
+    assert_eq!(ends, Some(18));
 }
 
 /// G1 and G2 for devices, goals and floors of all kinds.
