@@ -29,7 +29,7 @@
 #define SURE_DEEPER 6
 #define ROUNDS_UP 4
 
-/* Until then, where nobody waits at D: so many times the range of the phases at D are no gain. */
+/* Until then so many times the range of the phases at D are no gain, where an accident does harm. */
 #define RANGES 2
 
 /* The smallest scatter, and what the first round must show; before any round, and its weight. */
@@ -355,8 +355,9 @@ static u32 end_round(struct mqfq_search *search, const struct mqfq_phase *after,
 	of_deeper = search->is_up ? gain(trial, base, &of, &more, &variance) :
 				      gain(base, trial, &of, &more, &variance);
 	is_early = rounds < ROUNDS_UP && (search->is_up ? of_deeper > 0 : more < -FIRST_ROUND);
-	/* Demand below D is not the device's limit, and scatter of few phases is not known. */
-	is_early |= rounds < ROUNDS_UP && !is_full(after) &&
+	/* An accident refuses no smaller D where no request waits, and takes none elsewhere. */
+	is_early |= rounds < ROUNDS_UP &&
+		    (is_full(after) ? of_deeper < 0 && !search->is_up : of_deeper > 0) &&
 		    (u32)magnitude(of_deeper) <= RANGES * range(base, of);
 	if (!is_early && (u64)magnitude(of_deeper) >
 	    limit(rounds, variance, of_deeper > 0 ? SURE_DEEPER : SURE)) {

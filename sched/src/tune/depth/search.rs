@@ -24,9 +24,10 @@
 //! 256 threads write and flush together, so one phase has writes and the next one flushes, e times fewer units. One
 //! round said "82% better" at 31 than at 66, and again at 6 and at 1. Where phases scatter so, they are longer.
 //!
-//! While no request waits at D, the first rounds decide only by more than twice the range of the phases at D, so
-//! that no accident leaves D at the demand. Example: 64 reads on a Ceph cluster, whose phases differ by a factor of 2.
-//! One round each said "34% worse" of 31, "22%" of 44 and "28%" of 50, and D stayed at 64, where no weight binds.
+//! The scatter of few phases is not known. So while no request waits at D, and weights do not bind, the first rounds
+//! refuse a smaller D only by more than twice the range of the phases at D; elsewhere they take one only by as much.
+//! Example: 64 reads on a Ceph cluster, whose phases differ by a factor of 2. One round each said "34% worse" of 31,
+//! "22%" of 44 and "28%" of 50, and D stayed at 64, where no weight binds; one round each also led to 3.
 
 use super::log::{ONE, log2_of_millionths};
 use super::sample::Phase;
@@ -59,7 +60,7 @@ const SURE_DEEPER: u64 = 6;
 /// Rounds after which a deeper candidate is taken at the earliest.
 const ROUNDS_UP: u32 = 4;
 
-/// Until then, where no request waits at D, a gain must be more than so many times the range of the phases at D.
+/// Until then a gain counts beyond so many times the range of the phases at D, where an accident does harm.
 const RANGES: u32 = 2;
 
 /// Smallest scatter that is believed, 0.2%; and what the first round must show besides, 2%.
@@ -455,9 +456,11 @@ impl Search {
         let rounds = self.at_trial.count as u32;
         let errors = if gain > 0 { SURE_DEEPER } else { SURE };
         let is_early = rounds < ROUNDS_UP && if self.is_up { gain > 0 } else { earned < -(FIRST_ROUND as i32) };
-        // Demand below D is not the device's limit, and scatter of few phases is not known (R4).
-        let is_scatter =
-            rounds < ROUNDS_UP && !is_full(after) && gain.unsigned_abs() <= RANGES * self.at_base.range(of);
+        // An accident refuses no smaller D where no request waits, and takes none elsewhere (R4).
+        let is_taken = gain < 0 && !self.is_up;
+        let is_scatter = rounds < ROUNDS_UP
+            && if is_full(after) { is_taken } else { gain > 0 }
+            && gain.unsigned_abs() <= RANGES * self.at_base.range(of);
         let is_sure = !is_early && !is_scatter && u64::from(gain.unsigned_abs()) > limit(rounds, variance, errors);
         let verdict = if is_sure {
             if self.gain > 0 { Verdict::Better } else { Verdict::Worse }

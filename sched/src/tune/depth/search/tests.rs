@@ -492,9 +492,9 @@ fn without_demand_smaller_depths_alone_are_tried_and_judged_by_time() {
 }
 
 #[test]
-fn where_no_request_waits_the_first_rounds_refuse_no_smaller_depth_within_the_scatter() {
-    // Rounds until 32 is refused. Phases at 64 differ by 10,000; 32 does less by twice that, its price and `more`.
-    let rounds = |waiting, more| {
+fn by_accident_no_smaller_depth_is_refused_where_no_request_waits_and_none_is_taken_elsewhere() {
+    // Rounds until 32 is judged. Phases at 64 differ by 10,000; at 32 the gain, its price paid, is `by`.
+    let rounds = |waiting, by: i32| {
         let mut talk = Talk::new(64, 4096);
         (talk.search.is_up, talk.search.variance) = (false, 0);
         let base = Phase { waiting, ..saturated(1, 1)(64) };
@@ -504,11 +504,7 @@ fn where_no_request_waits_the_first_rounds_refuse_no_smaller_depth_within_the_sc
         };
         let priced = base.device_log - saturated(1, 1)(32).device_log;
         let price = ((i64::from(priced) * i64::from(ALPHA)) >> 16) as i32;
-        let trial = Phase {
-            waiting: FULL,
-            device_log: base.device_log - priced,
-            ..less(RANGES as i32 * 10_000 + price + more)
-        };
+        let trial = Phase { waiting: FULL, device_log: base.device_log - priced, ..less(price - by) };
         assert_eq!(talk.say(base), 32);
         while talk.search.state().probes[0].is_none() {
             talk.say(trial);
@@ -516,8 +512,11 @@ fn where_no_request_waits_the_first_rounds_refuse_no_smaller_depth_within_the_sc
         }
         (talk.last().verdict, talk.last().pairs)
     };
-    let found = [(0, 0), (0, 1), (SATURATED, 0)].map(|(waiting, more)| rounds(waiting, more));
-    assert_eq!(found, [(Verdict::Worse, ROUNDS_UP), (Verdict::Worse, 1), (Verdict::Worse, 1)]);
+    let scatter = RANGES as i32 * 10_000;
+    let refused = [(0, scatter), (0, scatter + 1), (SATURATED, scatter)].map(|(waiting, less)| rounds(waiting, -less));
+    assert_eq!(refused, [(Verdict::Worse, ROUNDS_UP), (Verdict::Worse, 1), (Verdict::Worse, 1)]);
+    let taken = [0, SATURATED].map(|waiting| rounds(waiting, 5000));
+    assert_eq!(taken, [(Verdict::Better, 1), (Verdict::Better, ROUNDS_UP)]);
 }
 
 #[test]
