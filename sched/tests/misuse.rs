@@ -166,8 +166,14 @@ fn misuse_24_to_26_jobs() {
     }
 }
 
-/// Counts wakes, and asks for a tenant's counters in each.
+/// Counts wakes, and asks for a tenant's counters in each and at its end.
 struct Asks(Tenant, AtomicUsize);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        self.0.counters();
+    }
+}
 
 impl Wake for Asks {
     fn wake(self: Arc<Self>) {
@@ -192,6 +198,15 @@ fn misuse_27_to_29_futures() {
     drop(permit);
     assert!(matches!(first.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
     assert_eq!(scheduler.free_permits(), 1);
+    // A waker that is replaced, or left behind, is dropped where its owner's calls do not lock themselves out.
+    let permit = tenant.acquire_blocking(10).unwrap();
+    let mut second = Box::pin(tenant.acquire(10));
+    for _ in 0..2 {
+        let waker = Waker::from(Arc::new(Asks(tenant.clone(), AtomicUsize::new(0))));
+        assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    drop((second, permit));
+    assert_eq!((tenant.counters().waiting, scheduler.free_permits()), (0, 1));
     let (_, tenant, _worker) = one(1);
     assert_eq!(tenant.acquire_blocking(10).err(), Some(Refused::PlaceTaken));
 }

@@ -106,13 +106,13 @@ impl PermitFuture {
                 (at, slot)
             }
         };
-        let granted = {
+        // A waker that is replaced is dropped without the lock: it may own a task with calls of its own.
+        let (granted, _replaced) = {
             let job = &mut lock(&shared.places[at].inner).jobs[slot as usize];
-            let granted = job.granted.take();
-            if granted.is_none() {
-                job.waker = Some(waker.clone());
+            match job.granted.take() {
+                None => (None, job.waker.replace(waker.clone())),
+                granted => (granted, None),
             }
-            granted
         };
         shared.deliver(&mut kicks, None);
         match granted {
@@ -139,6 +139,8 @@ impl Drop for PermitFuture {
         let shared = &self.tenant.shared;
         let mut kicks = Kicks::default();
         let mut inner = lock(&shared.places[at].inner);
+        // Dropped without the lock, as in `take`.
+        let waker = inner.jobs[slot as usize].waker.take();
         if let Some(token) = inner.jobs[slot as usize].granted.take() {
             // Nothing ran.
             shared.end(&mut inner, (slot, token), Some(0), &mut kicks);
@@ -147,6 +149,7 @@ impl Drop for PermitFuture {
         }
         shared.pump(&mut inner, at, &mut kicks);
         drop(inner);
+        drop(waker);
         shared.deliver(&mut kicks, None);
     }
 }

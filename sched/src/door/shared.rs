@@ -411,7 +411,7 @@ const NO_SLOT: u32 = u32::MAX;
 /// A job, under its handle.
 #[derive(Default)]
 pub(super) struct Job {
-    /// Of a free slot, the next free one.
+    /// The tenant's number; while the slot is free, the next free one.
     pub(super) flow: u32,
     /// Uses of the handle before.
     pub(super) generation: u32,
@@ -424,10 +424,19 @@ pub(super) struct Job {
     pub(super) waker: Option<Waker>,
 }
 
+impl Job {
+    /// Makes its slot the first free one.
+    #[inline]
+    fn vacate(&mut self, free: &mut u32, slot: u32) {
+        self.generation = self.generation.wrapping_add(1);
+        self.flow = core::mem::replace(free, slot);
+    }
+}
+
 /// Counts of a tenant at a place.
 #[derive(Clone, Default)]
 pub(super) struct OfTenant {
-    /// As in [`Shared::generations`].
+    /// Copy of the tenant's in [`Shared::generations`].
     generation: u32,
     pub(super) waiting: u32,
     under_way: u32,
@@ -452,11 +461,9 @@ impl Inner {
         }
     }
 
-    /// The job has ended, or was taken back.
+    /// The job was taken back.
     pub(super) fn vacate(&mut self, slot: u32) {
-        let job = &mut self.jobs[slot as usize];
-        job.generation = job.generation.wrapping_add(1);
-        job.flow = core::mem::replace(&mut self.free, slot);
+        self.jobs[slot as usize].vacate(&mut self.free, slot);
     }
 }
 
@@ -589,8 +596,7 @@ impl Shared {
     ) {
         let job = &mut inner.jobs[slot as usize];
         let Job { flow, cost, pushed_ns, .. } = *job;
-        job.generation = job.generation.wrapping_add(1);
-        job.flow = core::mem::replace(&mut inner.free, slot);
+        job.vacate(&mut inner.free, slot);
         let actual = actual.unwrap_or(cost).min(COST_MAX.0);
         let id = FlowId(flow);
         if actual != cost {
@@ -768,8 +774,7 @@ impl Shared {
             let name = (FlowId(flow), Handle(slot), Cost(cost));
             self.mqfq.withdraw(&mut inner.queue, name, &mut |hctx| kicks.push(hctx));
         }
-        let job = &mut inner.jobs[slot as usize];
-        (job.is_waiting, job.waker) = (false, None);
+        inner.jobs[slot as usize].is_waiting = false;
         inner.of_tenant[flow as usize].waiting -= 1;
         inner.vacate(slot);
         true
