@@ -2,8 +2,8 @@
 //!
 //! Answers: by how much is a tenant slowed? Each reading that has requests of an operation gives their mean time from
 //! submission to completion. It is kept by operation, size and number in flight, so that only like is compared with
-//! like: the time alone, if others had no more than [`OTHERS_PERCENT`] of the work on the device, and else the least
-//! that was seen, which is no more than a bound. Another bound is the time alone with fewer in flight.
+//! like: the time alone, if others had no more than [`OTHERS_PERCENT`] of the work on the device. Else there are two
+//! bounds: the least time that was seen, and the time alone with fewer in flight.
 
 use crate::history::FlowInterval;
 

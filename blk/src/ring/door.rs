@@ -43,7 +43,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Of a ring that lives as long as this.
+    /// The table of this ring, which lives as long as the table.
     pub(super) const fn new(ring: RawFd) -> Files {
         Files { ring, free: None }
     }
@@ -97,11 +97,12 @@ impl Files {
     }
 }
 
-/// Source: linux/io_uring.h, `io_uring_register_op` and `io_uring_files_update`. The library's calls need the ring
-/// itself, which is busy with a worker's turn.
+/// Operations of io_uring_register(2). The library's calls need the ring itself, which is busy with a worker's turn.
+/// Source: linux/io_uring.h, `io_uring_register_op`.
 const IORING_REGISTER_FILES: u32 = 2;
 const IORING_REGISTER_FILES_UPDATE: u32 = 6;
 
+/// Files of a range of places. Source: linux/io_uring.h, `io_uring_files_update`.
 #[repr(C)]
 struct Update {
     offset: u32,

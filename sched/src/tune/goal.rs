@@ -492,7 +492,7 @@ impl GoalControl {
         let (throughput, own) = self.throughput(reading);
         let depth = self.cap().unwrap_or(reading.found);
         let kept = match self.cap() {
-            // What a goal brings its own tenant is nothing that others keep.
+            // The gain of the goals' own tenants does not count as throughput that others keep.
             Some(_) => {
                 let gained = own.saturating_sub(self.reference_own);
                 kept_thousandths(throughput.saturating_sub(gained), self.reference)
