@@ -107,21 +107,17 @@ impl PermitFuture {
             }
         };
         // A waker that is replaced is dropped without the lock: it may own a task with calls of its own.
-        let (granted, _replaced) = {
+        let (is_granted, _replaced) = {
             let job = &mut lock(&shared.places[at].inner).jobs[slot as usize];
-            match job.granted.take() {
-                None => (None, job.waker.replace(waker.clone())),
-                granted => (granted, None),
-            }
+            let is_granted = core::mem::take(&mut job.is_granted);
+            (is_granted, if is_granted { None } else { job.waker.replace(waker.clone()) })
         };
         shared.deliver(&mut kicks, None);
-        match granted {
-            None => Poll::Pending,
-            Some(token) => {
-                self.at = None;
-                Poll::Ready(Ok(Permit { shared: Some(shared), place: at as u16, slot, token: Some(token) }))
-            }
+        if !is_granted {
+            return Poll::Pending;
         }
+        self.at = None;
+        Poll::Ready(Ok(Permit { shared: Some(shared), place: at as u16, slot }))
     }
 }
 
@@ -141,9 +137,9 @@ impl Drop for PermitFuture {
         let mut inner = lock(&shared.places[at].inner);
         // Dropped without the lock, as in `take`.
         let waker = inner.jobs[slot as usize].waker.take();
-        if let Some(token) = inner.jobs[slot as usize].granted.take() {
+        if core::mem::take(&mut inner.jobs[slot as usize].is_granted) {
             // Nothing ran.
-            shared.end(&mut inner, (slot, token), Some(0), &mut kicks);
+            shared.end(&mut inner, slot, Some(0), &mut kicks);
         } else {
             shared.withdraw(&mut inner, slot, generation, &mut kicks);
         }

@@ -2,10 +2,13 @@
 
 use super::found::{Found, FoundPermits, Meter};
 use super::refused::{BuildError, Refused};
+use super::worker::Wait;
 use crate::cache_padded::CachePadded;
 use crate::cost::{COST_MAX, Cost};
 use crate::flow::{FlowId, Weight};
-use crate::policy::{DispatchToken, Done, Entry, Handle, Mqfq, MqfqQueue, Pick, Policy, PolicyKind, PolicyOptions};
+use crate::policy::{
+    DispatchToken, Done, Entry, Grant, Handle, Mqfq, MqfqQueue, Pick, Policy, PolicyKind, PolicyOptions,
+};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crate::topology::{HCTXS_MAX, HctxId, Topology};
 use crate::vtime::VSpan;
@@ -318,11 +321,10 @@ impl Tenant {
 /// Permission for one job to run. Goes back by [`Permit::finish`], or by being dropped.
 #[must_use = "a permit that is dropped ends its job"]
 pub struct Permit {
-    /// `None`, as the token: it went back.
+    /// `None`: it went back.
     pub(super) shared: Option<Arc<Shared>>,
     pub(super) place: u16,
     pub(super) slot: u32,
-    pub(super) token: Option<DispatchToken>,
 }
 
 impl Permit {
@@ -333,11 +335,11 @@ impl Permit {
     }
 
     fn end(&mut self, actual: Option<u64>) {
-        let (Some(token), Some(shared)) = (self.token.take(), self.shared.take()) else { return };
+        let Some(shared) = self.shared.take() else { return };
         let at = self.place as usize;
         let mut kicks = Kicks::default();
         let mut inner = lock(&shared.places[at].inner);
-        shared.end(&mut inner, (self.slot, token), actual, &mut kicks);
+        shared.end(&mut inner, self.slot, actual, &mut kicks);
         shared.pump(&mut inner, at, &mut kicks);
         drop(inner);
         shared.deliver(&mut kicks, None);
@@ -419,8 +421,8 @@ pub(super) struct Job {
     pub(super) is_waiting: bool,
     /// Time of the push, where D is found.
     pushed_ns: u64,
-    /// Permit of a call that waits and has not looked.
-    pub(super) granted: Option<DispatchToken>,
+    /// A call that waits has its permit, and has not looked.
+    pub(super) is_granted: bool,
     pub(super) waker: Option<Waker>,
 }
 
@@ -570,30 +572,46 @@ impl Shared {
         Ok(self.is_scaled.load(Ordering::Relaxed))
     }
 
+    /// The slot of the next job that may start, with its permit; or why the first one is held back, `None`: no job
+    /// waits.
     #[inline]
-    pub(super) fn pick(&self, inner: &mut Inner, kicks: &mut Kicks) -> Pick {
+    pub(super) fn pick(&self, inner: &mut Inner, kicks: &mut Kicks) -> Result<u32, Option<Wait>> {
         let pick = self.mqfq.pick(&mut inner.queue, 0, &mut |hctx| kicks.push(hctx));
         if let Some(found) = &self.found {
             found.picked(&mut inner.meter, &pick, &self.mqfq);
         }
-        if let Pick::Dispatch(grant) = &pick {
-            let of = &mut inner.of_tenant[grant.flow.0 as usize];
-            of.waiting -= 1;
-            of.under_way += 1;
-            inner.jobs[grant.handle.0 as usize].is_waiting = false;
+        let Pick::Dispatch(Grant { handle, flow, token }) = pick else { return Err(self.held(inner, &pick)) };
+        // Its slot stands for the unit until the job ends.
+        let units = token.into_units();
+        debug_assert_eq!(units, 1, "a job takes one permit");
+        let of = &mut inner.of_tenant[flow.0 as usize];
+        of.waiting -= 1;
+        of.under_way += 1;
+        inner.jobs[handle.0 as usize].is_waiting = false;
+        Ok(handle.0)
+    }
+
+    /// Counts why the first job's tenant is held back, if it is.
+    #[inline(never)]
+    fn held(&self, inner: &mut Inner, pick: &Pick) -> Option<Wait> {
+        let wait = match pick {
+            Pick::Throttled => Wait::Window,
+            Pick::NoToken => Wait::Permits,
+            _ => return None,
+        };
+        if let Some(flow) = self.mqfq.first_flow(&inner.queue) {
+            let of = &mut inner.of_tenant[flow.0 as usize];
+            match wait {
+                Wait::Window => of.held_by_window += 1,
+                Wait::Permits => of.held_by_permits += 1,
+            }
         }
-        pick
+        Some(wait)
     }
 
     /// A job has ended. The caller picks after it, or lets the worker.
     #[inline]
-    pub(super) fn end(
-        &self,
-        inner: &mut Inner,
-        (slot, token): (u32, DispatchToken),
-        actual: Option<u64>,
-        kicks: &mut Kicks,
-    ) {
+    pub(super) fn end(&self, inner: &mut Inner, slot: u32, actual: Option<u64>, kicks: &mut Kicks) {
         let job = &mut inner.jobs[slot as usize];
         let Job { flow, cost, pushed_ns, .. } = *job;
         job.vacate(&mut inner.free, slot);
@@ -616,7 +634,7 @@ impl Shared {
             (kicks.is_step_due, kicks.is_any) = (true, true);
         }
         let done = Done::read(id, Handle(slot));
-        self.mqfq.complete(&mut inner.queue, done, token, 0, &mut |hctx| kicks.push(hctx));
+        self.mqfq.complete(&mut inner.queue, done, DispatchToken::new(1), 0, &mut |hctx| kicks.push(hctx));
     }
 
     /// The usual cost is `mean`, unless it was set or is about that already.
@@ -662,27 +680,11 @@ impl Shared {
             kicks.push(HctxId(at as u16));
             return;
         }
-        loop {
-            match self.pick(inner, kicks) {
-                Pick::Dispatch(grant) => {
-                    let job = &mut inner.jobs[grant.handle.0 as usize];
-                    job.granted = Some(grant.token);
-                    let waker = job.waker.take();
-                    kicks.wake(waker);
-                }
-                held => return self.note(inner, &held),
-            }
-        }
-    }
-
-    /// Counts why the first job's tenant is held back, if it is.
-    pub(super) fn note(&self, inner: &mut Inner, pick: &Pick) {
-        let Some(flow) = self.mqfq.first_flow(&inner.queue) else { return };
-        let of = &mut inner.of_tenant[flow.0 as usize];
-        match pick {
-            Pick::Throttled => of.held_by_window += 1,
-            Pick::NoToken => of.held_by_permits += 1,
-            _ => (),
+        while let Ok(slot) = self.pick(inner, kicks) {
+            let job = &mut inner.jobs[slot as usize];
+            job.is_granted = true;
+            let waker = job.waker.take();
+            kicks.wake(waker);
         }
     }
 

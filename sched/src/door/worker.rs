@@ -2,7 +2,6 @@
 
 use super::refused::Refused;
 use super::shared::{AWAY, Bell, FREE, Inner, Kicks, Permit, Scheduler, Shared, Tenant, WORKER, lock};
-use crate::policy::Pick;
 use crate::sync::{Arc, MutexGuard, Ordering};
 use alloc::{boxed::Box, vec::Vec};
 
@@ -268,23 +267,16 @@ impl<J> Turn<'_, J> {
     pub fn next(&mut self) -> Next<J> {
         let Turn { inner: Some(inner), kicks, .. } = self else { return Next::Idle };
         match self.shared.pick(inner, kicks) {
-            Pick::Dispatch(grant) => {
-                let slot = grant.handle.0;
+            Ok(slot) => {
                 let shared = self.handles.pop().unwrap_or_else(|| self.shared.clone());
-                let permit = Permit { shared: Some(shared), place: self.at as u16, slot, token: Some(grant.token) };
+                let permit = Permit { shared: Some(shared), place: self.at as u16, slot };
                 match self.jobs[slot as usize].take() {
                     Some(job) => Next::Job(permit, job),
                     None => Next::Idle,
                 }
             }
-            held => {
-                self.shared.note(inner, &held);
-                match held {
-                    Pick::Throttled => Next::Wait(Wait::Window),
-                    Pick::NoToken => Next::Wait(Wait::Permits),
-                    _ => Next::Idle,
-                }
-            }
+            Err(Some(wait)) => Next::Wait(wait),
+            Err(None) => Next::Idle,
         }
     }
 
@@ -296,11 +288,11 @@ impl<J> Turn<'_, J> {
             return self.finish_elsewhere(permit, actual);
         }
         let Turn { inner: Some(inner), kicks, .. } = self else { return };
-        let (Some(token), Some(shared)) = (permit.token.take(), permit.shared.take()) else { return };
+        let Some(shared) = permit.shared.take() else { return };
         let slot = permit.slot;
         // It has gone back: spares the look of its drop.
         core::mem::forget(permit);
-        self.shared.end(inner, (slot, token), Some(actual), kicks);
+        self.shared.end(inner, slot, Some(actual), kicks);
         if self.handles.len() < HANDLES_MAX {
             self.handles.push(shared);
         }
