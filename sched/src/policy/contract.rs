@@ -1,13 +1,11 @@
 //! The interface of a policy: what a worker calls. The head of [`policy`](super) says which thread calls what.
 
 use super::direct::DirectPolicy;
-use super::entry::{Done, Entry, Handle};
-use super::pick::{Kick, Pick};
-use super::window_terms::WindowTerms;
+use super::options::WindowTerms;
 use crate::class::PriorityClass;
-use crate::cost::Cost;
+use crate::cost::{Cost, CostKind};
 use crate::flow::{FlowId, GroupId, Weight};
-use crate::shared::token::DispatchToken;
+use crate::shared::token_tree::DispatchToken;
 use crate::topology::HctxId;
 
 /// A scheduling policy for one device. [`policy`](super) says which thread calls what. The feature `internals` alone
@@ -124,4 +122,107 @@ pub trait Policy: Send + Sync {
 
     /// Requests staged in this queue.
     fn staged(&self, queue: &Self::Queue) -> usize;
+}
+
+/// A request that may go to the device now.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// The name given at submit.
+    pub handle: Handle,
+    /// Flow of the request.
+    pub flow: FlowId,
+    /// Goes back by [`Policy::complete`](super::Policy::complete).
+    pub token: DispatchToken,
+}
+
+/// Next step of a worker.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Pick {
+    /// Hand this request to the device, then pick again.
+    Dispatch(Grant),
+    /// Requests are staged, but the first is more than T ahead of global virtual time. A kick will come.
+    Throttled,
+    /// A request may go as far as fairness is concerned, but the device holds D. A kick will come.
+    NoToken,
+    /// Requests are staged, and the policy holds them back until this time, ns, in the hope of a better one. Pick again
+    /// then, and after a submit, a complete or a kick. They need not be this queue's: the worker that is told looks
+    /// again for all.
+    Later(u64),
+    /// Nothing is staged here.
+    Idle,
+}
+
+/// How a policy tells other workers that they should pick again. Called only for workers other than the caller's.
+///
+/// A kick must not be lost: after `kick(h)` the worker of `h` must call [`Policy::pick`](super::Policy::pick) at least
+/// once, even if it was about to sleep.
+pub trait Kick {
+    /// Make the worker of `hctx` pick again soon.
+    fn kick(&mut self, hctx: HctxId);
+}
+
+impl<F: FnMut(HctxId)> Kick for F {
+    fn kick(&mut self, hctx: HctxId) {
+        self(hctx)
+    }
+}
+
+/// The caller's own name for a staged request (its tag); the policy only hands it back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Handle(pub u32);
+
+/// A request as the scheduler sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Flow that is charged.
+    pub flow: FlowId,
+    /// Service that it will use.
+    pub cost: Cost,
+    /// The caller's name for it.
+    pub handle: Handle,
+    /// Kind of the request.
+    pub kind: CostKind,
+    /// A caller waits for it: not so for writes of a page cache at its leisure, nor for discards.
+    pub is_sync: bool,
+    /// Its first byte on the device.
+    pub offset_bytes: u64,
+    /// Its length; 0 for a flush.
+    pub length_bytes: u32,
+}
+
+impl Entry {
+    /// A read of the device's first bytes, as long as its cost: for callers whose policy looks at flow and cost alone.
+    pub const fn read(flow: FlowId, cost: Cost, handle: Handle) -> Entry {
+        let length_bytes = if cost.0 > u32::MAX as u64 { u32::MAX } else { cost.0 as u32 };
+        Entry { flow, cost, handle, kind: CostKind::Read, is_sync: true, offset_bytes: 0, length_bytes }
+    }
+}
+
+/// A request that the device finished, as the scheduler sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Flow that was charged.
+    pub flow: FlowId,
+    /// The caller's name for it, as given at submit. It is free for another request after the call that brings this.
+    pub handle: Handle,
+    /// As in [`Entry::kind`].
+    pub kind: CostKind,
+    /// As in [`Entry::is_sync`].
+    pub is_sync: bool,
+    /// As in [`Entry::length_bytes`].
+    pub length_bytes: u32,
+    /// As in [`Entry::cost`].
+    pub cost: Cost,
+    /// When it was submitted to the policy, ns.
+    pub submitted_ns: u64,
+    /// When it went to the device, ns.
+    pub dispatched_ns: u64,
+}
+
+impl Done {
+    /// The end of an [`Entry::read`], at time 0.
+    pub const fn read(flow: FlowId, handle: Handle) -> Done {
+        let (kind, cost) = (CostKind::Read, Cost(0));
+        Done { flow, handle, kind, is_sync: true, length_bytes: 0, cost, submitted_ns: 0, dispatched_ns: 0 }
+    }
 }

@@ -17,34 +17,26 @@
 //! `complete`, then the picks.
 
 mod any;
-mod class_queue;
 mod contract;
 mod descriptor;
 mod direct;
-mod entry;
 mod kind;
 pub mod mqfq;
 pub mod none;
 mod options;
 mod other;
-mod pick;
 mod registry;
 pub mod tunables;
-mod window_terms;
 
-pub use crate::shared::token::DispatchToken;
+pub use crate::shared::token_tree::DispatchToken;
 pub use any::{AnyDirect, AnyPolicy, AnyQueue};
-pub use class_queue::{ClassWeights, QueueClass};
-pub use contract::Policy;
+pub use contract::{Done, Entry, Grant, Handle, Kick, Pick, Policy};
 pub use descriptor::Descriptor;
-pub use direct::{DirectPolicy, NotDirect};
-pub use entry::{Done, Entry, Handle};
+pub use direct::{ClassWeights, DirectPolicy, NotDirect, QueueClass};
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use mqfq::{Mqfq, MqfqQueue, structures};
 pub use none::{Fifo, FifoQueue};
-pub use options::{PolicyError, PolicyOptions, validate_own};
+pub use options::{PolicyError, PolicyOptions, WindowTerms, validate_own};
 pub use other::{DynPolicy, DynQueue, OtherPolicy};
-pub use pick::{Grant, Kick, Pick};
 pub use registry::{Registered, Registry};
 pub use tunables::{KeyText, NoOptions, OwnOptions, Tunable, Tunables};
-pub use window_terms::WindowTerms;

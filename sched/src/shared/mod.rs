@@ -3,5 +3,4 @@
 pub mod mindicator;
 pub mod ready_set;
 pub mod throttle_wheel;
-pub mod token;
 pub mod token_tree;
