@@ -7,14 +7,16 @@ use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
 use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
+use mqfq_blk::slots::{NoPlace, Slot, Slots};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, VTime, Weight};
 use mqfq_policies::{MQFQ_SERIAL, SFQD};
 use mqfq_sched::policy::AnyPolicy;
 use mqfq_testing::Random;
+use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -269,4 +271,39 @@ fn a_flow_with_three_times_the_weight_gets_three_times_the_bytes_on_other_queues
     let weighted = [bytes(0, 0) + bytes(1, 0), bytes(2, 1) / 3];
     assert!(weighted[0] > 2000 << 10, "{weighted:?}");
     assert!(weighted[0].abs_diff(weighted[1]) <= 284 << 10, "{weighted:?}");
+}
+
+// Slots beside a map from every name given out to its value.
+
+proptest! {
+    #[test]
+    fn a_name_finds_its_thing_or_nothing(
+        steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..200),
+    ) {
+        const MAX: u32 = 7;
+        let mut slots = Slots::new(MAX);
+        let mut given: Vec<Slot> = Vec::new();
+        let mut there: HashMap<Slot, usize> = HashMap::new();
+        for (step, (inserts, index)) in steps.into_iter().enumerate() {
+            if inserts {
+                match slots.insert(step) {
+                    Ok(slot) => {
+                        prop_assert!(!given.contains(&slot), "{slot:?} was given out before");
+                        given.push(slot);
+                        there.insert(slot, step);
+                    }
+                    Err(NoPlace) => prop_assert_eq!(there.len(), MAX as usize),
+                }
+            } else if !given.is_empty() {
+                let slot = *index.get(&given);
+                prop_assert_eq!(slots.remove(slot), there.remove(&slot));
+            }
+            for slot in &given {
+                prop_assert_eq!(slots.get(*slot), there.get(slot));
+            }
+            prop_assert_eq!(slots.len(), there.len());
+            prop_assert!(slots.iter().all(|(slot, thing)| there.get(&slot) == Some(thing)));
+            prop_assert!(slots.places() <= MAX as usize);
+        }
+    }
 }

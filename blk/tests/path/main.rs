@@ -2,18 +2,14 @@
 //! run.
 
 mod accounting;
-mod bounds;
-mod costs;
 mod data_path;
 mod direct;
 mod faults;
 mod harness;
-mod model_workers;
 mod no_allocation;
 mod power_cuts;
 mod recall;
 mod refused;
-mod slots;
 mod splitting;
 mod timeouts;
 mod worker;

@@ -33,8 +33,6 @@
 //! [`media`], [`presets`] and [`spells`] are those of blk's own modelled drive.
 
 pub mod arbitration;
-#[cfg(feature = "uring")]
-pub mod choice;
 pub mod command;
 pub mod completion;
 pub mod controller;
@@ -49,6 +47,6 @@ pub use command::{DatasetRange, SubmissionEntry};
 pub use completion::{CompletionEntry, Status};
 pub use controller::{Controller, ControllerOptions, Select};
 pub use host::{Completion, HostQueuePair, RingFull};
-pub use mqfq_blk::device::model::{media, presets, spells};
+pub use mqfq_blk::device::model::{media, presets};
 pub use presets::Preset;
 pub use queue::{ArbClass, DoorbellError, QueueId, QueuePairOptions};

@@ -23,7 +23,6 @@
 
 pub mod media;
 pub mod presets;
-pub mod spells;
 #[cfg(test)]
 mod tests;
 

@@ -10,8 +10,7 @@
 //! |---|---|
 //! | [`history`] | what happened? |
 //! | [`checker`] | over every interval, how far did two flows drift apart? |
-//! | [`limits`] | how far may they? |
-//! | [`judge`] | the one over the other |
+//! | [`limits`] | how far may they, and how does a history stand to that? |
 //! | [`machine`] | what does the real policy do if workers and device take turns like this? |
 //! | [`workload`], [`adversary`], [`threads`] | order of turns, by chance, by hand, and by real threads |
 //! | [`trace`] | what the kernel's elevator did, by its tracepoints |
@@ -30,7 +29,6 @@ pub mod adversary;
 pub mod cases;
 pub mod checker;
 pub mod history;
-pub mod judge;
 pub mod limits;
 pub mod machine;
 pub mod report;
@@ -42,8 +40,7 @@ pub mod workload;
 use crate::contender::Form;
 use crate::shell;
 use cases::{Case, FORMS, Played, Source};
-use judge::Verdict;
-use limits::Limits;
+use limits::{Limits, Verdict};
 use mqfq_blk::random::Random;
 use mqfq_report::progress::Progress;
 use mqfq_sched::policy::PolicyKind;

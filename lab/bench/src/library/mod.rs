@@ -8,8 +8,8 @@
 
 pub mod turns;
 
-use crate::rounds::{Rounds, interleaved};
 use crate::shell;
+use crate::shell::{Rounds, interleaved};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
 use serde::Serialize;

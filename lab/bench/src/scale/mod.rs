@@ -16,24 +16,22 @@
 pub mod layers;
 pub mod load;
 mod reader;
-pub mod setting;
 
-use crate::contender::{Contender, contenders};
-use crate::options::Runs;
-use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
-use crate::shell::{Record, Results, Style, millions, or_dash, table, whole};
-use load::{Fixed, Seen};
+use crate::contender::{Contender, Runs, contenders};
+use crate::shell::{
+    Record, Results, Rounds, Style, interleaved, median, millions, or_dash, ratio_of_any, table, whole,
+};
+use load::{Fixed, Seen, Setting};
 use mqfq_report::panel::{self, Along, Panel, Point, Series};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::Align::{Left, Right};
 use serde::{Deserialize, Serialize};
-use setting::Setting;
 
 /// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct ScaleOptions {
     /// N, by default one per CPU.
-    #[arg(long, value_parser = crate::options::workers)]
+    #[arg(long, value_parser = crate::contender::workers)]
     pub workers: Option<usize>,
     /// Flows: of each worker where each has its own, in all where all share them. By default one per worker, and
     /// where all share them once a single one and once as many as workers.
@@ -138,7 +136,7 @@ pub fn measure(options: &ScaleOptions) -> Result<Record<Scale>, String> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let most = options.workers.unwrap_or(cpus).max(1);
     let settings: Vec<Setting> =
-        setting::worker_counts(most).into_iter().flat_map(|workers| Setting::all(workers, options.flows)).collect();
+        load::worker_counts(most).into_iter().flat_map(|workers| Setting::all(workers, options.flows)).collect();
     let contenders = contenders(options.relaxations);
     let of = |setting| contenders.iter().map(move |&contender| Case { contender, setting, rounds: Vec::new() });
     let mut cases: Vec<Case> = settings.into_iter().flat_map(of).collect();
@@ -301,7 +299,7 @@ fn panels(report: &Scale) -> Vec<Panel> {
 pub(crate) mod tests {
     use super::*;
     use crate::contender::{MQFQ, MQFQ_SERIAL, NONE};
-    use setting::Placement;
+    use load::Placement;
 
     /// Rates in thousands of requests per second, one per round, on a machine of one and two workers.
     pub(crate) fn report(rates: &[(Contender, usize, &[f64])]) -> Record<Scale> {
@@ -318,7 +316,7 @@ pub(crate) mod tests {
             rounds: rates.iter().map(seen).collect(),
         };
         let cases: Vec<Case> = rates.iter().map(case).collect();
-        let options: ScaleOptions = crate::options::defaults();
+        let options: ScaleOptions = crate::contender::defaults();
         let rows: Vec<ScaleRow> = cases.iter().map(|case| row(case, &cases, options.fixed)).collect();
         let notes = notes(&rows, 2);
         let results = Scale { rows, request_bytes: load::REQUEST_BYTES, op: "read".into() };

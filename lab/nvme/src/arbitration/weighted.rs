@@ -35,7 +35,7 @@
 //! # Cost
 //! At most four looks at a class; each is that of round robin.
 
-use super::round_robin::RoundRobin;
+use super::RoundRobin;
 use crate::queue::ArbClass;
 
 /// The queues with commands to fetch, by class, and the class whose turn it is.
