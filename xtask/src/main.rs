@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 use xtask::engine::positive;
-use xtask::{chores, databases, engine, guest, mutants, package, release, size, soak, suites, tools, vopr};
+use xtask::{chores, databases, engine, guest, mutants, package, release, size, soak, suites, tools};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -116,9 +116,9 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             soak::soak(limit, seed)
         }
-        ["vopr", "--planted"] => vopr::planted(None),
-        ["vopr", "--planted", name] => vopr::planted(Some(name)),
-        ["vopr", options @ ..] => vopr::vopr(options),
+        ["vopr", "--planted"] => soak::planted(None),
+        ["vopr", "--planted", name] => soak::planted(Some(name)),
+        ["vopr", options @ ..] => soak::vopr(options),
         ["miri"] => chores::miri(),
         ["tools"] => tools::tools(),
         ["mutants", "--planted"] => mutants::planted(None),

@@ -4,8 +4,7 @@
 //! A path is followed as the compiler does it: a module in scope goes before a crate of that name, and a name that
 //! another file passes on (`use`) leads to the file that defines it. Passing a name on is no use of it.
 
-use super::report::Report;
-use super::tree::{File, Tree};
+use super::tree::{File, Report, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most files of one circle.

@@ -1,17 +1,16 @@
 //! Size and form of files, and nothing left unfinished.
 
-use super::report::Report;
 use super::source::has_word;
-use super::tree::{File, Tree};
+use super::tree::{File, Report, Tree};
 
 /// Beyond this many lines, ask which noun wants its own file.
 const LINES_MAX: usize = 800;
 
 /// Most words of Markdown without records: what a newcomer can read.
-pub const DOC_WORDS_MAX: usize = 62_500;
+pub const DOC_WORDS_MAX: usize = 62_160;
 
 /// Most files in the tree.
-pub const FILES_MAX: usize = 1287;
+pub const FILES_MAX: usize = 1221;
 
 /// Files that may be longer, each with the reason.
 const LONG: &[(&str, &str)] = &[("Cargo.lock", "written by cargo")];
