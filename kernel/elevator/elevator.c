@@ -346,6 +346,18 @@ static bool mqfq_has_work(struct blk_mq_hw_ctx *hctx)
 	return READ_ONCE(queue->stage.staged) && !READ_ONCE(queue->waiting);
 }
 
+/*
+ * A task that submits without a plug dispatches by itself what may go. The block layer would have a
+ * worker do so: two switches a request, unless, as in Linux 6.12, each bio has a plug. A plug is
+ * flushed with a dispatch of its own, perhaps while its task goes to sleep; so are requests that
+ * come back, by a worker.
+ */
+static inline bool may_dispatch(struct blk_mq_hw_ctx *hctx)
+{
+	return !current->plug && !(current->flags & PF_WQ_WORKER) &&
+	       !(hctx->flags & BLK_MQ_F_BLOCKING);
+}
+
 static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *list,
 				 MQFQ_INSERT_FLAGS flags)
 {
@@ -363,6 +375,8 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 	if (own->queue->stage.first && !own->queue->waiting)
 		note(own, own->queue, mqfq_settle(&e->s, own->queue));
 	spin_unlock(&own->lock);
+	if (may_dispatch(hctx) && mqfq_has_work(hctx))
+		blk_mq_run_hw_queue(hctx, false);
 }
 
 /* With nothing granted: the first of those that are staged, if it may go. */
