@@ -16,8 +16,6 @@ mod files;
 mod heap;
 mod in_force;
 pub mod live;
-#[cfg(test)]
-mod live_bytes;
 mod live_demo;
 pub mod log_format;
 pub mod output;

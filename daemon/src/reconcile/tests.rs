@@ -5,7 +5,7 @@ mod erase;
 use super::*;
 use crate::config::{Config, KnownFiles, RealFiles};
 use crate::control::{Origin, Running};
-use crate::live_bytes;
+use crate::heap::in_use;
 use crate::log_format::LogFormat;
 use crate::watch;
 use mqfq_blk::buffer::Buffer;
@@ -405,7 +405,7 @@ const ROUNDS: usize = 31 * 8;
 
 #[test]
 fn rounds_of_churn_leave_no_byte_behind() {
-    if !live_bytes::alone("reconcile::tests::rounds_of_churn_leave_no_byte_behind") {
+    if !in_use::alone("reconcile::tests::rounds_of_churn_leave_no_byte_behind") {
         return;
     }
     let folder = Folder::new();
@@ -437,7 +437,7 @@ fn rounds_of_churn_leave_no_byte_behind() {
         let look = || {
             // A worker that has answered has taken its mail, and frees it next.
             assert!(engine.drain_some(ClientFilter::Export(u64::MAX), Duration::from_secs(60)));
-            (live_bytes::now(), files())
+            (in_use::now(), files())
         };
         let mut seen = look();
         for _ in 0..1000 {
