@@ -206,8 +206,8 @@ pub struct Ownership {
     /// Devices that outlive the process.
     lasting: BTreeSet<String>,
     record: Option<Store>,
-    /// The areas differ from those in the record.
-    is_changed: bool,
+    /// Devices whose areas may differ from those in the record.
+    changed: BTreeSet<String>,
 }
 
 /// A record, which is opened when a device needs it.
@@ -240,7 +240,7 @@ impl Ownership {
     pub fn new(record: Option<Store>) -> Ownership {
         let devices = read(record.as_ref());
         let lasting = devices.keys().cloned().collect();
-        Ownership { devices, lasting, record, is_changed: false }
+        Ownership { devices, lasting, record, changed: BTreeSet::new() }
     }
 
     /// Doubts that bytes without an export are zeroes, on a device that does not last: the process that served before
@@ -253,7 +253,7 @@ impl Ownership {
 
     fn areas(&mut self, key: &Key) -> &mut Areas {
         if key.lasts {
-            self.is_changed = true;
+            self.changed.insert(key.name.clone());
             self.lasting.insert(key.name.clone());
         }
         self.devices.entry(key.name.clone()).or_default()
@@ -323,7 +323,7 @@ impl Ownership {
     /// A server starts with these exports, in this order: what each needs.
     pub fn start(&mut self, claims: &[Claim<'_>]) -> Vec<Verdict> {
         let before = self.devices.clone();
-        self.is_changed = true;
+        self.changed.extend(self.devices.keys().cloned());
         for areas in self.devices.values_mut() {
             areas.0.values_mut().for_each(|area| (area.held, area.is_lost) = (0, false));
         }
@@ -375,15 +375,15 @@ impl Ownership {
     /// # Errors
     /// One sentence: it could not be written.
     pub fn commit(&mut self) -> Result<(), String> {
-        let is_needed = self.is_changed && !self.lasting.is_empty();
+        let is_needed = !self.changed.is_empty() && !self.lasting.is_empty();
         if let Some(store) = self.record.as_mut().filter(|_| is_needed) {
             if store.record.is_none() {
                 store.open()?;
             }
-            let lasting = self.devices.iter().filter(|(name, _)| self.lasting.contains(*name));
-            store.record.as_mut().expect("it was opened").write(lasting)?;
+            let changed = self.changed.intersection(&self.lasting).map(|name| (name, self.devices.get(name)));
+            store.record.as_mut().expect("it was opened").write(changed)?;
         }
-        self.is_changed = false;
+        self.changed.clear();
         Ok(())
     }
 
@@ -398,8 +398,8 @@ impl Ownership {
     /// One sentence: the bytes are something else.
     pub fn unpack(bytes: &[u8], record: Option<Store>) -> Result<Ownership, String> {
         let devices = serde_json::from_slice(bytes).map_err(|_| "the state of whose bytes devices hold is damaged")?;
-        let lasting = read(record.as_ref()).into_keys().collect();
-        Ok(Ownership { devices, lasting, record, is_changed: true })
+        let lasting: BTreeSet<String> = read(record.as_ref()).into_keys().collect();
+        Ok(Ownership { devices, changed: lasting.clone(), lasting, record })
     }
 }
 
@@ -606,6 +606,33 @@ mod tests {
         }
         paths(&path).iter().for_each(|file| std::fs::write(file, "[").unwrap());
         assert!(String::from(Record::open(&path).err().unwrap()).contains("are damaged: allowed is to remove both"));
+    }
+
+    #[test]
+    fn a_write_of_some_devices_leaves_the_others_in_the_record_and_one_that_fails_changes_nothing() {
+        let folder = Folder::new();
+        let path = folder.join("owners");
+        let mut ownership = opened(&path);
+        let on = |name: &str| Claim { device: Some(Key { name: name.into(), ..key(true) }), ..claim(0..100, "a") };
+        for name in ["file /d", "file /\"d\\", "file /e"] {
+            ownership.hold(&on(name));
+            ownership.commit().unwrap();
+        }
+        assert_eq!(opened(&path).devices, ownership.devices);
+        let record = ownership.record.as_mut().and_then(|store| store.record.as_mut()).unwrap();
+        let (name, before) = ("file /e".to_owned(), record.read::<Areas>());
+        record.break_files();
+        assert!(record.write::<Areas>([(&name, None)].into_iter()).unwrap_err().contains("cannot be kept in"));
+        assert_eq!(record.read::<Areas>(), before);
+        let mut again = opened(&path);
+        again
+            .record
+            .as_mut()
+            .and_then(|store| store.record.as_mut())
+            .unwrap()
+            .write::<Areas>([(&name, None)].into_iter())
+            .unwrap();
+        assert_eq!(opened(&path).devices.into_keys().collect::<Vec<_>>(), ["file /\"d\\", "file /d"]);
     }
 
     #[test]

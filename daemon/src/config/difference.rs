@@ -229,12 +229,17 @@ impl Plan {
                     }
                     Some(_) => return None,
                     None => {
+                        let used = names.backings.get(&device);
                         let is_used = |number: &u16| {
-                            names.backings.get(&device).is_some_and(|used| used.contains(number))
+                            used.is_some_and(|used| used.contains(number))
                                 || taken.contains(&(device, *number))
                                 || numbers.contains(&(device, *number))
                         };
-                        let number = (0..BACKINGS_MAX).find(|number| !is_used(number))?;
+                        // Numbers without a gap need no search.
+                        let is_dense =
+                            |used: &&BTreeSet<u16>| used.last().map(|last| usize::from(*last) + 1) == Some(used.len());
+                        let first = used.filter(is_dense).map_or(0, |used| used.len() as u16);
+                        let number = (first..BACKINGS_MAX).find(|number| !is_used(number))?;
                         numbers.insert((device, number));
                         export.offset_bytes = region_of(number);
                     }

@@ -1,7 +1,8 @@
 //! Where are the owners of a device's data kept? In two files, of which each write replaces the older one.
 //!
 //! A write that a crash cuts short leaves a file that is not JSON, and the other one is the record. A path is opened
-//! once, before the process gives up its rights to files.
+//! once, before the process gives up its rights to files. The text of each device stays in memory, so that a write
+//! makes text of those alone that have changed.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,8 @@ use std::path::{Path, PathBuf};
 pub struct Record {
     path: PathBuf,
     files: [File; 2],
-    /// The devices' areas, as text.
-    devices: String,
+    /// Each device's areas by its name, as text with that name before it.
+    devices: BTreeMap<String, String>,
     /// Number of the write of that text.
     generation: u64,
     /// Index of the newest file.
@@ -27,7 +28,7 @@ pub struct Record {
 #[derive(Deserialize)]
 struct Text {
     generation: u64,
-    devices: Value,
+    devices: BTreeMap<String, Value>,
 }
 
 /// The reason why a record cannot be read.
@@ -85,7 +86,7 @@ impl Record {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed(folder, &error))?;
         }
-        let mut record = Record { path: path.to_owned(), files, devices: String::new(), generation: 0, at: 0 };
+        let mut record = Record { path: path.to_owned(), files, devices: BTreeMap::new(), generation: 0, at: 0 };
         record.read_again()?;
         Ok(record)
     }
@@ -95,7 +96,7 @@ impl Record {
     /// # Errors
     /// As [`Record::open`].
     pub fn read_again(&mut self) -> Result<(), Fault> {
-        let mut found: Vec<(u64, usize, String)> = Vec::new();
+        let mut found: Vec<(u64, usize, BTreeMap<String, Value>)> = Vec::new();
         let mut written = 0;
         for (at, file) in self.files.iter_mut().enumerate() {
             let mut text = String::new();
@@ -105,7 +106,7 @@ impl Record {
             }
             let text = read.ok().and_then(|_| serde_json::from_str(&text).ok());
             if let Some(Text { generation, devices }) = text {
-                found.push((generation, at, devices.to_string()));
+                found.push((generation, at, devices));
             }
         }
         // A first write that was cut short is alone; nothing was offered before it had ended.
@@ -117,37 +118,84 @@ impl Record {
                  then all bytes count as those of the exports that have them"
             )));
         }
-        (self.generation, self.at, self.devices) = found.into_iter().max().unwrap_or_default();
+        let newest = found.into_iter().max_by_key(|(generation, at, _)| (*generation, *at)).unwrap_or_default();
+        (self.generation, self.at) = (newest.0, newest.1);
+        self.devices = newest.2.into_iter().map(|(name, areas)| (name.clone(), entry(&name, &areas))).collect();
         Ok(())
     }
 
     /// The contents, by device.
     pub fn read<T: DeserializeOwned>(&self) -> BTreeMap<String, T> {
-        serde_json::from_str(&self.devices).unwrap_or_default()
+        serde_json::from_str(&self.text()).unwrap_or_default()
     }
 
-    /// Writes these contents, which then survive a crash of the machine.
+    /// All devices as an object of JSON.
+    fn text(&self) -> String {
+        let mut text = String::with_capacity(self.devices.values().map(|entry| entry.len() + 1).sum::<usize>() + 2);
+        text.push('{');
+        for (at, entry) in self.devices.values().enumerate() {
+            text.push_str(if at == 0 { "" } else { "," });
+            text.push_str(entry);
+        }
+        text.push('}');
+        text
+    }
+
+    /// Writes the contents of these devices, which then survive a crash of the machine as the others do; `None`: the
+    /// record has it no more.
     ///
     /// # Errors
     /// One sentence. The contents are as before.
     pub fn write<'a, T: Serialize + 'a>(
         &mut self,
-        devices: impl Iterator<Item = (&'a String, &'a T)>,
+        devices: impl Iterator<Item = (&'a String, Option<&'a T>)>,
     ) -> Result<(), String> {
-        let (generation, at) = (self.generation + 1, 1 - self.at);
-        let devices: BTreeMap<_, _> = devices.collect();
-        let devices = serde_json::to_string(&devices).map_err(|error| error.to_string())?;
-        if devices == self.devices {
+        let mut before = Vec::new();
+        for (name, areas) in devices {
+            let new = areas.map(|areas| entry(name, areas));
+            if self.devices.get(name) != new.as_ref() {
+                before.push((name, self.set(name, new)));
+            }
+        }
+        if before.is_empty() {
             return Ok(());
         }
-        let text = format!("{{\"generation\":{generation},\"devices\":{devices}}}");
+        let written = self.write_all();
+        if written.is_err() {
+            before.into_iter().rev().for_each(|(name, entry)| drop(self.set(name, entry)));
+        }
+        written
+    }
+
+    /// Writes fail from now on.
+    #[cfg(test)]
+    pub fn break_files(&mut self) {
+        self.files = [0, 1].map(|_| File::open("/dev/null").expect("it is there"));
+    }
+
+    fn set(&mut self, name: &str, entry: Option<String>) -> Option<String> {
+        match entry {
+            Some(entry) => self.devices.insert(name.to_owned(), entry),
+            None => self.devices.remove(name),
+        }
+    }
+
+    fn write_all(&mut self) -> Result<(), String> {
+        let (generation, at) = (self.generation + 1, 1 - self.at);
+        let text = format!("{{\"generation\":{generation},\"devices\":{}}}", self.text());
         let file = &mut self.files[at];
         let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
         written.and_then(|()| file.sync_all()).map_err(|error| {
             let path = &paths(&self.path)[at];
             format!("whose data devices hold cannot be kept in {}: {}", path.display(), mqfq_report::plain(&error))
         })?;
-        (self.generation, self.at, self.devices) = (generation, at, devices);
+        (self.generation, self.at) = (generation, at);
         Ok(())
     }
+}
+
+/// A device's part of the object. Names and numbers are always text.
+fn entry<T: Serialize>(name: &str, areas: &T) -> String {
+    let text = |part: serde_json::Result<String>| part.expect("a name and numbers are text");
+    format!("{}:{}", text(serde_json::to_string(name)), text(serde_json::to_string(areas)))
 }
