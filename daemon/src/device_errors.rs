@@ -86,17 +86,17 @@ impl DeviceErrorCounts {
     }
 }
 
-/// Backings of pools that hang: the name of the device and the path, and the thin pool of a volume.
+/// Backings of pools that hang: the name of the device and the path, and words for the pool that a backing is of.
 pub type Hanging = BTreeMap<(String, String), Option<String>>;
 
 /// A line for each backing that hangs now and did not, or did and does no more.
 fn changed<'a>(before: &'a Hanging, now: &'a Hanging) -> impl Iterator<Item = (String, String)> + 'a {
     let line =
         |(device, path): &(String, String), what: &str| (device.clone(), format!("device {device}: {path}: {what}"));
-    let begun = now.iter().filter(|(one, _)| !before.contains_key(*one)).map(move |(one, thin_pool)| {
+    let begun = now.iter().filter(|(one, _)| !before.contains_key(*one)).map(move |(one, pool)| {
         let what = "does not answer: requests that are longer under way than `timeout` wait, others fail until it does";
-        match thin_pool {
-            Some(pool) => line(one, &format!("{what}; it is a volume of the thin pool {pool}: is that full?")),
+        match pool {
+            Some(pool) => line(one, &format!("{what}; it is {pool}: is that full?")),
             None => line(one, what),
         }
     });
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_backing_that_hangs_is_told_once_and_so_is_its_answer() {
-        let pool = |path: &str| path.starts_with("/dev").then(|| "vg/pool".to_owned());
+        let pool = |path: &str| path.starts_with("/dev").then(|| "a volume of the thin pool vg/pool".to_owned());
         let hanging = |paths: &[&str]| -> Hanging {
             paths.iter().map(|path| (("ssd".to_owned(), (*path).to_owned()), pool(path))).collect()
         };

@@ -177,8 +177,8 @@ pub struct Ailing {
     pub offset_bytes: u64,
     /// Its state in a word: a [`Health::name`], or "hanging".
     pub state: &'static str,
-    /// The thin pool of LVM, VG/POOL, that it is a volume of.
-    pub thin_pool: Option<String>,
+    /// Words for the pool that it is of and that may be full: "a volume of the thin pool VG/POOL".
+    pub pool_below: Option<String>,
     /// When the first of its commands that have no end yet had timed out, ns of the engine's clock; of the engine's
     /// answer, when it was sent. `None`: there is none.
     pub hangs_since_ns: Option<u64>,

@@ -218,7 +218,7 @@ pub(super) fn start_engine(start: Start<'_>, prepared: &Prepared) -> Result<Work
     let hanging = move || {
         let ailing = weak.upgrade().map(|engine| engine.ailing()).unwrap_or_default();
         let hanging = ailing.into_iter().filter(|(_, part)| part.hangs_since_ns.is_some());
-        hanging.map(|(device, part)| ((device, part.part), part.thin_pool)).collect()
+        hanging.map(|(device, part)| ((device, part.part), part.pool_below)).collect()
     };
     let error_log = DeviceErrorLog::start(errors.clone(), start.output.clone(), hanging)?;
     let counted = errors.clone();

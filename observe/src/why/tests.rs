@@ -61,7 +61,7 @@ fn backing() {
         part: format!("/srv/images/{number}"),
         offset_bytes: number << 48,
         state: "hanging",
-        thin_pool: None,
+        pool_below: None,
         hangs_since_ns: Some(since_s * SECOND_NS),
     };
     let fails = |number, state| Ailing { state, hangs_since_ns: None, ..hangs(number, 0) };

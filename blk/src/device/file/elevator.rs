@@ -1,4 +1,4 @@
-//! Which drives below a file run a scheduler of their own, and which thin pool holds it.
+//! Which drives below a file run a scheduler of their own, and which pool that may be full it is of.
 //!
 //! A second scheduler below destroys the first: it reorders and holds back the requests that we have just ordered, and
 //! its queue is full of requests of the greedy tenant before ours can act (Ceph #69017: mClock above a kernel
@@ -48,9 +48,23 @@ fn visit(sysfs: &Path, device: &Path, depth_left: usize, found: &mut Vec<String>
     }
 }
 
+/// Words for the pool that block device `major:minor` is of and that may be full beside it.
+pub(super) fn pool_below(sysfs: &Path, major: u32, minor: u32) -> Option<String> {
+    let thin = || Some(format!("a volume of the thin pool {}", thin_pool(sysfs, major, minor)?));
+    let ceph = || Some(format!("an image of the Ceph pool {}", ceph_pool(sysfs, major, minor)?));
+    thin().or_else(ceph)
+}
+
+/// The pool of an image that the kernel's `rbd` has mapped: the image is the block device's parent.
+fn ceph_pool(sysfs: &Path, major: u32, minor: u32) -> Option<String> {
+    let image = fs::canonicalize(drive_of(sysfs, major, minor)?.join("device")).ok()?;
+    let is_rbd = image.parent()?.file_name()? == "rbd";
+    is_rbd.then(|| fs::read_to_string(image.join("pool")).ok().map(|pool| pool.trim_end().to_owned()))?
+}
+
 /// The thin pool of LVM, VG/POOL, that block device `major:minor` is a volume of. The pool's device below a volume has
 /// a UUID that ends in `-tpool`, and a name with the hyphens of the parts doubled.
-pub(super) fn thin_pool(sysfs: &Path, major: u32, minor: u32) -> Option<String> {
+fn thin_pool(sysfs: &Path, major: u32, minor: u32) -> Option<String> {
     let slaves = fs::read_dir(entry(sysfs, major, minor)?.join("slaves")).ok()?;
     slaves.flatten().find_map(|slave| {
         let read = |name: &str| fs::read_to_string(slave.path().join("dm").join(name)).ok();
@@ -159,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thin_volume_is_told_by_its_pool_and_other_volumes_have_none() {
+    fn a_thin_volume_and_an_image_of_ceph_are_told_by_their_pools_and_other_volumes_have_none() {
         let sysfs = tempfile::tempdir().unwrap();
         let pool = add(sysfs.path(), "dm-2", "253:2", None);
         let thick = add(sysfs.path(), "dm-3", "253:3", None);
@@ -174,8 +188,16 @@ mod tests {
             fs::create_dir_all(volume.join("slaves")).unwrap();
             symlink(below, volume.join("slaves").join(below.file_name().unwrap())).unwrap();
         }
-        let pools = [2, 3, 4, 5].map(|minor| thin_pool(sysfs.path(), 253, minor));
-        assert_eq!(pools, [None, None, Some("my-vg/pool".into()), None]);
+        let pools = [2, 3, 4, 5].map(|minor| pool_below(sysfs.path(), 253, minor));
+        assert_eq!(pools, [None, None, Some("a volume of the thin pool my-vg/pool".into()), None]);
+        // /sys/devices/rbd/0 is the image, and has the disk.
+        let image = sysfs.path().join("devices/rbd/0");
+        let disk = image.join("block/rbd0");
+        fs::create_dir_all(&disk).unwrap();
+        fs::write(image.join("pool"), "images\n").unwrap();
+        symlink("../..", disk.join("device")).unwrap();
+        symlink(&disk, sysfs.path().join("dev/block/251:0")).unwrap();
+        assert_eq!(pool_below(sysfs.path(), 251, 0), Some("an image of the Ceph pool images".into()));
     }
 
     #[test]

@@ -123,7 +123,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
     let number = if is_block_device { metadata.rdev() } else { metadata.dev() };
     let below = elevator::warnings(Path::new("/sys"), libc::major(number), libc::minor(number));
     warnings.extend(below.into_iter().map(|warning| format!("{}: {warning}", options.path.display())));
-    let thin_pool = elevator::thin_pool(Path::new("/sys"), libc::major(number), libc::minor(number));
+    let pool_below = elevator::pool_below(Path::new("/sys"), libc::major(number), libc::minor(number));
     Ok(Opened {
         backing: Backing {
             file,
@@ -140,7 +140,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
             on_failure: options.on_failure,
             hanging: Default::default(),
             no_space: AtomicBool::new(false),
-            watch: Watch::new(&options.path, &metadata, size_bytes, thin_pool.filter(|_| is_block_device)),
+            watch: Watch::new(&options.path, &metadata, size_bytes, pool_below.filter(|_| is_block_device)),
             read_only: options.read_only,
             questions: Default::default(),
             is_own: AtomicBool::new(is_own),

@@ -94,8 +94,8 @@ impl Pool {
                 health => health.name(),
             };
             let part = backing.watch.path().display().to_string();
-            let thin_pool = backing.watch.thin_pool().map(str::to_owned);
-            Some(Ailing { part, offset_bytes: region_of(number), state, thin_pool, hangs_since_ns })
+            let pool_below = backing.watch.pool_below().map(str::to_owned);
+            Some(Ailing { part, offset_bytes: region_of(number), state, pool_below, hangs_since_ns })
         };
         (0..).zip(&*self.lock()).filter_map(ailing).collect()
     }

@@ -39,8 +39,8 @@ pub(super) struct Watch {
     // Ordering: every access is Relaxed. Numbers that only grow.
     longest_bytes: AtomicU64,
     told_bytes: AtomicU64,
-    /// The thin pool, VG/POOL, that it is a volume of.
-    thin_pool: Option<String>,
+    /// Words for the pool that it is of and that may be full.
+    pool_below: Option<String>,
     /// A look at it is under way, which may hang with its file system.
     // Ordering: Relaxed. Of two looks at a time each is as good.
     is_looked_at: AtomicBool,
@@ -79,7 +79,7 @@ impl Identity {
 
 impl Watch {
     /// Watches the file at `path`, which has just been opened.
-    pub(super) fn new(path: &Path, metadata: &Metadata, size_bytes: u64, thin_pool: Option<String>) -> Watch {
+    pub(super) fn new(path: &Path, metadata: &Metadata, size_bytes: u64, pool_below: Option<String>) -> Watch {
         Watch {
             path: path.to_owned(),
             identity: Identity::of(metadata),
@@ -87,7 +87,7 @@ impl Watch {
             ends_at_bytes: AtomicU64::new(u64::MAX),
             longest_bytes: AtomicU64::new(0),
             told_bytes: AtomicU64::new(0),
-            thin_pool,
+            pool_below,
             is_looked_at: AtomicBool::new(false),
             told: Mutex::default(),
         }
@@ -115,9 +115,9 @@ impl Watch {
         longest_bytes > self.size_bytes().max(self.told_bytes.fetch_max(longest_bytes, Relaxed))
     }
 
-    /// The thin pool of LVM, VG/POOL, that it is a volume of.
-    pub(super) fn thin_pool(&self) -> Option<&str> {
-        self.thin_pool.as_deref()
+    /// Words for the pool that it is of and that may be full.
+    pub(super) fn pool_below(&self) -> Option<&str> {
+        self.pool_below.as_deref()
     }
 
     /// The path it was opened at.
@@ -231,8 +231,8 @@ fn look(backing: &Backing) -> Vec<String> {
             path.display()
         ));
     }
-    let no_space = || match backing.watch.thin_pool() {
-        Some(pool) => format!("; it is a volume of the thin pool {pool}: is that full?"),
+    let no_space = || match backing.watch.pool_below() {
+        Some(pool) => format!("; it is {pool}: is that full?"),
         None => String::new(),
     };
     told.looks_until_full = told.looks_until_full.saturating_sub(1);

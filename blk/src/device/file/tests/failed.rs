@@ -310,7 +310,7 @@ fn i17_a_backing_that_hangs_fails_its_own_exports_alone() {
     assert!(hand.pushed().iter().all(|pushed| pushed.opcode != READ), "it is cancelled, as far as the kernel can");
     let ails = |since_ns| {
         let part = folder.path().join("1").display().to_string();
-        [Ailing { part, offset_bytes: hangs, state: "hanging", thin_pool: None, hangs_since_ns: Some(since_ns) }]
+        [Ailing { part, offset_bytes: hangs, state: "hanging", pool_below: None, hangs_since_ns: Some(since_ns) }]
     };
     assert_eq!(pool.ailing(), ails(7));
     let path = folder.path().join("1").display().to_string();
