@@ -117,7 +117,10 @@ pub fn cache() -> Result<PathBuf, String> {
 }
 
 /// The folder of a kernel of this series, fetched the first time.
-fn fetch(series: &str, watch: &mut dyn FnMut(&str)) -> Result<PathBuf, String> {
+///
+/// # Errors
+/// One sentence: what could not be fetched.
+pub fn fetch(series: &str, watch: &mut dyn FnMut(&str)) -> Result<PathBuf, String> {
     let kernel = cache()?.join(series);
     if !kernel.join("version").exists() {
         watch(&format!("fetching a kernel of series {series} into {}", kernel.display()));

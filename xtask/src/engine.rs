@@ -2,22 +2,24 @@
 //! broken.
 //!
 //! ```text
-//!   ceph, guests: machine, loads, faults ──▶ Finding, each with its aim ──▶ table, a line of JSON each, picture
+//!   engine: machine, loads, faults ──▶ Finding, each with its aim ──▶ table, lines of JSON, picture
 //! ```
+//! LVM, thick and thin, and DRBD, two resources, each the other's peer, are engines of one kernel, in a guest. The
+//! steps are in `testing/guest/cases/lvm.job` and `drbd.job`.
 
 mod ceph;
-mod guests;
+mod cluster;
 
 pub use ceph::ceph;
 
 use crate::guest::PACKAGES;
 use crate::run::{cargo, keep, run, target};
 use crate::tools;
-use mqfq_report::panel::{Panel, render};
+use mqfq_report::panel::{Panel, Series, render};
 use mqfq_report::table::{Align, Table};
 use mqfq_testing::guest::{Guest, Time};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options of the command.
@@ -46,7 +48,78 @@ struct Engine {
     measure: fn(&Ground<'_>) -> Result<Measured, String>,
 }
 
-const ENGINES: &[Engine] = &[guests::LVM, guests::DRBD];
+const LVM: Engine = Engine {
+    name: "lvm",
+    about: "LVM: shares of four volumes, a full thin pool, growth",
+    programs: &[
+        ("lvm", "lvm2"),
+        ("thin_check", "thin-provisioning-tools"),
+        ("dmsetup", "dmsetup"),
+        ("fio", "fio"),
+        ("nbdsh", "python3-libnbd"),
+        ("curl", "curl"),
+    ],
+    measure: measure_lvm,
+};
+
+/// Modules that the steps need.
+const OF_LVM: &[&str] = &["null_blk", "configfs", "dm-mod", "dm-thin-pool", "crc32c_generic"];
+
+fn measure_lvm(ground: &Ground<'_>) -> Result<Measured, String> {
+    let job = include_str!("../../testing/guest/cases/lvm.job");
+    let findings = ground.in_guest("lvm", OF_LVM, job, Duration::from_secs(3600))?;
+    Ok((findings.clone(), pictured(&findings)))
+}
+
+/// Shares of each mix beside the weights.
+fn pictured(findings: &[Finding]) -> Vec<Panel> {
+    let of_mixes: Vec<&Finding> = findings.iter().filter(|finding| finding.case.starts_with("shares, ")).collect();
+    let mut mixes: Vec<&str> = of_mixes.iter().map(|finding| finding.case.as_str()).collect();
+    mixes.dedup();
+    let panel = |mix: &&str| {
+        let shares: Vec<(&str, f64)> = of_mixes
+            .iter()
+            .filter(|finding| finding.case == **mix && finding.what.starts_with("weight "))
+            .filter_map(|finding| Some((finding.what.as_str(), finding.value.as_f64()?)))
+            .collect();
+        let places = shares.iter().map(|(what, _)| (*what).to_owned()).collect();
+        let found = (0..).zip(&shares).map(|(at, (_, share))| (f64::from(at), *share));
+        let wanted = (0..shares.len()).map(|at| (at as f64, (at + 1) as f64 / 10.0));
+        let series = vec![Series::new("found", 0, found), Series::new("by weight", 1, wanted)];
+        Panel::bars_at(*mix, places, "part of all bytes").with(series)
+    };
+    mixes.iter().map(panel).collect()
+}
+
+const DRBD: Engine = Engine {
+    name: "drbd",
+    about: "DRBD: verified writes while the peer goes away and comes back",
+    programs: &[("drbdmeta", "drbd-utils"), ("fio", "fio"), ("python3", "python3-minimal")],
+    measure: measure_drbd,
+};
+
+/// Modules that the steps need.
+const OF_DRBD: &[&str] = &["null_blk", "configfs", "drbd", "crc32c_generic"];
+
+fn measure_drbd(ground: &Ground<'_>) -> Result<Measured, String> {
+    let job = include_str!("../../testing/guest/cases/drbd.job");
+    let findings = ground.in_guest("drbd", OF_DRBD, job, Duration::from_secs(3600))?;
+    // One bar for each time that the peer was away.
+    let rounds: Vec<(String, f64)> = findings
+        .iter()
+        .filter_map(|finding| {
+            let (round, _) = finding.what.split_once(": missing at the peer")?;
+            Some((round.to_owned(), finding.value.as_f64()?))
+        })
+        .collect();
+    let places = rounds.iter().map(|(round, _)| round.clone()).collect();
+    let missing = (0..).zip(&rounds).map(|(at, (_, kib))| (f64::from(at), *kib));
+    let series = Series::new("missing before it came back", 0, missing);
+    let panel = Panel::bars_at("The peer was away for 2 s", places, "KiB").with(vec![series]);
+    Ok((findings, vec![panel]))
+}
+
+const ENGINES: &[Engine] = &[LVM, DRBD];
 
 /// Ground of a run.
 struct Ground<'a> {
@@ -148,23 +221,38 @@ pub fn engine(options: &Options<'_>) -> Result<(), String> {
             target().join("release/mqfq")
         }
     };
-    let folder = target().join("engine").join(name);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let (findings, panels) = (engine.measure)(&Ground { folder: folder.clone(), program, only })?;
+    let ground = Ground { folder: target().join("engine").join(name), program, only };
+    ground.clear()?;
+    let (findings, panels) = (engine.measure)(&ground)?;
+    match findings.is_empty() {
+        true => Err(format!("{name} has no part {only:?}")),
+        false => conclude(name, engine.about, &ground.folder, (&findings, &panels), options.json),
+    }
+}
+
+/// Prints and keeps findings and their picture.
+///
+/// # Errors
+/// One sentence if an aim is not met.
+fn conclude(
+    name: &str,
+    about: &str,
+    folder: &Path,
+    (findings, panels): (&[Finding], &[Panel]),
+    json: bool,
+) -> Result<(), String> {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').take(3).collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = findings.iter().map(|finding| finding.json(name, &load).to_string()).collect();
     keep(&folder.join("findings.json"), &(lines.join("\n") + "\n"))?;
     if !panels.is_empty() {
-        keep(&folder.join("findings.svg"), &render(engine.about, &panels)?)?;
+        keep(&folder.join("findings.svg"), &render(about, panels)?)?;
     }
-    if !options.json {
-        print!("{}", table(&findings));
+    if !json {
+        print!("{}", table(findings));
     }
     lines.iter().for_each(|line| println!("{line}"));
     match findings.iter().filter(|finding| !finding.is_met()).count() {
-        0 if findings.is_empty() => Err(format!("{name} has no part {only:?}")),
         0 => Ok(()),
         missed => Err(format!("{name}: {missed} of {} findings are not as wanted", findings.len())),
     }
@@ -195,13 +283,15 @@ fn table(findings: &[Finding]) -> String {
 }
 
 impl Ground<'_> {
+    /// Makes the folder anew.
+    fn clear(&self) -> Result<(), String> {
+        let _ = std::fs::remove_dir_all(&self.folder);
+        std::fs::create_dir_all(&self.folder).map_err(|error| format!("{}: {error}", self.folder.display()))
+    }
+
     /// Runs a job in a guest of Debian's 6.12 whose time is counted instructions, and returns the findings of its rows.
-    /// The job finds the server as `$MQFQ` and the part asked for as `$ONLY`.
     fn in_guest(&self, name: &str, modules: &[&str], job: &str, patience: Duration) -> Result<Vec<Finding>, String> {
         tools::ensure_programs(PACKAGES)?;
-        let share = self.folder.join("share");
-        let copied = std::fs::create_dir_all(&share).and_then(|()| std::fs::copy(&self.program, share.join("mqfq")));
-        copied.map_err(|error| format!("{}: {error}", self.program.display()))?;
         let guest = Guest {
             name,
             kernel: "6.12",
@@ -209,14 +299,27 @@ impl Ground<'_> {
             cpus: 2,
             memory_mib: 4096,
             modules,
-            job: &format!("MQFQ=/run/share/mqfq\nONLY={}\n{job}", self.only),
+            job,
             arguments: &[],
             patience,
         };
-        let outcome = guest.run(&self.folder, &mut |line| eprintln!("  {line}"))?;
+        self.run(guest, &mut |line| eprintln!("  {line}"))
+    }
+
+    /// Runs a guest and returns the findings of its rows. The job finds the server as `$MQFQ` and the part asked for as
+    /// `$ONLY`; `watch` sees the console.
+    fn run(&self, guest: Guest<'_>, watch: &mut dyn FnMut(&str)) -> Result<Vec<Finding>, String> {
+        let share = self.folder.join("share");
+        let copied = std::fs::create_dir_all(&share).and_then(|()| std::fs::copy(&self.program, share.join("mqfq")));
+        copied.map_err(|error| format!("{}: {error}", self.program.display()))?;
+        let job = format!("MQFQ=/run/share/mqfq\nONLY={}\n{}", self.only, guest.job);
+        let guest = Guest { job: &job, ..guest };
+        let outcome = guest.run(&self.folder, watch)?;
         let console = self.folder.join("console.log");
         match outcome.faults.first().or(outcome.complaints.first()) {
-            Some(fault) => Err(format!("{name} on Linux {}: {fault} (log: {})", outcome.kernel, console.display())),
+            Some(fault) => {
+                Err(format!("{} on Linux {}: {fault} (log: {})", guest.name, outcome.kernel, console.display()))
+            }
             None => outcome.rows.iter().map(|row| Finding::of_row(row)).collect(),
         }
     }

@@ -43,9 +43,10 @@ cargo xtask COMMAND
   engine [NAME] [--only PART] [--program P] [--json]
                              a pool over a real storage engine, which is installed: shares, faults, healing; without a
                              name: the list of them
-  engine ceph [--rounds N] [--seconds N] [--kills N] [--depth D] [--program P] [--json]
+  engine ceph [--rounds N] [--seconds N] [--kills N] [--depth D] [--krbd] [--program P] [--json]
                              the same on a Ceph cluster of this machine: N pairs (default 10) of windows of N seconds
-                             (default 30) of none and mqfq; N kills (default 3) of an OSD under a verified load; as root
+                             (default 30) of none and mqfq; N kills (default 3) of an OSD under a verified load, no space; --krbd: correctness
+                             alone, by the rbd of a guest's kernel; as root
   tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx

@@ -7,24 +7,30 @@
 //!
 //! All of it lives in namespaces of its own for mounts, the network and processes. However this command ends, the
 //! kernel ends every process in them; a shell outside then removes the folder.
+//!
+//! With `--krbd` a guest's kernel maps the images, the server is in the guest, and `testing/guest/cases/krbd.job` has
+//! the steps.
 
-use super::positive;
+use super::cluster::{ADDRESS, Cluster, OSDS};
+use super::{Finding, Ground, conclude, positive};
 use crate::databases::ground::{Running, Server, pass};
 use crate::databases::measured::{Clocks, dispatched, percentile, served_bytes};
 use crate::databases::{load, machine};
+use crate::guest::PACKAGES;
 use crate::run::{cargo, command, keep, output, run, shown, target};
 use crate::tools;
 use mqfq_report::panel::{Along, Panel, Series, render};
 use mqfq_report::table::{Align, Table};
+use mqfq_testing::guest::{self, Guest, Time};
 use mqfq_testing::{Folder, arg};
 use serde_json::{Value, json};
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the command does, in a line.
-pub(super) const ABOUT: &str = "a cluster of three OSDs: shares beside none, and OSDs that are killed";
+pub(super) const ABOUT: &str =
+    "a cluster of three OSDs: shares beside none, OSDs that are killed, no space; --krbd: in a guest";
 
 /// Options of the command.
 struct Options {
@@ -36,6 +42,8 @@ struct Options {
     kills: u32,
     /// D of the pool: `auto`, or units of 4 KiB.
     depth: String,
+    /// A guest's kernel maps the images.
+    krbd: bool,
     /// The binary of the server; `None`: a release build.
     program: Option<PathBuf>,
     /// Print JSON alone on stdout.
@@ -60,16 +68,26 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
 ];
 
-/// Address of the cluster in its network namespace.
-const ADDRESS: &str = "10.77.0.1";
-
-const OSDS: u32 = 3;
+/// More of them for a guest.
+const GUEST_PROGRAMS: &[(&str, &str)] = &[("nbdsh", "python3-libnbd"), ("curl", "curl")];
 
 /// Tenants under load: name, weight, requests in flight.
 const TENANTS: [(&str, u32, u32); 2] = [("heavy", 300, 48), ("light", 100, 16)];
 
 /// The tenant whose bytes are verified.
 const VERIFIED: &str = "verified";
+
+/// Names of the images.
+const IMAGES: [&str; 3] = [TENANTS[0].0, TENANTS[1].0, VERIFIED];
+
+/// Size of an image that a guest maps, MiB.
+const GUEST_IMAGE_MIB: u32 = 128;
+
+/// The kernel whose rbd maps them.
+const GUEST_KERNEL: &str = "6.12";
+
+/// Time after which an image that does not answer hangs: longer than the cluster's look-out for a silent OSD.
+const TIMEOUT_S: u32 = 20;
 
 /// Size of an image, MiB.
 const IMAGE_MIB: u32 = 512;
@@ -80,15 +98,6 @@ const WARM_UP_S: u32 = 6;
 /// Seconds of the windows around a kill.
 const KILL_WINDOW_S: u32 = 10;
 
-/// From the kill of an OSD to its return.
-const DEAD: Duration = Duration::from_secs(3);
-
-/// Patience with a cluster that starts or recovers.
-const RECOVERY: Duration = Duration::from_secs(300);
-
-/// Requests that FUSE lets be under way, in place of 12.
-const MAX_BACKGROUND: u32 = 256;
-
 /// Measures, and prints and keeps the results.
 ///
 /// # Errors
@@ -97,6 +106,9 @@ pub fn ceph(words: &[&str]) -> Result<(), String> {
     let options = options(words)?;
     let Some(inside) = &options.inside else { return outside(&options, words) };
     let program = options.program.as_deref().ok_or("the server's binary is missing")?;
+    if options.krbd {
+        return in_guest(program, inside, options.json);
+    }
     let samples = measure(&options, program, inside)?;
     let text: String = samples.all().iter().map(|sample| format!("{sample}\n")).collect();
     let folder = target().join("engine");
@@ -106,15 +118,24 @@ pub fn ceph(words: &[&str]) -> Result<(), String> {
         true => print!("{text}"),
         false => print!("{}", samples.text()),
     }
-    match samples.kills.iter().filter(|kill| kill["verify_error"] != 0).count() {
+    let verified = samples.kills.iter().chain(&samples.full);
+    match verified.filter(|row| row["verify_error"] != 0).count() {
         0 => Ok(()),
-        failed => Err(format!("{failed} of {} verified loads failed", samples.kills.len())),
+        failed => Err(format!("{failed} of {} verified loads failed", samples.kills.len() + samples.full.len())),
     }
 }
 
 fn options(words: &[&str]) -> Result<Options, String> {
-    let mut options =
-        Options { rounds: 10, seconds: 30, kills: 3, depth: "auto".into(), program: None, json: false, inside: None };
+    let mut options = Options {
+        rounds: 10,
+        seconds: 30,
+        kills: 3,
+        depth: "auto".into(),
+        krbd: false,
+        program: None,
+        json: false,
+        inside: None,
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -125,10 +146,11 @@ fn options(words: &[&str]) -> Result<Options, String> {
             "--depth" => options.depth = value()?.to_string(),
             "--program" => options.program = Some(value()?.into()),
             "--inside" => options.inside = Some(value()?.into()),
+            "--krbd" => options.krbd = true,
             "--json" => options.json = true,
             other => {
                 return Err(format!(
-                    "ceph takes --rounds N, --seconds N, --kills N, --depth D, --program P and --json, not {other}"
+                    "ceph takes --rounds N, --seconds N, --kills N, --depth D, --krbd, --program P and --json, not {other}"
                 ));
             }
         }
@@ -142,6 +164,12 @@ fn outside(options: &Options, words: &[&str]) -> Result<(), String> {
         return Err("a cluster needs namespaces and mounts: run it as root".into());
     }
     tools::ensure_programs(PROGRAMS)?;
+    if options.krbd {
+        // Inside there is no network to fetch anything by.
+        tools::ensure_programs(PACKAGES)?;
+        tools::ensure_programs(GUEST_PROGRAMS)?;
+        guest::fetch(GUEST_KERNEL, &mut |line| eprintln!("  {line}"))?;
+    }
     let program = match &options.program {
         Some(program) => std::path::absolute(program).map_err(|error| format!("{}: {error}", program.display()))?,
         None => {
@@ -154,11 +182,13 @@ fn outside(options: &Options, words: &[&str]) -> Result<(), String> {
     // The shell gets SIGTERM when this process ends, whatever ends it. `unshare` takes the process with number 1 along,
     // and the kernel the whole namespace with that.
     let script = "end() { kill -KILL $child 2>/dev/null; wait $child; rm -rf \"$folder\"; exit $1; }\n\
-                  folder=$1; shift; trap 'end 130' INT; trap 'end 143' TERM HUP\n\
-                  TMPDIR=$folder setpriv --pdeathsig KILL chrt --fifo 1 unshare --mount --propagation private --net --pid --fork \
+                  folder=$1; class=$2; shift 2; trap 'end 130' INT; trap 'end 143' TERM HUP\n\
+                  TMPDIR=$folder setpriv --pdeathsig KILL chrt $class unshare --mount --propagation private --net --pid --fork \
                   --kill-child=KILL --mount-proc \"$@\" & child=$!\n\
                   wait $child; end $?";
-    let mut again = command("setpriv", ["--pdeathsig", "TERM", "sh", "-c", script, "sh", arg(folder.path())]);
+    // Virtual CPUs that never wait would leave the cluster nothing.
+    let class = if options.krbd { "--other 0" } else { "--fifo 1" };
+    let mut again = command("setpriv", ["--pdeathsig", "TERM", "sh", "-c", script, "sh", arg(folder.path()), class]);
     again.arg(own).args(["engine", "ceph"]).args(words);
     again.args(["--program", arg(&program), "--inside", arg(folder.path())]);
     eprintln!("$ engine ceph, in namespaces of its own, in {}", folder.path().display());
@@ -171,184 +201,11 @@ fn outside(options: &Options, words: &[&str]) -> Result<(), String> {
 struct Samples {
     windows: Vec<Value>,
     kills: Vec<Value>,
+    /// At most one row.
+    full: Vec<Value>,
     /// Readings of each second.
     seconds: Vec<Value>,
     about: Value,
-}
-
-/// The cluster. Its daemons are children of this process.
-struct Cluster {
-    folder: PathBuf,
-    osds: RefCell<Vec<Option<Running>>>,
-    _others: Vec<Running>,
-}
-
-/// A config for one machine and little memory.
-fn config(folder: &Path, id: &str) -> String {
-    let at = folder.display();
-    format!(
-        "[global]\nfsid = {id}\nmon_host = [v2:{ADDRESS}:3300,v1:{ADDRESS}:6789]\npublic_addr = {ADDRESS}\n\
-         cluster_addr = {ADDRESS}\nms_bind_ipv6 = false\nauth_cluster_required = none\nauth_service_required = none\n\
-         auth_client_required = none\nmon_warn_on_insecure_global_id_reclaim_allowed = false\n\
-         auth_allow_insecure_global_id_reclaim = false\nrun_dir = {at}\nadmin_socket = {at}/$name.asok\n\
-         log_file = {at}/$name.log\ncrash_dir = {at}\nkeyring = {at}/keyring\nmon_data = {at}/mon\nmgr_data = {at}/mgr\n\
-         osd_data = {at}/osd.$id\nosd_journal =\nosd_pool_default_size = 2\nosd_pool_default_min_size = 1\n\
-         osd_pool_default_pg_autoscale_mode = off\nosd_crush_chooseleaf_type = 0\n\
-         mon_warn_on_pool_no_redundancy = false\nmon_data_avail_warn = 1\nmon_data_avail_crit = 1\n\
-         mgr_initial_modules =\nosd_heartbeat_interval = 1\nosd_heartbeat_grace = 5\n\
-         [mon]\nmon_osd_min_down_reporters = 1\nmon_osd_adjust_heartbeat_grace = false\nmon_memory_target = 268435456\n\
-         [client]\nadmin_socket =\nlog_file =\nrbd_cache = false\n\
-         [osd]\nosd_objectstore = bluestore\nbluestore_block_size = 8589934592\nbluestore_block_wal_create = false\n\
-         bluestore_block_db_create = false\nbluestore_cache_autotune = false\nbluestore_cache_size = 67108864\n\
-         osd_memory_target = 939524096\nosd_class_update_on_start = false\nosd_op_num_shards = 2\n\
-         osd_op_num_threads_per_shard = 1\nosd_recovery_sleep = 0\nosd_recovery_sleep_hdd = 0\n\
-         osd_recovery_sleep_ssd = 0\nosd_max_scrubs = 0\n"
-    )
-}
-
-impl Cluster {
-    fn start(folder: &Path) -> Result<Cluster, String> {
-        let begun = Instant::now();
-        run(&mut command("ip", ["link", "set", "lo", "up"]))?;
-        run(&mut command("ip", ["address", "add", &format!("{ADDRESS}/32"), "dev", "lo"]))?;
-        let uuid = || std::fs::read_to_string("/proc/sys/kernel/random/uuid").map(|id| id.trim().to_owned());
-        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-        let id = uuid().map_err(failed)?;
-        for name in ["mon", "mgr", "osd.0", "osd.1", "osd.2", "backings"] {
-            std::fs::create_dir_all(folder.join(name)).map_err(failed)?;
-        }
-        std::fs::write(folder.join("keyring"), "").map_err(failed)?;
-        std::fs::write(folder.join("ceph.conf"), config(folder, &id)).map_err(failed)?;
-        let map = folder.join("monmap");
-        let addresses = format!("[v2:{ADDRESS}:3300,v1:{ADDRESS}:6789]");
-        let mut tool = command("monmaptool", ["--create", "--fsid", &id, "--addv", "a", &addresses]);
-        tool.args(["--enable-all-features", "--set-min-mon-release", "pacific", arg(&map)]);
-        run(tool.stdout(Stdio::null()))?;
-        let mut cluster = Cluster { folder: folder.into(), osds: RefCell::default(), _others: Vec::new() };
-        run(&mut cluster.program("ceph-mon", &["-i", "a", "--mkfs", "--monmap", arg(&map)]))?;
-        let mon = cluster.daemon("ceph-mon", "a")?;
-        cluster._others.push(mon);
-        cluster.ceph(&["mon", "enable-msgr2"])?;
-        let mgr = cluster.daemon("ceph-mgr", "x")?;
-        cluster._others.push(mgr);
-        for osd in 0..OSDS {
-            let (id, osd) = (uuid().map_err(failed)?, osd.to_string());
-            cluster.ceph(&["osd", "new", &id])?;
-            run(&mut cluster.program("ceph-osd", &["-i", &osd, "--mkfs", "--osd-uuid", &id]))?;
-            let running = cluster.daemon("ceph-osd", &osd)?;
-            cluster.osds.borrow_mut().push(Some(running));
-        }
-        cluster.ceph(&["osd", "pool", "create", "rbd", "32", "32"])?;
-        cluster.ceph(&["osd", "pool", "application", "enable", "rbd", "rbd"])?;
-        cluster.wait_until_clean()?;
-        eprintln!("healthy after {:.0} s", begun.elapsed().as_secs_f64());
-        Ok(cluster)
-    }
-
-    /// The cluster stands for other machines. So it takes no core from the server and the load, whose threads have a
-    /// real-time priority: a client that waits for a core does not keep its requests in flight.
-    fn program(&self, name: &str, words: &[&str]) -> Command {
-        let mut program = command("chrt", ["--other", "0", name, "-c", arg(&self.folder.join("ceph.conf"))]);
-        program.args(words).stdout(Stdio::null()).stderr(Stdio::null());
-        program
-    }
-
-    fn daemon(&self, name: &str, id: &str) -> Result<Running, String> {
-        Running::start(&mut self.program(name, &["-f", "-i", id]), "-KILL")
-    }
-
-    /// Kills an OSD, and starts it again after [`DEAD`].
-    fn restart(&self, osd: u32) -> Result<(), String> {
-        let mut osds = self.osds.borrow_mut();
-        let place = &mut osds[osd as usize];
-        *place = None;
-        let again = self.program("ceph-osd", &["-f", "-i", &osd.to_string()]);
-        let mut later = command("sh", ["-c", "sleep \"$1\"; shift; exec \"$@\"", "sh", &DEAD.as_secs().to_string()]);
-        later.arg(again.get_program()).args(again.get_args()).stdout(Stdio::null()).stderr(Stdio::null());
-        *place = Some(Running::start(&mut later, "-KILL")?);
-        Ok(())
-    }
-
-    /// Output of `ceph`. A client waits for a lost monitor for 300 s.
-    fn ceph(&self, words: &[&str]) -> Result<String, String> {
-        let mut ceph = command("timeout", ["100", "ceph", "-c", arg(&self.folder.join("ceph.conf"))]);
-        ceph.args(words).stderr(Stdio::piped());
-        let output = ceph.output().map_err(|error| format!("{}: {error}", shown(&ceph)))?;
-        match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(format!("{}: {}", shown(&ceph), String::from_utf8_lossy(&output.stderr).trim())),
-        }
-    }
-
-    /// Waits until every OSD is up and every placement group clean.
-    fn wait_until_clean(&self) -> Result<(), String> {
-        let begun = Instant::now();
-        while begun.elapsed() < RECOVERY {
-            let status: Value = serde_json::from_str(&self.ceph(&["-s", "-f", "json"])?).unwrap_or_default();
-            if is_clean(&status) {
-                return Ok(());
-            }
-            pass(Duration::from_millis(500));
-        }
-        Err(format!("the cluster is not clean after {} s:\n{}", RECOVERY.as_secs(), self.ceph(&["health", "detail"])?))
-    }
-
-    /// Images as files that FUSE shows in the folder `backings`.
-    fn images(&self) -> Result<Running, String> {
-        let conf = self.folder.join("ceph.conf");
-        let mut daemon = command("chrt", ["--other", "0", "qemu-storage-daemon"]);
-        let file = |name: &str| self.folder.join("backings").join(name);
-        let names = TENANTS.map(|(name, ..)| name).into_iter().chain([VERIFIED]);
-        for name in names.clone() {
-            let size = IMAGE_MIB.to_string();
-            run(&mut command(
-                "timeout",
-                ["100", "rbd", "-c", arg(&conf), "create", "--size", &size, "--image-feature", "layering", name],
-            ))?;
-            std::fs::write(file(name), "").map_err(|error| format!("{name}: {error}"))?;
-            let (image, at) = (format!("pool=rbd,image={name},conf={}", conf.display()), file(name));
-            daemon.args(["--blockdev", &format!("driver=rbd,node-name={name},{image},cache.direct=on")]);
-            daemon.args([
-                "--export",
-                &format!("fuse,id=e-{name},node-name={name},mountpoint={},writable=on", at.display()),
-            ]);
-        }
-        let mut running = Running::start(&mut daemon, "-TERM")?;
-        let size = u64::from(IMAGE_MIB) << 20;
-        let is_there = |name: &str| std::fs::metadata(file(name)).is_ok_and(|file| file.len() == size);
-        running.wait_until("qemu-storage-daemon", || names.clone().all(is_there))?;
-        let control = self.folder.join("control");
-        std::fs::create_dir_all(&control).map_err(|error| format!("{}: {error}", control.display()))?;
-        run(&mut command("mount", ["-t", "fusectl", "none", arg(&control)]))?;
-        for name in names {
-            use std::os::unix::fs::MetadataExt;
-            let device = std::fs::metadata(file(name)).map_err(|error| format!("{name}: {error}"))?.dev();
-            let limit = control.join(minor(device).to_string()).join("max_background");
-            std::fs::write(&limit, MAX_BACKGROUND.to_string())
-                .map_err(|error| format!("{}: {error}", limit.display()))?;
-            // What was never written is read from no OSD.
-            let mut fill =
-                command("fio", ["--name=fill", "--ioengine=io_uring", "--direct=1", "--rw=write", "--bs=1m"]);
-            fill.args([
-                "--iodepth=4",
-                &format!("--filename={}", file(name).display()),
-                &format!("--size={IMAGE_MIB}m"),
-            ]);
-            run(fill.stdout(Stdio::null()))?;
-        }
-        Ok(running)
-    }
-}
-
-/// The minor number of a device: the name of a connection of FUSE.
-fn minor(device: u64) -> u64 {
-    device & 0xff | device >> 12 & 0xfff_ff00
-}
-
-fn is_clean(status: &Value) -> bool {
-    let states = status["pgmap"]["pgs_by_state"].as_array();
-    let are_clean = states.is_some_and(|states| states.iter().all(|state| state["state_name"] == "active+clean"));
-    are_clean && status["pgmap"]["num_pgs"].as_u64() >= Some(32) && status["osdmap"]["num_up_osds"] == OSDS
 }
 
 /// The server's config: a pool of the folder, an export and a tenant for each image.
@@ -357,7 +214,8 @@ fn server_config(sockets: &Folder, backings: &Path, depth: &str) -> String {
     let depth = if depth == "auto" { String::new() } else { format!("expert.depth = {depth}\n") };
     let at = |name: &str| sockets.join(name).display().to_string();
     let mut text = format!(
-        "[server]\nworkers = 1\n[control]\nlisten = \"unix:{}\"\n[device.ceph]\nkind = \"pool\"\nfolders = [\"{}\"]\n{depth}",
+        "[server]\nworkers = 1\n[control]\nlisten = \"unix:{}\"\n[device.ceph]\nkind = \"pool\"\nfolders = [\"{}\"]\n\
+         timeout = \"{TIMEOUT_S}s\"\n{depth}",
         at("control.sock"),
         backings.display()
     );
@@ -476,12 +334,11 @@ fn calibrate(program: &Path, folder: &Path) -> Result<Value, String> {
 fn measure(options: &Options, program: &Path, folder: &Path) -> Result<Samples, String> {
     let mut samples = Samples::default();
     let cluster = Cluster::start(folder)?;
-    let _images = cluster.images()?;
+    let _images = cluster.images(&IMAGES, IMAGE_MIB)?;
     let calibrated = calibrate(program, folder)?;
     let sockets = Folder::new();
     let text = server_config(&sockets, &folder.join("backings"), &options.depth);
-    let names = [TENANTS[0].0, TENANTS[1].0, VERIFIED];
-    let server = Server::with(program, sockets, &text, &names)?;
+    let server = Server::with(program, sockets, &text, &IMAGES)?;
     let read = |(name, _, depth): (&str, u32, u32)| {
         let words = ["--rw=randread", "--time_based", "--runtime=1d", &format!("--size={IMAGE_MIB}m")];
         Running::start(fio(&server, name, &words).arg(format!("--iodepth={depth}")), "-KILL")
@@ -507,17 +364,89 @@ fn measure(options: &Options, program: &Path, folder: &Path) -> Result<Samples, 
         eprintln!("kill {kill} of {}: {}", options.kills, kill_line(&row));
         samples.kills.push(row);
     }
+    let row = full(&cluster, &mut bench)?;
+    eprintln!("{}", full_line(&row));
+    samples.full.push(row);
     samples.seconds = std::mem::take(&mut bench.seconds);
     Ok(samples)
+}
+
+/// Backings that ail, as `ctl status` has them: PATH STATE.
+fn ailing(server: &Server) -> Result<Vec<String>, String> {
+    let text = server.ctl(&["status"])?;
+    let lines = text.lines().filter_map(|line| line.strip_prefix("device")?.trim().strip_prefix("ceph: "));
+    let words = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+    Ok(lines.map(words).collect())
+}
+
+/// Waits until `is_so`; the seconds that it took.
+fn wait_until(what: &str, is_so: impl Fn() -> Result<bool, String>) -> Result<f64, String> {
+    let begun = Instant::now();
+    while !is_so()? {
+        if begun.elapsed() > Duration::from_secs(120) {
+            return Err(format!("{what}: not within 120 s"));
+        }
+        pass(Duration::from_millis(200));
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// Takes the cluster's space away under verified writes and beside the reads, until the image hangs; gives it back, and
+/// waits for the image and the writes.
+fn full(cluster: &Cluster, bench: &mut Bench) -> Result<Value, String> {
+    cluster.set_full(true)?;
+    let verified = verified(&bench.server, OSDS)?;
+    let hangs = |server: &Server| Ok(!ailing(server)?.is_empty());
+    let hangs_s = wait_until("no image hangs", || hangs(&bench.server))?;
+    let of_hanging = ailing(&bench.server)?;
+    let mut row = bench.window("mqfq, full", KILL_WINDOW_S)?;
+    let log = std::fs::read_to_string(bench.server.folder.join("mqfq.log")).unwrap_or_default();
+    let begun = Instant::now();
+    cluster.set_full(false)?;
+    wait_until("the image hangs for ever", || Ok(!hangs(&bench.server)?))?;
+    row["kind"] = "full".into();
+    row["hangs_s"] = hangs_s.into();
+    row["hanging"] = of_hanging.into();
+    row["said"] = log.lines().filter(|line| line.contains("does not answer")).collect::<Vec<_>>().into();
+    row["answers_s"] = begun.elapsed().as_secs_f64().into();
+    // Requests beside the one that hung have failed, so the first load has ended: another one goes well.
+    verified.wait_with_output().map_err(|error| format!("fio: {error}"))?;
+    let ended = self::verified(&bench.server, OSDS + 1)?.wait_with_output().map_err(|error| format!("fio: {error}"))?;
+    judge(&mut row, &ended);
+    Ok(row)
+}
+
+/// The steps of `krbd.job`, in a guest.
+fn in_guest(program: &Path, folder: &Path, json: bool) -> Result<(), String> {
+    let cluster = Cluster::start(folder)?;
+    cluster.make_images(&IMAGES, GUEST_IMAGE_MIB)?;
+    let job = include_str!("../../../testing/guest/cases/krbd.job");
+    let ground = Ground { folder: target().join("engine/krbd"), program: program.into(), only: "all" };
+    ground.clear()?;
+    let machine = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net"].map(str::to_owned);
+    let guest = Guest {
+        name: "krbd",
+        kernel: GUEST_KERNEL,
+        // The cluster's.
+        time: Time::Threads,
+        cpus: 2,
+        memory_mib: 2048,
+        modules: &["virtio_net", "rbd", "crc32c_generic"],
+        job: &format!("ADDRESS={ADDRESS}\n{job}"),
+        arguments: &machine,
+        patience: Duration::from_secs(3600),
+    };
+    let findings: Vec<Finding> = ground.run(guest, &mut |line| match line.strip_prefix("HOST ") {
+        Some(asked) => cluster.answer(asked, &ground.folder),
+        None => eprintln!("  {line}"),
+    })?;
+    conclude("krbd", ABOUT, &ground.folder, (&findings, &[]), json)
 }
 
 /// Kills an OSD under a verified load and beside the reads, starts it again, and waits for the recovery and the load.
 fn one_kill(cluster: &Cluster, bench: &mut Bench, kill: u32) -> Result<Value, String> {
     let osd = (kill - 1) % OSDS;
-    let words = ["--rw=randwrite", "--iodepth=8", "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=512"];
-    let mut verified = fio(&bench.server, VERIFIED, &words);
-    verified.args([format!("--randseed={kill}"), "--size=32m".into(), "--fsync=64".into()]).stdout(Stdio::piped());
-    let verified = verified.spawn().map_err(|error| format!("{}: {error}", shown(&verified)))?;
+    let verified = verified(&bench.server, kill)?;
     pass(Duration::from_secs(2));
     let begun = Instant::now();
     cluster.restart(osd)?;
@@ -525,18 +454,31 @@ fn one_kill(cluster: &Cluster, bench: &mut Bench, kill: u32) -> Result<Value, St
     cluster.wait_until_clean()?;
     let recovered_s = begun.elapsed().as_secs_f64();
     let ended = verified.wait_with_output().map_err(|error| format!("fio: {error}"))?;
-    let text = String::from_utf8_lossy(&ended.stdout);
-    let report: Value = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok()).unwrap_or_default();
     row["kind"] = "kill".into();
     row["osd"] = osd.into();
     row["recovered_s"] = recovered_s.into();
+    judge(&mut row, &ended);
+    Ok(row)
+}
+
+/// Writes of 32 MiB, read again.
+fn verified(server: &Server, seed: u32) -> Result<Child, String> {
+    let words = ["--rw=randwrite", "--iodepth=8", "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=512"];
+    let mut fio = fio(server, VERIFIED, &words);
+    fio.args([format!("--randseed={seed}"), "--size=32m".into(), "--fsync=64".into()]).stdout(Stdio::piped());
+    fio.spawn().map_err(|error| format!("{}: {error}", shown(&fio)))
+}
+
+/// What such a load says at its end.
+fn judge(row: &mut Value, ended: &Output) {
+    let text = String::from_utf8_lossy(&ended.stdout);
+    let report: Value = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok()).unwrap_or_default();
     row["verified_writes"] = report["jobs"][0]["write"]["total_ios"].clone();
     row["verified_reads"] = report["jobs"][0]["read"]["total_ios"].clone();
     row["longest_write_s"] = (report["jobs"][0]["write"]["clat_ns"]["max"].as_f64().unwrap_or(f64::NAN) * 1e-9).into();
     // A report without an answer is an error, too.
     let error = report["jobs"][0]["error"].as_i64().unwrap_or(-1);
     row["verify_error"] = if ended.status.success() { error } else { error.min(-1) }.into();
-    Ok(row)
 }
 
 fn number(row: &Value, name: &str) -> f64 {
@@ -565,11 +507,26 @@ fn line(row: &Value) -> String {
     )
 }
 
-fn kill_line(row: &Value) -> String {
-    let verified = match row["verify_error"].as_i64() {
+fn verified_line(row: &Value) -> String {
+    match row["verify_error"].as_i64() {
         Some(0) => format!("{} writes verified", row["verified_writes"]),
         _ => format!("VERIFY FAILED ({})", row["verify_error"]),
-    };
+    }
+}
+
+fn full_line(row: &Value) -> String {
+    format!(
+        "full: {}; {} after {:.0} s, answers {:.0} s after there is space, {}",
+        line(row),
+        row["hanging"],
+        number(row, "hangs_s"),
+        number(row, "answers_s"),
+        verified_line(row),
+    )
+}
+
+fn kill_line(row: &Value) -> String {
+    let verified = verified_line(row);
     format!(
         "{}; OSD {} clean again after {:.0} s, longest write {:.1} s, {verified}",
         line(row),
@@ -582,7 +539,13 @@ fn kill_line(row: &Value) -> String {
 impl Samples {
     /// A line of JSON each.
     fn all(&self) -> Vec<&Value> {
-        [&self.about].into_iter().chain(&self.windows).chain(&self.kills).chain(&self.seconds).collect()
+        [&self.about]
+            .into_iter()
+            .chain(&self.windows)
+            .chain(&self.kills)
+            .chain(&self.full)
+            .chain(&self.seconds)
+            .collect()
     }
 
     fn of<'a>(&'a self, policy: &'a str) -> impl Iterator<Item = &'a Value> {
@@ -641,7 +604,8 @@ impl Samples {
             ]);
         }
         let kills = self.kills.iter().zip(1..).map(|(row, kill)| format!("kill {kill}: {}\n", kill_line(row)));
-        table.render() + &kills.collect::<String>()
+        let full = self.full.iter().map(|row| full_line(row) + "\n");
+        table.render() + &kills.chain(full).collect::<String>()
     }
 
     /// Reads of both tenants over time, their ratio in each window, and D.
@@ -687,7 +651,7 @@ mod tests {
         });
         let seconds = vec![json!({ "kind": "second", "at_s": 1.0, "heavy": 3.0, "light": 1.0, "depth": null })];
         let kills = vec![window("kill", 0, "mqfq, kill", 300.0, 100.0, &[33])];
-        Samples { windows: windows.concat(), kills, seconds, about: json!({ "kind": "about" }) }
+        Samples { windows: windows.concat(), kills, full: Vec::new(), seconds, about: json!({ "kind": "about" }) }
     }
 
     #[test]
@@ -713,22 +677,6 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_clean_with_all_of_its_groups_and_osds() {
-        let status = |state: &str, osds: u32| {
-            json!({ "pgmap": { "num_pgs": 32, "pgs_by_state": [{ "state_name": state, "count": 32 }] },
-                    "osdmap": { "num_up_osds": osds } })
-        };
-        assert!(is_clean(&status("active+clean", 3)));
-        assert!(!is_clean(&status("active+clean", 2)) && !is_clean(&status("active+undersized", 3)));
-        assert!(!is_clean(&json!({})));
-    }
-
-    #[test]
-    fn a_minor_number_has_two_parts() {
-        assert_eq!([0x2f, 0x10_002f, 0x801].map(minor), [0x2f, 0x12f, 1]);
-    }
-
-    #[test]
     fn time_of_the_cpu_is_read_behind_the_name_of_the_program() {
         assert_eq!(cpu_s("7 (a) b) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20"), 3.0);
         assert_eq!(cpu_s(""), 0.0);
@@ -738,7 +686,7 @@ mod tests {
     fn each_image_is_an_export_and_a_depth_that_is_found_is_not_named() {
         let folder = Folder::new();
         let config = |depth| server_config(&folder, Path::new("/images"), depth);
-        assert!(config("24").contains("folders = [\"/images\"]\nexpert.depth = 24\n"));
+        assert!(config("24").contains("folders = [\"/images\"]\ntimeout = \"20s\"\nexpert.depth = 24\n"));
         let text = config("auto");
         assert!(!text.contains("depth"), "{text}");
         assert_eq!(text.matches("path = \"/images/").count(), 3);
