@@ -5,13 +5,10 @@
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
-//! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
+//! | [`scenario`] | measurements as scenarios, through the simulator several at once |
 //! | [`clients`], [`fairness`], [`bound`], [`intake`], [`kernel`], [`library`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands of `bench` |
 //! | [`day`], [`price`], [`hostile`] | a server under many tenants, changes and hostile clients |
-//! | [`report`] | what fairness reports |
-//! | [`options`] | options that several commands read alike |
-//! | [`rounds`] | order of the measurements, and summary of the values |
-//! | [`shell`] | how results are printed, drawn and recorded |
+//! | [`shell`] | order of the rounds and summary of their values; how results are printed, drawn and recorded |
 //!
 //! Loads and harness are those of `mqfq-demo`; tables and pictures those of `mqfq-report`. README.md beside this crate
 //! says for each command what it shows and what would make it lie.

@@ -30,7 +30,7 @@
 //! | `probe` | whether a device's weights have an effect |
 //! | `choice` | the first policy of a device whose policy needs them |
 //!
-//! [`media`], [`presets`] and [`spells`] are those of blk's own modelled drive.
+//! [`media`], with a drive's spells, and [`presets`] are those of blk's own modelled drive.
 
 pub mod arbitration;
 pub mod command;

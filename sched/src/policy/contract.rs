@@ -131,7 +131,7 @@ pub struct Grant {
     pub handle: Handle,
     /// Flow of the request.
     pub flow: FlowId,
-    /// Goes back by [`Policy::complete`](super::Policy::complete).
+    /// Goes back by [`Policy::complete`].
     pub token: DispatchToken,
 }
 
@@ -154,7 +154,7 @@ pub enum Pick {
 
 /// How a policy tells other workers that they should pick again. Called only for workers other than the caller's.
 ///
-/// A kick must not be lost: after `kick(h)` the worker of `h` must call [`Policy::pick`](super::Policy::pick) at least
+/// A kick must not be lost: after `kick(h)` the worker of `h` must call [`Policy::pick`] at least
 /// once, even if it was about to sleep.
 pub trait Kick {
     /// Make the worker of `hctx` pick again soon.

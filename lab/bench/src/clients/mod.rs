@@ -12,7 +12,7 @@
 //! within each round. A difference smaller than the spread is none.
 //!
 //! # What would make it lie
-//! Client and server share the machine, once freely, once each on half of its CPUs ([`placement`]). See
+//! Client and server share the machine, once freely, once each on half of its CPUs ([`server::Placement`]). See
 //! lab/bench/README.md.
 
 mod driver;

@@ -1,7 +1,7 @@
 //! `mqfq-lab bench library`: what the front door of the core costs per request, beside what one would write oneself.
 //!
 //! One thread, no device ([`turns`]): the relaxed form's calls, the front door with a lock per call and with one per
-//! turn, a heap and a deficit round robin, each under a mutex. Interleaved rounds ([`crate::rounds`]).
+//! turn, a heap and a deficit round robin, each under a mutex. Interleaved rounds ([`crate::shell::interleaved`]).
 //!
 //! # What would make it lie
 //! A warm cache, equal costs, equal weights, and a mutex that no other thread wants: all are for the round robin.

@@ -6,7 +6,7 @@
 //! fairness costs is the difference to `none`: the table has it.
 //!
 //! # How
-//! Nanoseconds: in interleaved rounds, as [`crate::rounds`] explains; whole batches of one step are timed, never a
+//! Nanoseconds: in interleaved rounds ([`crate::shell::interleaved`]); whole batches of one step are timed, never a
 //! single call, and what the clock itself takes is subtracted; `all` is timed without a clock in between. Median,
 //! smallest and largest of the rounds. Instructions: [`callgrind`], in one run for all cases.
 //!

@@ -2,12 +2,12 @@
 //!
 //! # What it measures
 //! The whole block layer with its load inside the workers ([`load`]), each worker on a core of its own: nothing is left
-//! but admission, staging, the policy, dispatch and completion. Three ways for flows to be placed ([`setting`]): each
-//! on a worker of its own, one on all workers, as many as workers on all of them. What workers share then is the
+//! but admission, staging, the policy, dispatch and completion. Flows are placed in three ways ([`load::Placement`]):
+//! each on a worker of its own, one on all workers, as many as workers on all of them. What workers share then is the
 //! policy, so what is lost against `none` is what sharing costs.
 //!
 //! # How
-//! Interleaved rounds, as [`crate::rounds`] explains; each round begins with another policy. A rate is the median
+//! Interleaved rounds ([`crate::shell::interleaved`]); each round begins with another policy. A rate is the median
 //! of its rounds; a ratio (to one worker, to `none`, to `mqfq-serial`) is the median of the ratios within one round.
 //!
 //! # What would make it lie

@@ -1,7 +1,7 @@
 //! From which submission queue does the controller fetch next?
 //!
 //! Source: NVMe 1.3 section 4.11. CC.AMS selects the mechanism when a controller is enabled (section 3.1.5), from those
-//! that CAP.AMS offers (section 3.1.1). Every controller has round robin ([`round_robin`]); weighted round robin with
+//! that CAP.AMS offers (section 3.1.1). Every controller has round robin ([`RoundRobin`]); weighted round robin with
 //! urgent priority class is optional ([`weighted`]). Each queue carries its class in either ([`crate::ArbClass`]).
 //!
 //! Arbitration decides the order of *fetching*. A drive with room inside fetches at once and arbitrates nothing: only
