@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 use xtask::engine::positive;
-use xtask::{chores, databases, engine, guest, mutants, package, release, size, soak, suites, tools};
+use xtask::{chores, databases, engine, guest, mutants, package, release, size, soak, suites, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -45,8 +45,8 @@ cargo xtask COMMAND
                              name: the list of them
   engine ceph [--rounds N] [--seconds N] [--kills N] [--depth D] [--krbd] [--program P] [--json]
                              the same on a Ceph cluster of this machine: N pairs (default 10) of windows of N seconds
-                             (default 30) of none and mqfq; N kills (default 3) of an OSD under a verified load, no space; --krbd: correctness
-                             alone, by the rbd of a guest's kernel; as root
+                             (default 30) of none and mqfq; N kills (default 3) of an OSD under a verified load, a full
+                             pool; --krbd: correctness alone, by the rbd of a guest's kernel; as root
   tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx
@@ -117,9 +117,9 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             soak::soak(limit, seed)
         }
-        ["vopr", "--planted"] => soak::planted(None),
-        ["vopr", "--planted", name] => soak::planted(Some(name)),
-        ["vopr", options @ ..] => soak::vopr(options),
+        ["vopr", "--planted"] => vopr::planted(None),
+        ["vopr", "--planted", name] => vopr::planted(Some(name)),
+        ["vopr", options @ ..] => vopr::vopr(options),
         ["miri"] => chores::miri(),
         ["tools"] => tools::tools(),
         ["mutants", "--planted"] => mutants::planted(None),

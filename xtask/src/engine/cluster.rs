@@ -215,7 +215,7 @@ impl Cluster {
             ["full"] => self.set_full(true),
             ["room"] => self.set_full(false),
             ["resize", image, mib] => self.rbd(&["resize", "--no-progress", "--size", mib, image]),
-            _ => Err(format!("a guest asks for {asked:?}, which nobody here knows")),
+            _ => Err(format!("a guest asks for {asked:?}, allowed are kill, clean, full, room and resize")),
         };
         let answer = folder.join("share/answer");
         // Without an answer the guest waits in vain, and says so.
