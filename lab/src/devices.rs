@@ -12,8 +12,8 @@ use mqfq_config::{ConfigError, Section};
 use mqfq_daemon::config::other::{OtherKeys, OtherKind, OtherMedium, Preparation};
 use mqfq_daemon::config::{Additions, DeviceConfig, ServerConfig, TenantConfig, preset, required_size};
 use mqfq_nvme::Arbitration;
+use mqfq_nvme::choice::prepare;
 use mqfq_nvme::device::NvmeDevice;
-use mqfq_nvme::probe::prepare;
 use std::any::Any;
 use std::sync::Arc;
 

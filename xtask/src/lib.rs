@@ -1,6 +1,7 @@
 //! Project chores as a library, so that the tidy test and the `xtask` binary share one implementation.
 
 pub mod chores;
+pub mod copy;
 pub mod databases;
 pub mod engine;
 pub mod guest;
@@ -15,3 +16,4 @@ pub mod soak;
 pub mod suites;
 pub mod tidy;
 pub mod tools;
+pub mod vopr;

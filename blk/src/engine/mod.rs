@@ -1,12 +1,15 @@
 //! The engine: devices, their policies and flows, and the workers that run them.
 //!
-//! This is what an embedder starts. Clients come and go; so do flows (`engine/flows.rs`) and devices,
-//! and policies and weights can be changed (both `engine/change.rs`). The workers are fixed at start.
+//! This is what an embedder starts. Clients come and go; so do flows (`engine/flows.rs`) and devices
+//! (`engine/devices.rs`); policies and weights can be changed (`engine/change.rs`). The workers are fixed at start.
 
 mod change;
+mod devices;
 mod flows;
+mod goals;
 mod pause;
 mod prepare;
+mod pulse;
 
 pub use prepare::{Finding, Prepare, Settled};
 
@@ -21,16 +24,19 @@ use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::table::{Swept, UnderWay};
 use crate::trace::Trace;
 use crate::tuning::{GoalState, InForce, Tuning};
+use crate::worker::WorkerContext;
 use crate::worker::bell::Bell;
 use crate::worker::clock::Clock;
+use crate::worker::cores;
 use crate::worker::host::{Mail, Sweep};
 use crate::worker::steps::Steps;
 use crate::worker::thread::{self, EngineShared, Running, SharedDevice};
-use crate::worker::{WorkerContext, cores, wake_up};
+use crate::worker::wake_up;
 use flows::FlowCapacity;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostModel;
-use mqfq_sched::flow::{EffectiveWeight, FlowId, Group, GroupId, Tree, Weight};
+use mqfq_sched::flow::{EffectiveWeight, Group, GroupId, Tree};
+use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{AnyPolicy, ClassWeights, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::write_cost::WriteCost;
@@ -671,7 +677,7 @@ impl Prepared {
         let tuning = Tuning::new(&settled.policy, workers);
         let flows: Vec<Option<FlowOptions>> = device.flows.into_iter().map(Some).collect();
         if let Some(tuning) = &tuning {
-            tuning.set_goals(&change::goals_of(&flows));
+            tuning.set_goals(&goals::of(&flows));
         }
         let shared = Arc::new(SharedDevice {
             device: device.device,

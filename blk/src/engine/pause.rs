@@ -1,5 +1,4 @@
-//! An engine that holds still while another process takes its place, or goes on if none does; and whether all workers
-//! still turn.
+//! An engine that holds still while another process takes its place, or goes on if none does.
 //!
 //! ```text
 //!   pause:    Pause ─▶ all workers     no client is read from, no connection accepted, no byte sent;
@@ -75,20 +74,5 @@ impl Engine {
     /// Goes on with every client.
     pub fn resume(&self) {
         (0..self.workers()).for_each(|worker| self.shared.send(worker, Mail::Resume));
-    }
-}
-
-// Do all workers still turn? For a watchdog, which must not be content with a process that merely exists.
-
-impl Engine {
-    /// Turns that each worker has ended, in the order of the workers; the numbers wrap.
-    pub fn turns(&self) -> Vec<u64> {
-        self.shared.turns()
-    }
-
-    /// Has each worker turn once more, also one that sleeps: its number in [`Engine::turns`] will change soon, unless
-    /// it hangs.
-    pub fn wake_workers(&self) {
-        self.shared.bells.iter().for_each(|bell| bell.kick());
     }
 }

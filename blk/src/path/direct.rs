@@ -21,7 +21,8 @@
 //! (I4): a tag comes free by a reap, and a run follows each reap that brought something.
 
 use super::complete::Ending;
-use super::request_path::{RequestPath, Run};
+use super::context::Run;
+use super::request_path::RequestPath;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, Kick, Policy, QueueClass};
 use std::collections::VecDeque;

@@ -9,8 +9,9 @@
 //! ```
 
 use super::complete::Ending;
+use super::context::{BATCH_MAX, Run};
 use super::recall::{Nowhere, Recall};
-use super::request_path::{BATCH_MAX, RequestPath, Run};
+use super::request_path::RequestPath;
 use crate::device::{Command, DeviceQueue, QueueFull, Reaped};
 use crate::request::Submission;
 use crate::table::{Request, State};

@@ -2,9 +2,9 @@
 //!
 //! | file | answers |
 //! |---|---|
-//! | `hctx.rs` | which path does a request take, what may a worker ask of a context, and what changes while it serves |
-//! | `request_path.rs` | what do all paths have, take and answer; counters and trace of one context |
-//! | `admit.rs` | how is a request taken in, what is it charged, and what does a write cost the device now |
+//! | `hctx.rs` | which path does a request take, and what may a worker ask of a context |
+//! | `request_path.rs` | what do all paths have |
+//! | `admit.rs` | how is a request taken in, and what is it charged |
 //! | `dispatch.rs` | when does a staged request go to the device, how does its command get there, and again |
 //! | `direct.rs`, `bypass.rs` | when does a request go that is not staged |
 //! | `complete.rs` | how does a request end |
@@ -13,13 +13,17 @@
 //! | `fair_intake.rs` | when does a turn of the loop end for the sake of fairness |
 //! | `timeout.rs` | what becomes of a command that the device does not end |
 //! | `stage.rs`, `table.rs` | how much may a flow stage, and where is a request until it has ended |
-//! | `counters.rs`, `stats.rs`, `latencies.rs`, `trace.rs` | what is counted and recorded |
-//! | `tuning.rs` | which D and T suit the device |
-//! | `path_options.rs` | what does a device's path do besides scheduling |
+//! | `context_counters.rs`, `counters.rs`, `stats.rs`, `latencies.rs`, `trace.rs` | what is counted and recorded |
+//! | `write_cost_meter.rs`, `tuning.rs` | what does a write cost the device now, and which D and T suit it |
+//! | `changes.rs` | what changes while it serves: flows, their bounds, the size of its tables |
+//! | `context.rs`, `path_options.rs` | what does a context take, and what does it answer |
 
 mod admit;
 mod bypass;
+mod changes;
 mod complete;
+mod context;
+mod context_counters;
 pub mod counters;
 mod direct;
 mod dispatch;
@@ -37,3 +41,4 @@ pub mod table;
 mod timeout;
 pub mod trace;
 pub mod tuning;
+mod write_cost_meter;

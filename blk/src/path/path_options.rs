@@ -6,7 +6,7 @@
 //! | `plug` | requests that gather before they are dispatched, so that one doorbell is for many | `worker/devices.rs` |
 //! | `timeout_ns`, `retries` | commands that the device does not end | `timeout.rs` |
 //! | `async_writes` | what the policy is told of writes | here |
-//! | `follow_writes` | what a write is charged | `admit.rs` |
+//! | `follow_writes` | what a write is charged | `write_cost_meter.rs` |
 //! | `bypass` | requests that nothing stages or counts | `bypass.rs` |
 
 use crate::device_info::DeviceInfo;

@@ -1,24 +1,19 @@
-//! State of all paths of a context: the policy, the table of requests, the commands on the device, the counters. And
-//! the options and answers of a context.
+//! State of all paths of a context: the policy, the table of requests, the commands on the device, the counters.
 //!
 //! A path decides when a request goes to the device. How it is admitted (`admit.rs`), becomes a command (`dispatch.rs`)
 //! and completes (`complete.rs`) is the same on every path with a block layer.
 
-use super::admit::{Charges, WriteCostMeter};
+use super::admit::Charges;
+use super::context::{HwCtxOptions, capacity_requests};
+use super::context_counters::ContextCounters;
 use super::dispatch::Commands;
 use super::fair_intake::FairIntake;
 use super::parts::Splitting;
-use super::path_options::PathOptions;
-use super::stage::StageLimits;
 use super::timeout::Expiry;
-use crate::counters::{Counters, FlowCounters, HctxCounters};
-use crate::device::DeviceQueue;
-use crate::request::Submission;
+use super::write_cost_meter::WriteCostMeter;
 use crate::stage::Staging;
 use crate::table::RequestTable;
-use crate::trace::{Recorder, TraceEvent};
 use crate::tuning::Meter;
-use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::Policy;
 use mqfq_sched::topology::HctxId;
@@ -71,109 +66,6 @@ impl<P: Policy> RequestPath<P> {
             counters: ContextCounters::new(limits.len()),
             meter: Meter::off(),
             write_cost: None,
-        }
-    }
-}
-
-/// Most requests that one [`HwCtx::run`](super::hctx::HwCtx::run) dispatches: bounds how long a worker stays away from
-/// its sockets. 64 is the depth D of the paper's drive (MQFQ section 4), so one batch can fill it.
-pub(super) const BATCH_MAX: usize = 64;
-
-/// Parts of a context.
-pub struct HwCtxOptions<P: Policy> {
-    /// Number of the context.
-    pub id: HctxId,
-    /// The device's policy, shared with the other workers.
-    pub policy: Arc<P>,
-    /// This worker's queue of the device.
-    pub device: Box<dyn DeviceQueue>,
-    /// Commands on the device queue at once, 1..=65535; the device queue must be as deep.
-    pub queue_depth: u16,
-    /// How much each flow may stage here, by [`FlowId`].
-    pub limits: Vec<StageLimits>,
-    /// Costs of requests.
-    pub cost: CostModel,
-    /// Options of the path besides scheduling.
-    pub path: PathOptions,
-}
-
-/// Result of a [`HwCtx::run`](super::hctx::HwCtx::run).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Run {
-    /// Requests handed to the device.
-    pub dispatched: usize,
-    /// There may be more to dispatch: call again before sleeping.
-    pub again: bool,
-}
-
-/// The submission that was refused.
-#[derive(Debug)]
-pub struct Full(pub Submission);
-
-/// Requests that a queue of a context with these limits must be able to stage.
-pub(super) fn capacity_requests(limits: &[StageLimits]) -> usize {
-    // A queue that holds nothing cannot be asked for; where no flow submits, one place is not used.
-    limits.iter().map(|limit| limit.requests_max as usize).sum::<usize>().max(1)
-}
-
-pub(super) struct ContextCounters {
-    /// For any thread to read.
-    pub(super) published: Arc<Counters>,
-    /// End of the time that is counted as spent by commands on the device, ns.
-    accounted_ns: u64,
-    /// Since when the policy holds back the staged requests, and why.
-    held_back: Option<(TraceEvent, u64)>,
-    pub(super) trace: Option<Box<Recorder>>,
-}
-
-impl ContextCounters {
-    pub(super) fn new(flows: usize) -> ContextCounters {
-        ContextCounters { published: Arc::new(Counters::new(flows)), accounted_ns: 0, held_back: None, trace: None }
-    }
-
-    #[inline(always)]
-    pub(super) fn stats(&self) -> &HctxCounters {
-        &self.published.stats
-    }
-
-    /// Counts the time since the last call towards the `in_flight` commands that were on the device all the while.
-    pub(super) fn account(&mut self, in_flight: u64, now_ns: u64) {
-        let elapsed_ns = now_ns.saturating_sub(self.accounted_ns);
-        self.accounted_ns = now_ns;
-        if in_flight > 0 {
-            self.stats().busy_ns.add(elapsed_ns);
-            self.stats().in_flight_ns.add(in_flight * elapsed_ns);
-        }
-    }
-
-    /// The counters of a flow, unless flows are not counted.
-    #[inline(always)]
-    pub(super) fn of(&self, flow: FlowId) -> Option<&FlowCounters> {
-        self.published.flow(flow)
-    }
-
-    /// The policy holds back the staged requests, for this reason, until [`ContextCounters::end_hold_back`].
-    pub(super) fn hold_back(&mut self, why: TraceEvent, now_ns: u64) {
-        let stats = self.stats();
-        if why == TraceEvent::Throttled { &stats.throttled } else { &stats.no_token }.add(1);
-        self.held_back = Some((why, now_ns));
-        self.mark(why, now_ns);
-    }
-
-    /// The policy is asked again.
-    #[cold]
-    pub(super) fn end_hold_back(&mut self, now_ns: u64) {
-        let Some((why, since_ns)) = self.held_back.take() else { return };
-        let stats = self.stats();
-        let sum = if why == TraceEvent::Throttled { &stats.throttled_ns } else { &stats.no_token_ns };
-        sum.add(now_ns.saturating_sub(since_ns));
-    }
-
-    /// Records an event of the context, if a trace is on.
-    #[inline]
-    pub(super) fn mark(&mut self, event: TraceEvent, now_ns: u64) {
-        if let Some(trace) = &mut self.trace {
-            trace.mark(event, now_ns);
         }
     }
 }

@@ -18,7 +18,7 @@
 //! worker looks at the sockets before the policy has lost its choice (`path/fair_intake.rs`), and does not sleep then.
 //!
 //! # Going to sleep
-//! A worker that only waits for another one to go on may spin for a while first (`devices.rs`). It sleeps only if its
+//! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its
 //! bell lets it: a kick since the last look makes another turn.
 //!
 //! # Waits
@@ -36,6 +36,9 @@ pub mod clock;
 pub mod cores;
 mod devices;
 pub mod host;
+mod options;
+mod patience;
+mod pause;
 #[cfg(feature = "uring")]
 pub mod steps;
 #[cfg(feature = "uring")]
@@ -43,23 +46,26 @@ pub(crate) mod thread;
 #[cfg(feature = "uring")]
 pub(crate) mod wake_up;
 
-use crate::client::{Client, ClientFilter, POLL_NS_MIN};
+pub use options::WorkerOptions;
+#[cfg(feature = "uring")]
+pub use thread::{HasWorkerContext, WorkerContext};
+
+use crate::client::{Client, ClientFilter};
 use crate::device::DeviceInfo;
 use crate::hctx::HwCtx;
 use crate::request::Completion;
 use crate::table::Owner;
 use crate::tuning::Tuning;
 use cap_queue::CapQueues;
-use changes::{AwaitedEnd, LiveDevices, Pausing};
+use changes::{AwaitedEnd, LiveDevices};
 use clients::{Counts, RoomNotices, Slot};
-use devices::Patience;
 use devices::{Core, Plug};
 use host::{Ended, Host, Mail, Sweep};
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
+use patience::Patience;
+use pause::Pausing;
 use std::sync::{Arc, mpsc};
-#[cfg(feature = "uring")]
-pub use thread::{HasWorkerContext, WorkerContext};
 
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
 /// would otherwise keep the worker as long as its clients have requests staged.
@@ -446,27 +452,3 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 mod tests;
 #[cfg(test)]
 mod turn_tests;
-
-/// Options of a worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WorkerOptions {
-    /// A worker whose next device event is nearer than this goes round again instead of sleeping, ns.
-    pub spin_ns: u64,
-    /// Time that a worker that waits for another spins before it sleeps, ns, as long as that pays; 0: it sleeps at
-    /// once.
-    pub patience_ns: u64,
-    /// Longest time that looking for a client's next request pays, ns.
-    pub poll_ns: u64,
-    /// Most ended operations that one look at the host brings: memory for so many is taken at the start.
-    pub ended_max: usize,
-    /// Turns end for the sake of fairness ([`HwCtx::begin_turn`](crate::hctx::HwCtx::begin_turn)). Off for clients that
-    /// have staged all that they have: there are no sockets in which requests could wait.
-    pub fair_turns: bool,
-}
-
-impl Default for WorkerOptions {
-    /// Options for a device that interrupts, on real cores.
-    fn default() -> WorkerOptions {
-        WorkerOptions { spin_ns: 0, patience_ns: POLL_NS_MIN, poll_ns: POLL_NS_MIN, ended_max: 0, fair_turns: true }
-    }
-}

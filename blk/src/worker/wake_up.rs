@@ -3,7 +3,7 @@
 //! A thread that sleeps and is kicked runs again after 2 us on bare metal and 50 us in some virtual machines. A worker
 //! that waits for another one, or looks for a guest's next request, stays awake for [`poll_ns`]: four wake-ups, because
 //! the peer itself may have to be woken, work, and kick. The price is measured once, before the workers start, if there
-//! are more CPUs than workers. Rules that end waits in vain ([`super::devices`], and of vhost-user-blk `poll.rs`) stay
+//! are more CPUs than workers. Rules that end waits in vain ([`super::patience`], and of vhost-user-blk `poll.rs`) stay
 //! as they are.
 //!
 //! For example, wake-ups of 2 us and 10 us give 50 us, the least, one of 50 us gives 200 us, and one of 1 ms, on a

@@ -23,10 +23,12 @@
 //!
 //! Atomics here are counters and one flag: every access is Relaxed, because nothing else is read because of them.
 
+mod group;
 mod strangers;
 
 use crate::fio;
 use crate::machine::{holds, product, said};
+use group::Group;
 use mqfq_report::plot::{Curve, Panel, Scene, write};
 use mqfq_report::print_line;
 use mqfq_testing::{Folder, Random};
@@ -38,7 +40,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use strangers::{Group, Strangers};
+use strangers::Strangers;
 
 /// How much of everything.
 #[derive(clap::Args, Clone, PartialEq, Debug)]

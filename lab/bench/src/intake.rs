@@ -26,7 +26,7 @@ use std::time::Instant;
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct IntakeOptions {
     /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "2", value_parser = crate::contender::seconds())]
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "2", value_parser = crate::options::seconds())]
     pub measured_ms: u64,
     /// The program `mqfq`, if not the one beside this one: to compare two builds.
     #[arg(long, value_name = "PROGRAM")]

@@ -5,10 +5,13 @@
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
-//! | [`scenario`] | measurements as scenarios, through the simulator several at once |
+//! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
 //! | [`clients`], [`fairness`], [`bound`], [`intake`], [`kernel`], [`library`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands of `bench` |
 //! | [`day`], [`price`], [`hostile`] | a server under many tenants, changes and hostile clients |
-//! | [`shell`] | order of the rounds and summary of their values; how results are printed, drawn and recorded |
+//! | [`report`] | what fairness reports |
+//! | [`options`] | options that several commands read alike |
+//! | [`rounds`] | order of the measurements, and summary of the values |
+//! | [`shell`] | how results are printed, drawn and recorded |
 //!
 //! Loads and harness are those of `mqfq-demo`; tables and pictures those of `mqfq-report`. README.md beside this crate
 //! says for each command what it shows and what would make it lie.
@@ -25,12 +28,16 @@ pub mod kernel;
 pub mod library;
 pub mod machine;
 pub mod model;
+pub mod options;
 pub mod overhead;
 pub mod price;
+pub mod report;
+pub mod rounds;
 pub mod scale;
 pub mod scenario;
 pub mod schedulers;
 pub mod shell;
+pub mod simulate;
 pub mod structures;
 pub mod transfers;
 pub mod validate;

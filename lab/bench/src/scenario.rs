@@ -6,16 +6,11 @@
 use mqfq_blk::PolicyOptions;
 use mqfq_blkmq::BlockLayer;
 use mqfq_demo::load::Load;
-use mqfq_report::progress::Progress;
 use mqfq_sched::policy::Tunable;
-use mqfq_sim::any::{self, AnyOutcome};
-use mqfq_sim::figure::Job;
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::run::run;
 use mqfq_sim::scenario::Scenario;
-use rayon::prelude::*;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
 
 /// The machine of the simulator that stands for this one; it is given as many cores as there are workers.
 pub const MACHINE: &str = "user-space-2";
@@ -116,23 +111,6 @@ fn policy_text(policy: &PolicyOptions) -> String {
         writeln!(text, "{} = {value}", key.name).expect("a string takes all");
     }
     text
-}
-
-// Scenarios through the simulator, several at once. How many at once changes the time that it takes and nothing else.
-
-/// Runs every job on the threads of the pool that it is called in, and says which has begun. The outcomes come in the
-/// order of the jobs.
-///
-/// # Errors
-/// One sentence: of the first job that fails.
-pub fn simulate(jobs: &[Job], progress: &Mutex<Progress>) -> Result<Vec<AnyOutcome>, String> {
-    let one = |job: &Job| {
-        progress.lock().unwrap_or_else(PoisonError::into_inner).step(&job.label);
-        any::run(&job.file, &job.scenario).map_err(|error| format!("{}: {error}", job.label))
-    };
-    // One by one, since one scenario may take as long as all others.
-    let outcomes: Vec<Result<AnyOutcome, String>> = jobs.par_iter().with_max_len(1).map(one).collect();
-    outcomes.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -24,9 +24,11 @@ use crate::arbitration::{
 };
 use crate::command::{DatasetRange, Namespace, SubmissionEntry, decode};
 use crate::completion::{CompletionEntry, Status};
-use crate::media::{Media, MediaOptions, Spells};
+use crate::media::{Media, MediaOptions};
 use crate::presets::{BLOCK_BYTES, Preset, TRANSFER_BYTES_MAX};
-use crate::queue::{ArbClass, DoorbellError, QueueId, QueuePair, QueuePairOptions, QueueSet};
+use crate::queue::QueueSet;
+use crate::queue::{ArbClass, DoorbellError, QueueId, QueuePair, QueuePairOptions};
+use crate::spells::Spells;
 
 /// Options of a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

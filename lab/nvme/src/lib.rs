@@ -30,9 +30,11 @@
 //! | `probe` | whether a device's weights have an effect |
 //! | `choice` | the first policy of a device whose policy needs them |
 //!
-//! [`media`], with a drive's spells, and [`presets`] are those of blk's own modelled drive.
+//! [`media`], [`presets`] and [`spells`] are those of blk's own modelled drive.
 
 pub mod arbitration;
+#[cfg(feature = "uring")]
+pub mod choice;
 pub mod command;
 pub mod completion;
 pub mod controller;
@@ -47,6 +49,6 @@ pub use command::{DatasetRange, SubmissionEntry};
 pub use completion::{CompletionEntry, Status};
 pub use controller::{Controller, ControllerOptions, Select};
 pub use host::{Completion, HostQueuePair, RingFull};
-pub use mqfq_blk::device::model::{media, presets};
+pub use mqfq_blk::device::model::{media, presets, spells};
 pub use presets::Preset;
 pub use queue::{ArbClass, DoorbellError, QueueId, QueuePairOptions};

@@ -1,7 +1,8 @@
 //! A tenant's thread as a client of the block layer, on a virtual core; and what all tenants were given.
 
+use crate::backlog::Wait;
 use crate::cores::core;
-use crate::outcome::{Wait, WindowOutcome};
+use crate::outcome::WindowOutcome;
 use crate::workload::{Ask, Source, Step};
 use hdrhistogram::Histogram;
 use mqfq_blk_watched::FlowId;

@@ -15,6 +15,7 @@
 pub use mqfq_blk_watched as blk;
 
 pub mod any;
+pub mod backlog;
 pub mod client;
 pub mod coherence;
 pub mod connection;

@@ -5,6 +5,7 @@
 //! request is still under way then, a wake-up was lost, and that is an error: each run is a test of work conservation
 //! (I4) and of conservation of tokens (I1).
 
+use crate::backlog::{Backlog, Wait};
 use crate::client::{Given, Identity, Recorder, SimClient};
 use crate::coherence::{Ps, ps};
 use crate::connection::Connection;
@@ -12,9 +13,7 @@ use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
 use crate::host::{Common, VirtualHost};
 use crate::machine::Distances;
-use crate::outcome::{
-    Backlog, BacklogOutcome, DepthAt, GoalOutcome, Outcome, TenantOutcome, Together, Wait, WeightsOutcome,
-};
+use crate::outcome::{BacklogOutcome, DepthAt, GoalOutcome, Outcome, TenantOutcome, Together, WeightsOutcome};
 use crate::rivals::{self, Inspect, PolicyVisitor};
 use crate::scenario::{Arrival, Scenario, SocketOptions, Tenant};
 use crate::socket::Socket;
@@ -31,7 +30,8 @@ use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::{FlowStats, HctxStats};
 use mqfq_blk_watched::tuning::{Goal, GoalState, Goals, Tuning};
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
-use mqfq_blk_watched::{FlowId, Group, GroupId, HctxId, Tree, Weight};
+use mqfq_blk_watched::{FlowId, HctxId, Weight};
+use mqfq_blk_watched::{Group, GroupId, Tree};
 use mqfq_blkmq_watched::{BlockLayer, DeviceQueues, MultiQueue, QueueMap};
 use mqfq_sched_watched::policy::Policy;
 use mqfq_sched_watched::write_cost::WriteCost;

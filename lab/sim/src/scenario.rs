@@ -9,13 +9,15 @@ mod tenant;
 mod tests;
 
 use crate::form::ByHand;
+use mqfq_blk_watched::GroupId;
 use mqfq_blk_watched::cap::CapLimits;
 use mqfq_blk_watched::request::Op;
 use mqfq_blk_watched::split::Split;
-use mqfq_blk_watched::{CostModel, GroupId, OwnOptions, PolicyKind, PriorityClass, Weight};
+use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_blkmq_watched::QueueLayout;
 use mqfq_nvme_watched::Arbitration;
-use mqfq_nvme_watched::media::{Spells, VolatileCache};
+use mqfq_nvme_watched::media::VolatileCache;
+use mqfq_nvme_watched::spells::Spells;
 use mqfq_sched_watched::goal::GoalControl;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

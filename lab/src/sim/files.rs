@@ -15,7 +15,7 @@ pub(super) fn simulate(jobs: &[Job], threads: Option<usize>) -> Result<Vec<AnyOu
         .build()
         .map_err(|error| format!("cannot start threads: {error}"))?;
     let progress = Mutex::new(Progress::new(jobs.len()));
-    let outcomes = pool.install(|| mqfq_bench::scenario::simulate(jobs, &progress));
+    let outcomes = pool.install(|| mqfq_bench::simulate::simulate(jobs, &progress));
     progress.lock().unwrap_or_else(PoisonError::into_inner).finish();
     outcomes
 }

@@ -1,12 +1,13 @@
 //! Policy d2fq through the daemon: the device arbitrates among class queues, and third-party clients get
 //! every byte back, and their shares.
 
-use crate::checksums::{MIB, fio, verifies};
+use crate::checksums::{fio, verifies};
 use crate::client::Client;
 use crate::server::{Folder, Server, arg, mqfq, pattern, reload, with_policy};
+use mqfq_testing::SetAtEnd;
+use mqfq_testing::machine;
 use mqfq_testing::tools::{need, uri};
-use mqfq_testing::{SetAtEnd, machine};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -306,60 +307,4 @@ fn the_device_shares_1_to_3_between_two_saturating_tenants_and_none_does_not() {
     let none = ratio_of_two(&format!("{drive}\npolicy = \"none\""));
     assert!(has_fair, "1:3 came out as 1 to {unfair:.3?}");
     assert!(none < 2.0, "without a scheduler weights are nothing, yet it was 1:{none:.3}");
-}
-
-// `cargo lab serve`: the daemon with every policy.
-
-#[test]
-fn fio_finds_every_checksum_under_each_elevator() {
-    need!("fio");
-    let _machine = machine::shared();
-    for policy in ["mq-deadline", "kyber", "bfq"] {
-        // A depth of 8 for 64 requests in flight, so that the policy has something to order.
-        let keys = format!("policy = \"{policy}\"\nexpert.depth = 8");
-        verifies(&format!("kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"32MiB\"\n{keys}"), |_| {});
-    }
-}
-
-#[test]
-fn sighup_goes_through_every_policy_that_stages_and_each_serves() {
-    let _machine = machine::shared();
-    let mut server = Server::of_tenants("kind = \"memory\"\nsize = \"2MiB\"\npolicy = \"none\"", &["a", "b"], MIB);
-    let mut clients = ["a", "b"].map(|name| Client::connect(&server.socket(name), name));
-    for (seed, policy) in ["mq-deadline", "kyber", "bfq", "sfqd", "mqfq-serial", "mqfq", "none"].into_iter().enumerate()
-    {
-        let said = reload(&mut server, |text| with_policy(text, policy));
-        assert_eq!((&said["reloaded"], &said["changes"][0]["to"]), (&true.into(), &policy.into()), "{said}");
-        for client in &mut clients {
-            let bytes = pattern(64 << 10, seed as u8);
-            client.write(0, &bytes).unwrap();
-            assert!(client.read(0, 64 << 10).unwrap() == bytes, "{policy}");
-        }
-    }
-    assert_eq!(server.terminate()["devices"][0]["policy"], "none");
-}
-
-#[test]
-fn a_device_that_cannot_be_had_leaves_no_socket_behind() {
-    let _machine = machine::shared();
-    let mut server = Server::of_tenants("kind = \"memory\"\nsize = \"2MiB\"", &["a"], MIB);
-    let more = "[device.e]\nkind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"2MiB\"\narbitration = \"wrr-ignored\"\n\
-                policy = \"d2fq\"\n[tenant.b]\n[export.b]\ndevice = \"e\"\ntenant = \"b\"\nnbd = \"unix:@/b.sock\"\n";
-    let socket = server.join("b.sock");
-    let more = more.replace("@/b.sock", socket.to_str().expect("a path of ours is UTF-8"));
-    let said = reload(&mut server, |text| text + &more);
-    let error = said["error"].as_str().unwrap_or_else(|| panic!("{said}"));
-    assert!(error.contains("device e: policy d2fq needs weighted round robin") && !socket.exists(), "{error}");
-    server.terminate();
-}
-
-#[test]
-fn the_form_of_mqfq_and_its_numbers_can_be_set() {
-    crate::checksums::serve_and_tell(&[
-        ("form = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1), json!(0)]),
-        (
-            "quantum = \"4KiB\"\nlease = 0\ntoken-batch = 2\ntoken-share = 0",
-            [json!("relaxed"), json!(4096), json!(0), json!(2), json!(0)],
-        ),
-    ]);
 }

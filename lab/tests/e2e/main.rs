@@ -8,6 +8,8 @@ mod checksums;
 mod client;
 mod cost;
 mod d2fq;
+mod schedulers;
+mod served;
 #[allow(dead_code, reason = "the daemon's tests use the rest")]
 #[path = "../../../daemon/tests/e2e/server.rs"]
 mod server;

@@ -13,8 +13,8 @@
 //! | descriptors are bounded, and all come back | the copies of the passed files in this process |
 //! | memory is given back | mappings of the passed file, the tenant's payload memory (`run.rs`) |
 
-use crate::guest::{Answer, Talk, payload};
 use crate::net::{self, SharedPipe};
+use crate::talk::{Answer, Talk, payload};
 use mqfq_blk::foreign::ForeignMemory;
 use mqfq_front::vhost_user_blk::disk::PROTOCOL;
 use mqfq_front::vhost_user_blk::wire::{

@@ -15,7 +15,7 @@
 //! | `server.rs` | what does the daemon do in which order? |
 //! | `managed/` | what becomes of a server that is changed as a whole, by the reconciler that ships? |
 //! | `world.rs`, `host.rs`, `net.rs` | whose turn is it, what does a worker run on, which bytes are on the wire? |
-//! | `nbd.rs`, `guest.rs` | what do clients ask for, and are the answers right? |
+//! | `nbd.rs`, `guest.rs` with `talk.rs` | what do clients ask for, and are the answers right? |
 //! | `hostile.rs`, `hostile_guest.rs` | what do clients do that mean harm, and what do they get hold of? |
 //! | `oracle.rs` | what may a sector hold? |
 //! | `shrink.rs` | which steps are enough to fail? |
@@ -35,4 +35,5 @@ pub mod run;
 pub mod script;
 pub mod server;
 pub mod shrink;
+pub mod talk;
 pub mod world;

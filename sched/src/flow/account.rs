@@ -754,10 +754,12 @@ impl Charged {
     }
 }
 
+mod ahead;
 mod correct;
+mod retire;
 mod weights;
 
-pub(crate) use weights::Ahead;
+pub(crate) use ahead::Ahead;
 
 #[cfg(all(test, mqfq_loom))]
 mod loom_tests;

@@ -3,4 +3,5 @@
 pub mod mindicator;
 pub mod ready_set;
 pub mod throttle_wheel;
+pub mod token;
 pub mod token_tree;

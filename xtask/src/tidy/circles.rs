@@ -4,7 +4,8 @@
 //! A path is followed as the compiler does it: a module in scope goes before a crate of that name, and a name that
 //! another file passes on (`use`) leads to the file that defines it. Passing a name on is no use of it.
 
-use super::tree::{File, Report, Tree};
+use super::report::Report;
+use super::tree::{File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most files of one circle.

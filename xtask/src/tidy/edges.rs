@@ -1,6 +1,7 @@
 //! Allowed dependencies between crates. `ls` is the architecture only as long as the manifests agree with it.
 
-use super::tree::{Report, Tree};
+use super::report::Report;
+use super::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 

@@ -7,21 +7,27 @@
 //! |---|---|
 //! | `edges.rs` | which crate may depend on which |
 //! | `circles.rs` | files that name each other in a circle |
-//! | `words.rs` | words that a crate must not say: clocks, threads, sleeps, floats, locks; the argument of each atomic ordering |
+//! | `words.rs` | words that a crate must not say: clocks, threads, sleeps, floats, locks |
+//! | `orderings.rs` | the argument that each atomic ordering must carry |
 //! | `seeds.rs` | generated tests that draw other cases each time |
 //! | `shape.rs` | size of files, length of lines, white space, unfinished work, what a file opens with |
-//! | `pages.rs` | documents: one title, links that lead somewhere, no page without links, no word with two meanings; how easily they can be read |
+//! | `pages.rs` | documents: one title, links that lead somewhere, no page without links, no word with two meanings |
+//! | `reading.rs` | how easily pages for users can be read |
 
 pub mod circles;
 pub mod edges;
+pub mod orderings;
 pub mod pages;
+pub mod reading;
+pub mod report;
 pub mod seeds;
 pub mod shape;
 pub mod source;
 pub mod tree;
 pub mod words;
 
-use tree::{Finding, Report, Tree};
+use report::{Finding, Report};
+use tree::Tree;
 
 /// A rule: looks at the tree and reports.
 pub type Rule = fn(&Tree, &mut Report);
@@ -42,7 +48,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("front-names-sched", words::front_names_sched),
     ("unsafe", words::no_unsafe),
     ("async", words::no_async),
-    ("orderings", words::argued),
+    ("orderings", orderings::argued),
     ("budget", shape::budget),
     ("length", shape::length),
     ("columns", shape::columns),
@@ -61,7 +67,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("one-meaning", pages::one_meaning),
     ("tests-named", pages::tests_named),
     ("log-lines", pages::log_lines),
-    ("reading-level", pages::level),
+    ("reading-level", reading::level),
     ("release-notes", pages::release_notes),
     ("config-keys", pages::config_keys),
     ("policy-pages", pages::policy_pages),

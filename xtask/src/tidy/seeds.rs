@@ -1,8 +1,9 @@
 //! Generated tests draw the same cases in every run of the suite: proptest takes its seed from cargo's settings, and
 //! nothing else draws one from the machine.
 
+use super::report::Report;
 use super::source::has_word;
-use super::tree::{File, Report, Tree};
+use super::tree::{File, Tree};
 use std::ops::RangeInclusive;
 use toml::{Table, Value};
 

@@ -1,16 +1,17 @@
 //! Size and form of files, and nothing left unfinished.
 
+use super::report::Report;
 use super::source::has_word;
-use super::tree::{File, Report, Tree};
+use super::tree::{File, Tree};
 
 /// Beyond this many lines, ask which noun wants its own file.
 const LINES_MAX: usize = 800;
 
 /// Most words of Markdown without records: what a newcomer can read.
-pub const DOC_WORDS_MAX: usize = 62_160;
+pub const DOC_WORDS_MAX: usize = 62_216;
 
 /// Most files in the tree.
-pub const FILES_MAX: usize = 1221;
+pub const FILES_MAX: usize = 1275;
 
 /// Files that may be longer, each with the reason.
 const LONG: &[(&str, &str)] = &[("Cargo.lock", "written by cargo")];

@@ -1,8 +1,7 @@
-//! The files that tidy looks at: what git tracks or would track, as text; and the findings of its rules.
+//! The files that tidy looks at: what git tracks or would track, as text.
 
 use super::source::{self, Line};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
@@ -139,37 +138,5 @@ fn mark_test_files(files: &mut [File]) {
         if below("tests") || below("benches") || prefixes.iter().any(|prefix| file.path.starts_with(prefix.as_str())) {
             file.lines.iter_mut().for_each(|line| line.test = true);
         }
-    }
-}
-
-/// One breach of a rule.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Finding {
-    /// File, from the repository's root.
-    pub path: String,
-    /// Line, 1-based; 0: the file as a whole.
-    pub line: usize,
-    /// Name of the rule, as in [`RULES`](super::RULES).
-    pub rule: &'static str,
-    /// One sentence.
-    pub says: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {} [{}]", self.path, self.line, self.says, self.rule)
-    }
-}
-
-/// Where a rule puts what it finds.
-pub struct Report {
-    pub(super) rule: &'static str,
-    pub(super) findings: Vec<Finding>,
-}
-
-impl Report {
-    /// Notes a breach at `line` (1-based; 0 for the whole file) of `path`.
-    pub fn add(&mut self, path: &str, line: usize, says: impl Into<String>) {
-        self.findings.push(Finding { path: path.to_string(), line, rule: self.rule, says: says.into() });
     }
 }

@@ -23,6 +23,7 @@
 
 pub mod media;
 pub mod presets;
+pub mod spells;
 #[cfg(test)]
 mod tests;
 

@@ -10,7 +10,8 @@
 //! |---|---|
 //! | [`history`] | what happened? |
 //! | [`checker`] | over every interval, how far did two flows drift apart? |
-//! | [`limits`] | how far may they, and how does a history stand to that? |
+//! | [`limits`] | how far may they? |
+//! | [`judge`] | the one over the other |
 //! | [`machine`] | what does the real policy do if workers and device take turns like this? |
 //! | [`workload`], [`adversary`], [`threads`] | order of turns, by chance, by hand, and by real threads |
 //! | [`trace`] | what the kernel's elevator did, by its tracepoints |
@@ -29,6 +30,7 @@ pub mod adversary;
 pub mod cases;
 pub mod checker;
 pub mod history;
+pub mod judge;
 pub mod limits;
 pub mod machine;
 pub mod report;
@@ -40,7 +42,8 @@ pub mod workload;
 use crate::contender::Form;
 use crate::shell;
 use cases::{Case, FORMS, Played, Source};
-use limits::{Limits, Verdict};
+use judge::Verdict;
+use limits::Limits;
 use mqfq_blk::random::Random;
 use mqfq_report::progress::Progress;
 use mqfq_sched::policy::PolicyKind;

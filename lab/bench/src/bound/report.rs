@@ -11,7 +11,7 @@
 //! ```
 
 use super::checker::Point;
-use super::limits::{Share, Verdict};
+use super::judge::{Share, Verdict};
 use crate::shell::{or_dash, table};
 use mqfq_report::chart::{Area, Axes, BLUE, Drawn, GREEN, INK, Mark, VERMILION, anchored, font, legend, svg, text};
 use mqfq_report::table::Align::{Left, Right};

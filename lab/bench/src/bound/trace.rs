@@ -16,7 +16,8 @@
 //! So what the history claims is certain, and the bounds are those of threads.
 
 use super::history::History;
-use super::limits::{Limits, Verdict};
+use super::judge::Verdict;
+use super::limits::Limits;
 use super::threads::{Stamps, UNDER_WAY, merge};
 use mqfq_sched::policy::{PolicyKind, PolicyOptions, WindowTerms};
 use mqfq_sched::vtime::VSpan;

@@ -12,22 +12,25 @@
 //! within each round. A difference smaller than the spread is none.
 //!
 //! # What would make it lie
-//! Client and server share the machine, once freely, once each on half of its CPUs ([`server::Placement`]). See
+//! Client and server share the machine, once freely, once each on half of its CPUs ([`placement`]). See
 //! lab/bench/README.md.
 
 mod driver;
+pub mod placement;
 pub mod server;
 mod virtio;
 pub mod watched;
 
-use crate::contender::Runs;
 use crate::machine;
-use crate::shell::{Record, Results, Rounds, Style, median, ratio, table, us, whole};
+use crate::options::Runs;
+use crate::rounds::{Rounds, median, ratio};
+use crate::shell::{Record, Results, Style, table, us, whole};
 use driver::{Driver, Seen, Task};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::Align::{Left, Right};
+use placement::{Cpus, Placement};
 use serde::{Deserialize, Serialize};
-use server::{Cpus, Front, Placement, Running, SERVERS, Server};
+use server::{Front, Running, SERVERS, Server};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

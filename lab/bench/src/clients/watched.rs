@@ -17,7 +17,8 @@
 use super::ClientsOptions;
 use super::driver::{Driver, Seen, Task};
 use super::server::{EXPORT_BYTES, Running};
-use crate::shell::{Record, Results, Style, interleaved, median, ratio, table, whole};
+use crate::rounds::{interleaved, median, ratio};
+use crate::shell::{Record, Results, Style, table, whole};
 use mqfq_demo::load::Load;
 use mqfq_demo::load_nbd::NbdTenant;
 use mqfq_report::progress::Progress;

@@ -20,7 +20,8 @@
 
 use super::KernelOptions;
 use super::guest::Guest;
-use crate::schedulers::workload::{Cell, Mix, Workload};
+use crate::schedulers::workload::Cell;
+use crate::schedulers::workload::{Mix, Workload};
 use crate::schedulers::{self, SchedulersOptions};
 use crate::shell::{Record, Results, Style, or_dash, table};
 use mqfq_report::progress::Progress;
@@ -96,7 +97,7 @@ pub(super) fn measure(options: &KernelOptions, folder: &Path) -> Result<Record<E
 }
 
 fn count_ours() -> Result<Vec<Counted>, String> {
-    let options = SchedulersOptions { presets: vec!["optane".into()], quick: true, ..crate::contender::defaults() };
+    let options = SchedulersOptions { presets: vec!["optane".into()], quick: true, ..crate::options::defaults() };
     let counted = schedulers::count_preset(&options)?;
     let op = |cell: &Cell| match cell.workload {
         Workload::Single(Mix::Read) => Some("read"),

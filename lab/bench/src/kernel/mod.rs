@@ -26,10 +26,11 @@ mod guest;
 pub mod lookups;
 pub mod pages;
 
-use crate::contender::Runs;
 use crate::fio;
 use crate::machine::process_cpu_ns;
-use crate::shell::{Record, Results, Rounds, Style, interleaved, median, ratio, table, us, whole};
+use crate::options::Runs;
+use crate::rounds::{Rounds, interleaved, median, ratio};
+use crate::shell::{Record, Results, Style, table, us, whole};
 use device::Target;
 use lookups::{Store, THREADS};
 use mqfq_blk::device::Device;

@@ -13,7 +13,7 @@
 use super::{Case, How, Kernel, KernelOptions, Place, rows, run_case};
 use crate::contender::{CONTENDERS, MQFQ};
 use crate::fio;
-use crate::shell::{interleaved, ratio};
+use crate::rounds::{interleaved, ratio};
 use mqfq_config::size;
 use mqfq_demo::scratch::Scratch;
 use mqfq_report::progress::Progress;

@@ -1,15 +1,15 @@
 //! `mqfq-lab bench library`: what the front door of the core costs per request, beside what one would write oneself.
 //!
 //! One thread, no device ([`turns`]): the relaxed form's calls, the front door with a lock per call and with one per
-//! turn, a heap and a deficit round robin, each under a mutex. Interleaved rounds ([`crate::shell::interleaved`]).
+//! turn, a heap and a deficit round robin, each under a mutex. Interleaved rounds ([`crate::rounds`]).
 //!
 //! # What would make it lie
 //! A warm cache, equal costs, equal weights, and a mutex that no other thread wants: all are for the round robin.
 
 pub mod turns;
 
+use crate::rounds::{Rounds, interleaved};
 use crate::shell;
-use crate::shell::{Rounds, interleaved};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
 use serde::Serialize;

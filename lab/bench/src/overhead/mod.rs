@@ -6,7 +6,7 @@
 //! fairness costs is the difference to `none`: the table has it.
 //!
 //! # How
-//! Nanoseconds: in interleaved rounds ([`crate::shell::interleaved`]); whole batches of one step are timed, never a
+//! Nanoseconds: in interleaved rounds, as [`crate::rounds`] explains; whole batches of one step are timed, never a
 //! single call, and what the clock itself takes is subtracted; `all` is timed without a clock in between. Median,
 //! smallest and largest of the rounds. Instructions: [`callgrind`], in one run for all cases.
 //!
@@ -17,8 +17,8 @@ pub mod callgrind;
 pub mod turn;
 
 use crate::contender::contenders;
+use crate::rounds::Rounds;
 use crate::shell;
-use crate::shell::Rounds;
 use callgrind::Instructions;
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
@@ -34,7 +34,7 @@ pub struct OverheadOptions {
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rounds: u32,
     /// T of mqfq and mqfq-serial.
-    #[arg(long = "window-kib", value_name = "WINDOW_KIB", default_value = "64", value_parser = crate::contender::kib())]
+    #[arg(long = "window-kib", value_name = "WINDOW_KIB", default_value = "64", value_parser = crate::options::kib())]
     pub window_bytes: u64,
     /// Each relaxation of mqfq alone, too.
     #[arg(long)]

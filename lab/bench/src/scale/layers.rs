@@ -15,11 +15,10 @@
 //! is then the length of a time slice. See lab/bench/README.md.
 
 use super::ScaleOptions;
-use super::load::worker_counts;
 use super::reader::{self, Seen};
-use crate::shell::{
-    Record, Results, Rounds, Style, interleaved, median, millions, or_dash, ratio_of_any, table, us, whole,
-};
+use super::setting::worker_counts;
+use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
+use crate::shell::{Record, Results, Style, millions, or_dash, table, us, whole};
 use mqfq_blk::worker::cores::allowed_cpus;
 use mqfq_blkmq::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_report::panel::{self, Along, Panel, Point, Series};
@@ -269,7 +268,7 @@ mod tests {
 
     /// Every case of one worker once, for a moment.
     fn report() -> Record<Layers> {
-        let mut options: ScaleOptions = crate::contender::defaults();
+        let mut options: ScaleOptions = crate::options::defaults();
         (options.workers, options.runs.rounds, options.runs.measured_ms) = (Some(2), 1, 5);
         measure(&options).unwrap()
     }

@@ -2,12 +2,12 @@
 //!
 //! # What it measures
 //! The whole block layer with its load inside the workers ([`load`]), each worker on a core of its own: nothing is left
-//! but admission, staging, the policy, dispatch and completion. Flows are placed in three ways ([`load::Placement`]):
-//! each on a worker of its own, one on all workers, as many as workers on all of them. What workers share then is the
+//! but admission, staging, the policy, dispatch and completion. Three ways for flows to be placed ([`setting`]): each
+//! on a worker of its own, one on all workers, as many as workers on all of them. What workers share then is the
 //! policy, so what is lost against `none` is what sharing costs.
 //!
 //! # How
-//! Interleaved rounds ([`crate::shell::interleaved`]); each round begins with another policy. A rate is the median
+//! Interleaved rounds, as [`crate::rounds`] explains; each round begins with another policy. A rate is the median
 //! of its rounds; a ratio (to one worker, to `none`, to `mqfq-serial`) is the median of the ratios within one round.
 //!
 //! # What would make it lie
@@ -16,22 +16,24 @@
 pub mod layers;
 pub mod load;
 mod reader;
+pub mod setting;
 
-use crate::contender::{Contender, Runs, contenders};
-use crate::shell::{
-    Record, Results, Rounds, Style, interleaved, median, millions, or_dash, ratio_of_any, table, whole,
-};
-use load::{Fixed, Seen, Setting};
+use crate::contender::{Contender, contenders};
+use crate::options::Runs;
+use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
+use crate::shell::{Record, Results, Style, millions, or_dash, table, whole};
+use load::{Fixed, Seen};
 use mqfq_report::panel::{self, Along, Panel, Point, Series};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::Align::{Left, Right};
 use serde::{Deserialize, Serialize};
+use setting::Setting;
 
 /// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct ScaleOptions {
     /// N, by default one per CPU.
-    #[arg(long, value_parser = crate::contender::workers)]
+    #[arg(long, value_parser = crate::options::workers)]
     pub workers: Option<usize>,
     /// Flows: of each worker where each has its own, in all where all share them. By default one per worker, and
     /// where all share them once a single one and once as many as workers.
@@ -136,7 +138,7 @@ pub fn measure(options: &ScaleOptions) -> Result<Record<Scale>, String> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let most = options.workers.unwrap_or(cpus).max(1);
     let settings: Vec<Setting> =
-        load::worker_counts(most).into_iter().flat_map(|workers| Setting::all(workers, options.flows)).collect();
+        setting::worker_counts(most).into_iter().flat_map(|workers| Setting::all(workers, options.flows)).collect();
     let contenders = contenders(options.relaxations);
     let of = |setting| contenders.iter().map(move |&contender| Case { contender, setting, rounds: Vec::new() });
     let mut cases: Vec<Case> = settings.into_iter().flat_map(of).collect();
@@ -299,7 +301,7 @@ fn panels(report: &Scale) -> Vec<Panel> {
 pub(crate) mod tests {
     use super::*;
     use crate::contender::{MQFQ, MQFQ_SERIAL, NONE};
-    use load::Placement;
+    use setting::Placement;
 
     /// Rates in thousands of requests per second, one per round, on a machine of one and two workers.
     pub(crate) fn report(rates: &[(Contender, usize, &[f64])]) -> Record<Scale> {
@@ -316,7 +318,7 @@ pub(crate) mod tests {
             rounds: rates.iter().map(seen).collect(),
         };
         let cases: Vec<Case> = rates.iter().map(case).collect();
-        let options: ScaleOptions = crate::contender::defaults();
+        let options: ScaleOptions = crate::options::defaults();
         let rows: Vec<ScaleRow> = cases.iter().map(|case| row(case, &cases, options.fixed)).collect();
         let notes = notes(&rows, 2);
         let results = Scale { rows, request_bytes: load::REQUEST_BYTES, op: "read".into() };

@@ -20,12 +20,16 @@ pub mod count;
 pub mod path;
 mod real;
 pub mod report;
+pub mod tags;
+mod verdict;
 pub mod walk;
+pub mod watch;
 pub mod workload;
 
-use crate::contender::Runs;
-use crate::shell::{self, Record, interleaved, median};
-use contention::{Antagonist, Contended, Drive, Form, Tags, fair_policy};
+use crate::options::Runs;
+use crate::rounds::{interleaved, median};
+use crate::shell::{self, Record};
+use contention::{Antagonist, Contended, Drive, fair_policy};
 use count::Instructions;
 use mqfq_blk::PolicyKind;
 use mqfq_blkmq::{BlockLayer, MultiQueue};
@@ -35,7 +39,9 @@ use path::{PathOptions, Until};
 use real::Power;
 use report::{ContendedRow, Latency, Row, Study, TagsRow};
 use std::path::{Path, PathBuf};
-use workload::{Cell, DEPTHS, Mix, QUICK_DEPTHS, Workload};
+use tags::{Form, Tags};
+use workload::Cell;
+use workload::{DEPTHS, Mix, QUICK_DEPTHS, Workload};
 
 /// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
@@ -57,7 +63,7 @@ pub struct SchedulersOptions {
     #[arg(long)]
     pub quick: bool,
     /// Without --device: what an instruction takes, 0.01 to 10 ns.
-    #[arg(long, default_value_t = NS_PER_INSTRUCTION, value_parser = crate::contender::ns_per_instruction)]
+    #[arg(long, default_value_t = NS_PER_INSTRUCTION, value_parser = crate::options::ns_per_instruction)]
     pub ns_per_instruction: f64,
     /// How much is measured with --device, and where the results go.
     #[command(flatten)]
@@ -133,7 +139,7 @@ fn presets(options: &SchedulersOptions) -> Result<Vec<Preset>, String> {
 }
 
 fn drive(preset: Preset) -> Result<Box<dyn MultiQueue>, String> {
-    Ok(Box::new(NvmeDevice::with_preset(preset, walk::STORED_BYTES, DRIVE_SEED)?))
+    Ok(Box::new(NvmeDevice::with_preset(preset, watch::STORED_BYTES, DRIVE_SEED)?))
 }
 
 /// Measures.
@@ -185,7 +191,7 @@ fn measure_presets(options: &SchedulersOptions, record: &mut Record<Study>) -> R
         progress.step(&format!("{}: antagonists", preset.name));
         table_1(report, preset.name);
         let depth = contend(options, preset, &cells, &counted, report)?;
-        let verdict = report::verdict(report, preset.name, Some(depth));
+        let verdict = verdict::verdict(report, preset.name, Some(depth));
         report.verdicts.push(verdict);
     }
     progress.finish();
@@ -310,7 +316,7 @@ fn contend(
         }));
     }
     let ns = if options.quick { QUICK_TAGS_NS } else { TAGS_NS };
-    let run = |kind, form| contention::run(preset, kind, form, costs_of(kind), ns).map(|tags| (kind, form, tags));
+    let run = |kind, form| tags::run(preset, kind, form, costs_of(kind), ns).map(|tags| (kind, form, tags));
     let mut all = Vec::new();
     for kind in mqfq_policies::STAGED {
         all.push(run(kind, Form::Requests)?);
@@ -369,7 +375,7 @@ fn measure_real(options: &SchedulersOptions, path: &Path, record: &mut Record<St
         notes.push("reads only".into());
     }
     notes.push("CPU time is this process's; what the kernel's own threads did for it is not in it".into());
-    let verdict = report::verdict(report, &name_of, None);
+    let verdict = verdict::verdict(report, &name_of, None);
     report.verdicts.push(verdict);
     Ok(())
 }

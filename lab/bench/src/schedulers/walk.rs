@@ -10,16 +10,17 @@
 //! one policy does not depend on what was counted of another. Answers that come at one time are reaped together.
 
 use super::path::Tenant;
+use super::watch::{self, WatchedQueue};
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
-use mqfq_blk::hctx::{HwCtx, HwCtxOptions, Run};
+use mqfq_blk::device::{DeviceQueue, QueueOptions};
+use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyOptions, Topology, Weight};
 use mqfq_blkmq::{BlockLayer, MultiQueue};
 use mqfq_demo::load::Requests;
-use mqfq_sched::policy::{AnyPolicy, ClassWeights, Kick};
+use mqfq_sched::policy::AnyPolicy;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -160,7 +161,7 @@ impl Walk {
             let mut kicked = 0;
             let owner = Owner(index as u32);
             let (worker, now_ns) = (connection.worker, self.now_ns);
-            schedulers_submit(&mut self.workers[worker].hctx, owner, submission, now_ns, &mut kick(&mut kicked));
+            watch::schedulers_submit(&mut self.workers[worker].hctx, owner, submission, now_ns, &mut kick(&mut kicked));
             wake(&mut self.workers, kicked | 1 << worker);
         }
     }
@@ -169,7 +170,7 @@ impl Walk {
         while let Some(index) = self.workers.iter().position(|worker| worker.must_run) {
             let worker = &mut self.workers[index];
             let mut kicked = 0;
-            worker.must_run = schedulers_run(&mut worker.hctx, self.now_ns, &mut kick(&mut kicked)).again;
+            worker.must_run = watch::schedulers_run(&mut worker.hctx, self.now_ns, &mut kick(&mut kicked)).again;
             wake(&mut self.workers, kicked);
         }
     }
@@ -190,7 +191,7 @@ impl Walk {
                 continue;
             }
             let mut kicked = 1 << index;
-            schedulers_reap(&mut worker.hctx, self.now_ns, &mut kick(&mut kicked), &mut self.completions);
+            watch::schedulers_reap(&mut worker.hctx, self.now_ns, &mut kick(&mut kicked), &mut self.completions);
             wake(&mut self.workers, kicked);
         }
         for (Owner(connection), completion) in self.completions.drain(..) {
@@ -213,99 +214,6 @@ fn wake(workers: &mut [Worker], kicked: u64) {
     }
 }
 
-// The calls whose instructions are counted, as functions that callgrind can tell apart.
-//
-// [`crate::overhead::callgrind`] finds them by name in its profile: what is executed inside the first three, less what
-// is executed inside the last three, is what the block layer and its policy take of a request. What the drive's model
-// computes is no cost of a drive's.
-
-/// Admission and staging.
-///
-/// # Panics
-/// If the flow has no room: the caller's bounds are its depth.
-#[inline(never)]
-pub fn schedulers_submit(
-    hctx: &mut HwCtx<AnyPolicy>,
-    owner: Owner,
-    submission: Submission,
-    now_ns: u64,
-    kick: &mut impl Kick,
-) {
-    let taken = hctx.submit(owner, submission, now_ns, kick);
-    assert!(taken.is_ok(), "the bound of a flow is all that its tenant can have in flight");
-}
-
-/// Picking and dispatch.
-#[inline(never)]
-pub fn schedulers_run(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64, kick: &mut impl Kick) -> Run {
-    hctx.run(now_ns, kick)
-}
-
-/// Completion.
-#[inline(never)]
-pub fn schedulers_reap(
-    hctx: &mut HwCtx<AnyPolicy>,
-    now_ns: u64,
-    kick: &mut impl Kick,
-    out: &mut Vec<(Owner, Completion)>,
-) -> usize {
-    hctx.reap(now_ns, kick, out)
-}
-
-/// A device queue whose calls are functions of their own. Policies see offsets on a large drive; the drive's model, to
-/// which no place is farther than another, stores [`STORED_BYTES`] of it: to fill 64 GiB of memory with zeroes would
-/// take longer than the rest.
-pub struct WatchedQueue(pub Box<dyn DeviceQueue>);
-
-/// Bytes that the drive's model stores: a multiple of every request's size here.
-pub const STORED_BYTES: u64 = 1 << 20;
-
-impl DeviceQueue for WatchedQueue {
-    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
-        schedulers_device_submit(&mut *self.0, command)
-    }
-
-    fn ring_doorbell(&mut self, now_ns: u64) {
-        schedulers_device_doorbell(&mut *self.0, now_ns);
-    }
-
-    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
-        schedulers_device_reap(&mut *self.0, now_ns, out);
-    }
-
-    fn next_event_ns(&self) -> Option<u64> {
-        self.0.next_event_ns()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight()
-    }
-
-    fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
-        schedulers_device_weights(&mut *self.0, weights, now_ns)
-    }
-}
-
-#[inline(never)]
-fn schedulers_device_submit(queue: &mut dyn DeviceQueue, command: Command) -> Result<(), QueueFull> {
-    queue.submit(Command { offset_bytes: command.offset_bytes % STORED_BYTES, ..command })
-}
-
-#[inline(never)]
-fn schedulers_device_doorbell(queue: &mut dyn DeviceQueue, now_ns: u64) {
-    queue.ring_doorbell(now_ns);
-}
-
-#[inline(never)]
-fn schedulers_device_weights(queue: &mut dyn DeviceQueue, weights: ClassWeights, now_ns: u64) -> bool {
-    queue.set_class_weights(weights, now_ns)
-}
-
-#[inline(never)]
-fn schedulers_device_reap(queue: &mut dyn DeviceQueue, now_ns: u64, out: &mut Vec<Reaped>) {
-    queue.reap(now_ns, out);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,7 +224,7 @@ mod tests {
     fn every_policy_walks_on_with_several_workers_at_any_depth() {
         for kind in mqfq_policies::ALL {
             for depth in [1, 64] {
-                let device = NvmeDevice::with_preset(Preset::by_name("zssd").unwrap(), STORED_BYTES, 1).unwrap();
+                let device = NvmeDevice::with_preset(Preset::by_name("zssd").unwrap(), watch::STORED_BYTES, 1).unwrap();
                 let tenants = [Tenant { load: Load::random_reads(2, depth, 4096), think_ns: 0 }; 3];
                 let (policy, layer, queue_depth) = (PolicyOptions::new(kind), BlockLayer::Mq, 256);
                 let options =

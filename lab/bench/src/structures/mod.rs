@@ -25,8 +25,9 @@ pub mod tokens;
 pub mod virtual_time;
 pub mod wake_ups;
 
-use crate::contender::Runs;
-use crate::shell::{Record, Rounds};
+use crate::options::Runs;
+use crate::rounds::Rounds;
+use crate::shell::Record;
 use mqfq_blk::worker::cores::{self, Cpu};
 use mqfq_report::progress::Progress;
 use mqfq_sched::topology::{HctxId, Topology};
@@ -39,10 +40,10 @@ use wake_ups::Way;
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct StructuresOptions {
     /// Threads, each on a CPU of its own; otherwise 1, 2, 4 and so on, and one per CPU.
-    #[arg(long, value_parser = crate::contender::count(1024))]
+    #[arg(long, value_parser = crate::options::count(1024))]
     pub workers: Option<usize>,
     /// Queues whose virtual time is kept; otherwise one per worker, 8, 64 and 1024.
-    #[arg(long, value_parser = crate::contender::count(1024))]
+    #[arg(long, value_parser = crate::options::count(1024))]
     pub queues: Option<usize>,
     /// How much is measured.
     #[command(flatten)]

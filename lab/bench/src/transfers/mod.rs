@@ -27,7 +27,7 @@ use workers::{Case, Interleaving, Moved, PerRequest, Placement};
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct TransfersOptions {
     /// Only the machines with so many workers or fewer.
-    #[arg(long = "workers", value_name = "WORKERS", default_value = "128", value_parser = crate::contender::count(128))]
+    #[arg(long = "workers", value_name = "WORKERS", default_value = "128", value_parser = crate::options::count(128))]
     pub workers_max: usize,
 }
 

@@ -18,13 +18,17 @@
 
 mod report;
 
-use crate::contender::{Contender, Runs, contenders, defaults};
-use crate::fairness::{self, Case, FairnessPolicy, POLICIES, WARM_UP_MS};
+use crate::contender::{Contender, contenders};
+use crate::fairness::{self, Case, POLICIES, WARM_UP_MS};
 use crate::model;
-use crate::scale::load::{self, DEVICE_BYTES, Fixed, Placement, REQUEST_BYTES, Seen, Setting, worker_counts};
+use crate::options::{Runs, defaults};
+use crate::report::FairnessPolicy;
+use crate::rounds::{Rounds, interleaved, median};
+use crate::scale::load::{self, DEVICE_BYTES, Fixed, REQUEST_BYTES, Seen};
+use crate::scale::setting::{Placement, Setting, worker_counts};
 use crate::scale::{ScaleOptions, few_cpus};
 use crate::scenario::{Setup, Text, in_turn};
-use crate::shell::{Record, Rounds, interleaved, median};
+use crate::shell::Record;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_blkmq::BlockLayer;
 use mqfq_demo::harness::{self, Transport};
@@ -37,7 +41,7 @@ pub use report::{CoherenceRow, SharesRow, SharesTenant, Validation};
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct ValidateOptions {
     /// Most workers of the second part.
-    #[arg(long, default_value_t = 2, value_parser = crate::contender::workers)]
+    #[arg(long, default_value_t = 2, value_parser = crate::options::workers)]
     pub workers: usize,
     /// Each relaxation of mqfq alone, too.
     #[arg(long)]
@@ -276,8 +280,8 @@ fn shares_text(case: &Case, policy: &PolicyOptions, workers: usize, window: Wind
 mod tests {
     use super::*;
     use crate::contender::MQFQ;
-    use crate::fairness::FairnessTenant;
-    use crate::scale::load::Placement;
+    use crate::report::FairnessTenant;
+    use crate::scale::setting::Placement;
 
     fn simulated(case: &Case) -> Outcome {
         let policy = harness::by_default(PolicyKind::Mqfq, 2);

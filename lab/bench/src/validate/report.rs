@@ -259,7 +259,7 @@ fn coherence(report: &Validation) -> Vec<Panel> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::contender::defaults;
+    use crate::options::defaults;
     use crate::shell::Record;
     use crate::validate::ValidateOptions;
 

@@ -4,10 +4,12 @@
 use mqfq_bench::bound::adversary::{Scene, Side};
 use mqfq_bench::bound::cases::{Case, Played, Source, cases};
 use mqfq_bench::bound::history::{Event, History};
-use mqfq_bench::bound::limits::{Limits, Verdict};
+use mqfq_bench::bound::judge::Verdict;
+use mqfq_bench::bound::limits::Limits;
 use mqfq_bench::bound::workload::{self, Demand, DeviceOrder, End, FlowPlan, Pace, Plan, Sizes};
 use mqfq_bench::bound::{self, BoundOptions, limits_of, shares};
-use mqfq_bench::contender::{Form, defaults};
+use mqfq_bench::contender::Form;
+use mqfq_bench::options::defaults;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::vtime::VSpan;
 

@@ -2,6 +2,7 @@
 
 mod bound;
 mod commands;
+mod nbdkit;
 mod parity;
 mod rivals;
 mod virtual_time;

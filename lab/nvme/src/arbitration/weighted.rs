@@ -30,12 +30,12 @@
 //! W1. In a full round in which every class always has a command, each has its weight of commands exactly.
 //! W2. While no urgent queue has a command, a class that has one waits for at most the weights of the other two.
 //! W3. With one class (or every command in one), it is round robin with turns of `min(burst, weight)`.
-//! W4. R1 of [`super::RoundRobin`] inside each class.
+//! W4. R1 of [`super::round_robin`] inside each class.
 //!
 //! # Cost
 //! At most four looks at a class; each is that of round robin.
 
-use super::RoundRobin;
+use super::round_robin::RoundRobin;
 use crate::queue::ArbClass;
 
 /// The queues with commands to fetch, by class, and the class whose turn it is.

@@ -1,7 +1,7 @@
 //! Weighted round robin keeps its rules whatever comes when: W1 to W4, R1 and A1.
 
 use mqfq_nvme::ArbClass::{self, High, Low, Medium, Urgent};
-use mqfq_nvme::arbitration::RoundRobin;
+use mqfq_nvme::arbitration::round_robin::RoundRobin;
 use mqfq_nvme::arbitration::weighted::WeightedRoundRobin;
 use proptest::prelude::*;
 

@@ -6,7 +6,8 @@
 
 use super::array_scan::ArrayScan;
 use super::atomic_counter::AtomicCounter;
-use super::polling::{NoVirtualTime, NoWheel, Polling};
+use super::off::{NoVirtualTime, NoWheel};
+use super::polling::Polling;
 use super::scalable_bitmap::BitmapTokens;
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::policy::DispatchToken;

@@ -7,7 +7,7 @@
 //! | mindicator | a scan of all leads | `array_scan.rs` |
 //! | throttle wheel | looking again after a while | `polling.rs` |
 //! | token tree | one counter; a scalable bitmap | `atomic_counter.rs`, `scalable_bitmap.rs` |
-//! | virtual time, to see the tokens alone | nothing | `polling.rs` |
+//! | virtual time, to see the tokens alone | nothing | `off.rs` |
 //! | d2fq's global virtual time | a mindicator; a scan of all flows; nothing | `gvt.rs` |
 //!
 //! The policy is the same source each time, over the promises of `sched/src/policy/mqfq/structures.rs`; what is
@@ -22,6 +22,7 @@ mod any;
 pub mod array_scan;
 pub mod atomic_counter;
 pub mod gvt;
+pub mod off;
 pub mod polling;
 pub mod scalable_bitmap;
 pub mod word;
@@ -34,7 +35,8 @@ use array_scan::ArrayScan;
 use atomic_counter::AtomicCounter;
 use gvt::AnyGvt;
 use mqfq_policies_watched::{D2FQ, D2fq};
-use mqfq_sched_watched::flow::{TAG_GRAIN, Tree, Weight};
+use mqfq_sched_watched::flow::Tree;
+use mqfq_sched_watched::flow::{TAG_GRAIN, Weight};
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::policy::structures::Structures;
 use mqfq_sched_watched::policy::{AnyPolicy, Mqfq, Policy, PolicyKind, PolicyOptions};
@@ -43,7 +45,8 @@ use mqfq_sched_watched::token_tree::TokenTree;
 use mqfq_sched_watched::topology::Topology;
 use mqfq_sched_watched::vtime::{VSpan, VTime};
 use mqfq_sched_watched::window_rule::WINDOW_LEAST;
-use polling::{NoVirtualTime, NoWheel, Polling};
+use off::{NoVirtualTime, NoWheel};
+use polling::Polling;
 use scalable_bitmap::BitmapTokens;
 use std::sync::Arc;
 

@@ -3,20 +3,21 @@
 //! Each refusal is one sentence with file, line, key, what is wrong and what is allowed. What two keys decide together
 //! is refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
 
-use super::tenant::tenant;
 use super::{
     Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, Stolen, Strangers, TokensKind, Unthrottle,
-    VirtualTimeKind,
+    VirtualTimeKind, tenant::tenant,
 };
 use crate::form::{ByHand, FORM_KEYS, FormBounds};
 use crate::machine;
 use mqfq_blk_watched::split::Split;
-use mqfq_blk_watched::{CostModel, GroupId, PolicyKind, PolicyOptions, Tree, Tunable, Weight};
+use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Tunable, Weight};
+use mqfq_blk_watched::{GroupId, Tree};
 use mqfq_blkmq_watched::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::did_you_mean;
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
-use mqfq_nvme_watched::media::{Drift, Late, Pauses, Slow, Spells, VolatileCache};
+use mqfq_nvme_watched::media::VolatileCache;
+use mqfq_nvme_watched::spells::{Drift, Late, Pauses, Slow, Spells};
 use mqfq_nvme_watched::{Arbitration, Preset, presets};
 use mqfq_policies_watched::{D2FQ, REGISTRY};
 use std::sync::LazyLock;

@@ -7,7 +7,8 @@ use mqfq_blk_watched::{CostModel, PriorityClass};
 use mqfq_blkmq_watched::{QueueLayout, Spread};
 use mqfq_policies_watched::{BfqOptions, D2fqOptions, KyberOptions, MqDeadlineOptions};
 
-mod drives;
+mod chain;
+mod spells;
 
 /// Page that describes the keys.
 const PAGE: &str = include_str!("../../../../docs/lab/scenarios.md");
@@ -504,7 +505,7 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
     let drifting = device("write-drift = { times = 4, period = \"8s\" }\ncost = \"auto\"");
     assert_eq!(
         drifting.spells.write_drift,
-        Some(mqfq_nvme_watched::media::Drift { times: 4, period_ns: 8_000_000_000 })
+        Some(mqfq_nvme_watched::spells::Drift { times: 4, period_ns: 8_000_000_000 })
     );
     assert_eq!((drifting.follow_writes, drifting.cost), (true, CostModel::FLAT));
     assert!(!device("cost = \"bytes\"").follow_writes);

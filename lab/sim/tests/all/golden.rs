@@ -11,9 +11,10 @@
 
 use crate::placement;
 
+use mqfq_sim::any;
+use mqfq_sim::embedded;
 use mqfq_sim::figure::{Extent, Figure, Rows};
 use mqfq_sim::workload::random::fnv;
-use mqfq_sim::{any, embedded};
 use std::fmt::Write;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};

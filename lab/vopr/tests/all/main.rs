@@ -1,3 +1,4 @@
 //! Tests of the crate as its users see it, in one binary: each more is linked and run on its own.
 
+mod managed;
 mod seeds;

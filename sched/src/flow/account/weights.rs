@@ -1,12 +1,7 @@
-//! At which weight does a flow, or a group, compete, and how does that change while requests are under way? And charges
-//! ahead of its requests, and the next owner of its place.
+//! At which weight does a flow, or a group, compete, and how does that change while requests are under way?
 
-use super::{
-    Charged, FRACTION_MASK, FlowId, FlowTable, GRAIN_BITS, Interval, Lease, TAG_GRAIN, Weight, align, in_grains,
-};
-use crate::cost::Cost;
-use crate::flow::group::{EffectiveWeight, GroupId, span_fixed_at};
-use crate::sync::Ordering::Relaxed;
+use super::{FlowId, FlowTable, Weight};
+use crate::flow::group::{EffectiveWeight, GroupId};
 use crate::vtime::VTime;
 
 impl FlowTable {
@@ -58,55 +53,5 @@ impl FlowTable {
     pub fn effective_weight_of(&self, group: GroupId) -> Option<EffectiveWeight> {
         let hierarchy = self.hierarchy.as_ref().filter(|hierarchy| (group.0 as usize) < hierarchy.len())?;
         Some(hierarchy.effective_weight_of(group))
-    }
-}
-
-// When may the place of a flow be another's, and with what does that one start?
-
-impl FlowTable {
-    /// Gives the place of a flow to another from now on, which starts at `global_vtime` and inherits nothing: neither
-    /// the tag, the fraction and the credit of the old one, nor what virtual time has skipped (I7).
-    ///
-    /// The caller has seen the end of the last request of the old flow on every queue, and so the return of every lease
-    /// ([`FlowTable::give_back`]), and shows this to threads that charge the next one: both by an Acquire that pairs
-    /// with a Release.
-    ///
-    /// # Panics
-    /// If the flow is unknown.
-    pub fn retire(&self, flow: FlowId, global_vtime: VTime) {
-        let Charged { finish, carry, credit, skipped } = &self.cell(flow).charged;
-        // Relaxed: no thread charges the flow, see above. A worker that refreshes raises the tag to a virtual time that
-        // has passed, or finds nothing to raise.
-        carry.store(0, Relaxed);
-        credit.store(0, Relaxed);
-        skipped.store(0, Relaxed);
-        finish.store(align(global_vtime).raw(), Relaxed);
-    }
-}
-
-// Charging ahead: what a flow in a group is charged for requests behind the first that it has in a queue.
-//
-// Answers: which interval has such a request, out of the lease that the first was charged from? Invariants: it is cut
-// from what is left of that lease alone, so no line that others read is touched.
-
-/// Rate at which a flow in a group is charged at a moment, out of the rest of a lease. So requests of a lease at most
-/// are charged at a weight that changes meanwhile.
-pub(crate) struct Ahead {
-    pub(super) units_per_cost: u64,
-    pub(super) global_vtime: VTime,
-}
-
-impl Ahead {
-    /// An interval for a request whose cost is in range. `None`: too little is left.
-    #[inline(always)]
-    pub(crate) fn cut(&self, cost: Cost, lease: &mut Lease) -> Option<Interval> {
-        let (grains, fraction) = in_grains(span_fixed_at(self.units_per_cost, cost));
-        let carry = lease.carry + fraction;
-        let span = (grains + (carry >> GRAIN_BITS)) * TAG_GRAIN.0;
-        if lease.left().0 < span || lease.refund > 0 || lease.next.is_before(self.global_vtime) {
-            return None;
-        }
-        lease.carry = carry & FRACTION_MASK;
-        Some(lease.cut(span))
     }
 }

@@ -34,7 +34,8 @@
 //! A completion of a queue with its part of D on the device reads one line per socket, which changes only while shallow
 //! queues wait.
 
-use super::structures::{Queue, Structures, Tokens, VirtualTime};
+use super::queue::Queue;
+use super::structures::{Structures, Tokens, VirtualTime};
 use super::{DispatchToken, Kick, Mqfq};
 use crate::topology::HctxId;
 

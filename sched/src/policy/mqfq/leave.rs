@@ -1,5 +1,4 @@
-//! Requests, and queues, that leave before their turn; costs that are known at the end; requests of flows in groups,
-//! which are charged late.
+//! Requests, and queues, that leave before their turn; and costs that are known at the end.
 //!
 //! Answers: what remains of a request that is given up, of a worker that is away, and of a wrong estimate? Invariants:
 //! P1 to P3 hold after each call, if the caller picks after it as after a `submit`.
@@ -12,14 +11,14 @@
 //! one that no worker will pick for strands the token that it was kicked for, so the caller picks for a queue that
 //! stands aside, in the place of its worker.
 
-use super::structures::Queue;
-use super::{Mqfq, Structures, VirtualTime, Waiting};
+use super::queue::Queue;
+use super::{Mqfq, Structures, VirtualTime};
 use crate::cost::Cost;
-use crate::flow::{Ahead, FlowId, Interval, Lease, check};
+use crate::flow::{Ahead, FlowId, Interval, Lease};
 use crate::policy::{Handle, Kick, Pick, Policy};
-use crate::stage_queue::{Behind, Left};
+use crate::stage_queue::Left;
 use crate::sync::Setting;
-use crate::vtime::{VSpan, VTime};
+use crate::vtime::VSpan;
 
 impl<S: Structures> Mqfq<S> {
     /// Charges every flow late, and without leases: a request is charged when it becomes the first of its flow in its
@@ -121,57 +120,5 @@ impl<S: Structures> Mqfq<S> {
         let lease = if self.lease.get() == 0 { None } else { Some(lease) };
         let now = self.virtual_time.global_vtime();
         self.flows.take_back(flow, (cost, Interval { start_tag, span }), left.is_last, lease, now);
-    }
-}
-
-// Requests of flows in groups, which are charged late.
-//
-// Answers: which of a flow's requests in a queue has its interval, when its weight may change until it goes? Source:
-// none; `flow/group.rs` says why it is charged late. Invariants: of a flow in a queue, one lease is charged ahead, and
-// one request; requests behind one without an interval have none.
-
-impl<S: Structures> Mqfq<S> {
-    /// Stages a request of a flow in a group, in a form with leases, that has others in this queue: with an interval if
-    /// it is the second, or if none waits without one and the lease has room; else without. So of a flow one lease is
-    /// staged at most, and one request.
-    #[inline(never)]
-    pub(super) fn submit_in_group(
-        &self,
-        mut behind: Behind<'_, Waiting, Lease>,
-        flow: FlowId,
-        cost: Cost,
-        now: VTime,
-        payload: Waiting,
-    ) {
-        check(cost);
-        let lease_max = self.lease.get();
-        if behind.has_deferred() {
-            return behind.defer(cost, payload);
-        }
-        let lease = behind.kept_mut();
-        let interval = match self.flows.ahead(flow, now).cut(cost, lease) {
-            None if behind.is_second() => {
-                let lease = behind.kept_mut();
-                self.flows.charge_second(flow, cost, now, lease, VSpan(lease_max))
-            }
-            None => return behind.defer(cost, payload),
-            Some(interval) => interval,
-        };
-        behind.push(interval.start_tag, interval.span, payload);
-    }
-
-    /// The interval of a request of a flow in a group, which has become its flow's first in its queue, and the rate of
-    /// the requests behind it. The request before it is still shown, so global virtual time has not passed the flow's
-    /// finish tag.
-    #[inline(always)]
-    pub(super) fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan, Option<Ahead>) {
-        let now = self.virtual_time.global_vtime();
-        let lease_max = self.lease.get();
-        if lease_max == 0 {
-            let Interval { start_tag, span } = self.flows.charge_promoted(flow, cost, now);
-            return (start_tag, span, None);
-        }
-        let Interval { start_tag, span } = self.flows.charge_deferred(flow, cost, now, lease, VSpan(lease_max));
-        (start_tag, span, Some(self.flows.ahead(flow, now)))
     }
 }

@@ -211,11 +211,14 @@
 
 pub(super) mod about;
 mod due;
+mod in_group;
 mod leave;
+mod queue;
 pub mod structures;
 
-pub use self::structures::MqfqQueue;
-use self::structures::{Queue, Shipped, Structures, Tokens, VirtualTime, Waiting, Wheel, share_of};
+pub use self::queue::MqfqQueue;
+use self::queue::{Queue, Waiting, share_of};
+use self::structures::{Shipped, Structures, Tokens, VirtualTime, Wheel};
 use super::{
     Descriptor, DispatchToken, Done, Entry, Grant, Handle, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError,
     PolicyOptions, Registered, WindowTerms,

@@ -16,10 +16,8 @@
 //! # Cost
 //! None. The types are known when the policy is compiled; each method of what ships is forwarded and inlined.
 
-use crate::flow::Lease;
 use crate::mindicator::Mindicator;
 use crate::policy::DispatchToken;
-use crate::stage_queue::StageQueue;
 use crate::throttle_wheel::{ThrottleWheel, WheelSlot};
 use crate::token_tree::TokenTree;
 use crate::topology::HctxId;
@@ -255,51 +253,4 @@ impl Wheel for ThrottleWheel {
     fn set_window(&self, window: VSpan, unthrottle: impl FnMut(HctxId)) {
         self.set_window(window, unthrottle);
     }
-}
-
-// State of one worker in `mqfq`: its stage queue, and what it shows and holds of the shared structures.
-
-/// State of one worker. `P` is its place in the throttle wheel.
-pub struct MqfqQueue<P = WheelSlot> {
-    pub(super) hctx: HctxId,
-    /// Stage queue; with each flow that has requests here, the queue's lease on it.
-    pub(super) stage: StageQueue<Waiting, Lease>,
-    /// Lead that the own leaf of the mindicator shows, if it shows any.
-    pub(super) shown: VTime,
-    pub(super) is_shown: bool,
-    /// Place in the throttle wheel, if the last pick took one.
-    pub(super) place: Option<P>,
-    /// Queue that got our last token because it was due before us; our next look for a token leaves it that.
-    pub(super) yields_to: Option<HctxId>,
-    /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
-    pub(super) is_listed: bool,
-    /// How many more units it may have on the device before it gives tokens away: `share` less those there.
-    pub(super) room: i32,
-    /// A queue with this many units out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
-    /// more than there can be.
-    pub(super) share: i32,
-    /// `PolicyOptions::token_batch`.
-    pub(super) batch: u32,
-}
-
-impl<P> MqfqQueue<P> {
-    /// Requests that it can stage at once.
-    pub fn capacity(&self) -> usize {
-        self.stage.capacity()
-    }
-}
-
-/// Units out from which on a queue gives tokens away; 0 is never.
-pub(super) const fn share_of(token_share: u32) -> i32 {
-    if token_share == 0 { i32::MAX / 2 } else { token_share as i32 }
-}
-
-/// State of a worker of `Mqfq<S>`.
-pub(super) type Queue<S> = MqfqQueue<<<S as Structures>::Wheel as Wheel>::Place>;
-
-/// A staged request: its handle, and its units of D.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Waiting {
-    pub(super) handle: u32,
-    pub(super) units: u32,
 }
