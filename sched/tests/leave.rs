@@ -53,7 +53,7 @@ impl Scene {
     fn new(options: PolicyOptions, queue_count: usize, tenants: Vec<Tenant>) -> Scene {
         let weights: Vec<Weight> = tenants.iter().map(|tenant| Weight::new(tenant.weight).unwrap()).collect();
         let mut mqfq = Mqfq::new(&options, &Topology::flat(queue_count), &weights);
-        mqfq.charge_late();
+        mqfq.charge_late(false);
         Scene {
             queues: (0..queue_count).map(|at| mqfq.open_queue(HctxId(at as u16), CAPACITY_REQUESTS)).collect(),
             staged: vec![vec![Vec::new(); tenants.len()]; queue_count],

@@ -132,7 +132,8 @@ impl Builder {
         let weights = vec![Weight::DEFAULT; tenants];
         debug_assert_eq!(options.validate_for(&weights), Ok(()), "what the door lets through, the policy takes");
         let mut mqfq = Mqfq::new(&options, &Topology::flat(places), &weights);
-        mqfq.charge_late();
+        // All calls are under the lock of a place.
+        mqfq.charge_late(places == 1);
         let place = |at: usize| {
             CachePadded::new(Place {
                 inner: Mutex::new(Inner::new(mqfq.open_queue(HctxId(at as u16), jobs), jobs + most as usize, tenants)),
@@ -529,7 +530,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     /// Stages a job: its slot and the use of it. The place is its caller's.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(
         &self,
         inner: &mut Inner,
@@ -574,7 +575,7 @@ impl Shared {
 
     /// The slot of the next job that may start, with its permit; or why the first one is held back, `None`: no job
     /// waits.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pick(&self, inner: &mut Inner, kicks: &mut Kicks) -> Result<u32, Option<Wait>> {
         let pick = self.mqfq.pick(&mut inner.queue, 0, &mut |hctx| kicks.push(hctx));
         if let Some(found) = &self.found {
@@ -610,7 +611,7 @@ impl Shared {
     }
 
     /// A job has ended. The caller picks after it, or lets the worker.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&self, inner: &mut Inner, slot: u32, actual: Option<u64>, kicks: &mut Kicks) {
         let job = &mut inner.jobs[slot as usize];
         let Job { flow, cost, pushed_ns, .. } = *job;

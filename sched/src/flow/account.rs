@@ -101,8 +101,9 @@
 //! axis the actual cost of a flow's requests differs from their distance by at most `3 n e + l`, in the place of k L.
 //!
 //! # Orderings
-//! Relaxed throughout: each word is only ever changed by atomic read-modify-write and no other memory is published
-//! through it. Submissions that are ordered by happens-before are ordered in `finish` by coherence.
+//! Relaxed throughout: each word is only ever changed by atomic read-modify-write (in a serial table, see
+//! [`FlowTable::charge_late`], by one call at a time) and no other memory is published through it. Submissions that are
+//! ordered by happens-before are ordered in `finish` by coherence.
 //!
 //! # Cost
 //! Without a lease: one load and one add on a line that is shared only by the queues that serve this flow, and a
@@ -226,6 +227,8 @@ pub struct FlowTable {
     hierarchy: Option<Box<Hierarchy>>,
     /// All flows are charged late ([`FlowTable::charge_late`]).
     is_late: bool,
+    /// Calls that charge, correct or take back come one after another.
+    is_serial: bool,
 }
 
 impl FlowTable {
@@ -242,7 +245,7 @@ impl FlowTable {
             rate: Rate::new(weight),
         };
         let cells = weights.iter().map(cell).collect();
-        FlowTable { cells, refreshed: AtomicU64::new(octant(start)), hierarchy: None, is_late: false }
+        FlowTable { cells, refreshed: AtomicU64::new(octant(start)), hierarchy: None, is_late: false, is_serial: false }
     }
 
     /// Puts flows into groups, before the first of them is charged. `period`: [`Hierarchy`].
@@ -364,8 +367,11 @@ impl FlowTable {
         length: VSpan,
     ) -> Interval {
         let FlowCell { charged, rate } = self.cell(flow);
-        let grains = rate.grains(cost).unwrap_or_else(|| rate.grains_in_group(cost));
-        charged.cut(grains, global_vtime, lease, length)
+        let in_group = || {
+            check(cost);
+            rate.grains_in_group(cost)
+        };
+        charged.cut(rate.grains(cost).unwrap_or_else(in_group), global_vtime, lease, length)
     }
 
     /// As [`FlowTable::charge_leased`], of a flow in no group; `None` as [`FlowTable::charge_alone`].
@@ -470,10 +476,12 @@ impl FlowTable {
     /// As [`FlowTable::charge`] and [`FlowTable::charge_first`] of a flow in a group, which may have nothing staged.
     #[inline(never)]
     fn charge_in_group(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
+        check(cost);
         self.charge_promoted(flow, cost, global_vtime)
     }
 
     /// As [`FlowTable::charge`] of a flow whose requests wait without an interval, as those of a flow in a group do.
+    /// The cost is in range.
     #[inline(always)] // into the one place where such requests are charged
     pub(crate) fn charge_promoted(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
         let (grains, fraction) = self.grains_first(flow, cost, global_vtime);
@@ -482,6 +490,7 @@ impl FlowTable {
 
     #[inline(never)]
     fn charge_first_in_group(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (Interval, Lease) {
+        check(cost);
         let (grains, fraction) = self.grains_first(flow, cost, global_vtime);
         self.take_first(flow, (self.less_credit(flow, grains), fraction), global_vtime)
     }
@@ -630,12 +639,9 @@ impl Rate {
         (cost.0.wrapping_sub(1) < self.cost_alone_max).then(|| in_grains(self.span_fixed(cost)))
     }
 
-    /// As `grains`, at the effective weight of a flow in a group; of any flow, if its cost is out of range.
-    ///
-    /// # Panics
-    /// If the cost is out of range.
+    /// As `grains`, at the effective weight of a flow in a group. The cost is in range.
+    #[inline]
     fn grains_in_group(&self, cost: Cost) -> (u64, u64) {
-        check(cost);
         in_grains(self.member.span_fixed(cost))
     }
 }

@@ -4,7 +4,7 @@
 //! and its term in the bound. Invariants: F1, F3 and L3 hold through every correction; the fraction of a grain is
 //! carried as a charge's is.
 
-use super::{Charged, FlowCell, FlowTable, GRAIN_BITS, Interval, Lease, TAG_GRAIN, in_grains};
+use super::{Charged, FRACTION_MASK, FlowCell, FlowTable, GRAIN_BITS, Interval, Lease, TAG_GRAIN, in_grains};
 use crate::cost::{COST_MAX, Cost};
 use crate::flow::group::Member;
 use crate::flow::weight::FlowId;
@@ -14,16 +14,56 @@ use crate::vtime::{VSpan, VTime};
 impl FlowTable {
     /// From now on every flow is charged as one in a group is: when its request becomes the first of the flow in its
     /// queue, or out of the rest of a lease. So a correction reaches requests that are staged already. Before the first
-    /// charge.
+    /// charge. `is_serial`: the caller sees to it that calls which charge, correct or take back come one after another.
+    /// A charge then needs no atomic addition: 15 ns in the place of 23.
     ///
     /// # Panics
     /// If there are groups.
-    pub fn charge_late(&mut self) {
+    pub fn charge_late(&mut self, is_serial: bool) {
         assert!(self.hierarchy.is_none(), "flows that are charged late are in no group");
         self.is_late = true;
+        self.is_serial = is_serial;
         for FlowCell { rate, .. } in &mut self.cells {
             (rate.cost_alone_max, rate.member) = (0, Member::alone(rate.weight()));
         }
+    }
+
+    /// See [`FlowTable::charge_late`].
+    #[inline]
+    pub(crate) fn is_serial(&self) -> bool {
+        self.is_serial
+    }
+
+    /// As [`FlowTable::charge_promoted`], in a serial table: a store does what an atomic addition does elsewhere.
+    #[inline(always)] // into the one place where such requests are charged
+    pub(crate) fn charge_serial(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
+        let FlowCell { charged, rate } = self.cell(flow);
+        let (mut grains, fraction) = rate.grains_in_group(cost);
+        // Relaxed, both: no other call is under way, and what orders the calls orders these words.
+        let mut start_tag = VTime::from_raw(charged.finish.load(Relaxed));
+        let mut credit = charged.credit.load(Relaxed);
+        if start_tag.is_before(global_vtime) {
+            (start_tag, credit) = (global_vtime, 0);
+            // Relaxed: as above.
+            charged.credit.store(0, Relaxed);
+        }
+        if credit > 0 && grains > 1 {
+            // At least a grain of the axis (L3).
+            let used = credit.min((grains - 1) * TAG_GRAIN.0);
+            grains -= used / TAG_GRAIN.0;
+            // Relaxed: as above.
+            charged.credit.store(credit - used, Relaxed);
+        }
+        if fraction != 0 {
+            // Relaxed, both: as above.
+            let carry = (charged.carry.load(Relaxed) & FRACTION_MASK) + fraction;
+            charged.carry.store(carry, Relaxed);
+            grains += carry >> GRAIN_BITS;
+        }
+        let interval = Interval { start_tag, span: VSpan(grains * TAG_GRAIN.0) };
+        // Relaxed: as above.
+        charged.finish.store(interval.finish_tag().raw(), Relaxed);
+        interval
     }
 
     /// Another rate of a flow, in 2^-32ths of a unit of virtual time per unit of cost, 1 to 2^63, from the next charge

@@ -379,7 +379,7 @@ fn loom_corrections_beside_leases_lose_nothing() {
 fn loom_taken_back_beside_a_charge_is_credit_or_axis() {
     model(|| {
         let mut flows = FlowTable::new(&[Weight::DEFAULT], VTime::ZERO);
-        flows.charge_late();
+        flows.charge_late(false);
         let flows = Arc::new(flows);
         let [first, second] = [2, 3].map(|cost| flows.charge(FLOW, Cost(cost), VTime::ZERO));
         let theirs = flows.clone();

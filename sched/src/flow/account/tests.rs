@@ -1,6 +1,7 @@
 //! Flows by themselves: tags, weights, leases and refunds, on one thread.
 
 use super::*;
+use crate::base::random::Random;
 use crate::flow::{Group, GroupId};
 
 const FLOW: FlowId = FlowId(0);
@@ -370,6 +371,51 @@ fn i7_flow_in_the_place_of_another_starts_at_virtual_time_without_debt_or_credit
     let (first, lease) = flows.charge_first(FLOW, Cost(1), now);
     assert_eq!((first.start_tag, first.finish_tag()), (now, VTime::from_raw(640 + 1024)));
     assert_eq!((lease.left(), lease.refund), (VSpan(0), 0));
+}
+
+#[test]
+fn a_serial_table_charges_as_a_shared_one_does() {
+    let late = |is_serial| {
+        let mut flows = table(100, VTime::ZERO);
+        flows.charge_late(is_serial);
+        flows
+    };
+    let (shared, serial) = (late(false), late(true));
+    let words = |flows: &FlowTable| {
+        let charged = &flows.cell(FLOW).charged;
+        // Relaxed: one thread.
+        (charged.finish.load(Relaxed), charged.credit.load(Relaxed), charged.carry.load(Relaxed) & FRACTION_MASK)
+    };
+    let (mut now, mut random) = (VTime::ZERO, Random::new(51));
+    let (mut credited, mut passed) = (0, 0);
+    for step in 0..20_000 {
+        let cost = Cost(1 + random.below(300));
+        match random.below(8) {
+            // A rate with a fraction, down to a hundredth of a grain for a unit of cost.
+            0 => {
+                let rate = 1 + (random.below(1 << 20) << 20);
+                [&shared, &serial].iter().for_each(|flows| flows.set_rate(FLOW, rate));
+            }
+            1 | 2 => {
+                let actual = Cost(random.below(400));
+                [&shared, &serial].iter().for_each(|flows| flows.correct(FLOW, cost, actual, now));
+            }
+            3 => {
+                // To before the flow's finish tag, or behind it.
+                let around = VTime::from_raw(words(&shared).0).plus(VSpan(1 << 12)).minus(VSpan(random.below(1 << 13)));
+                now = align(now.later(around));
+            }
+            _ => {
+                let (finish, credit, _) = words(&shared);
+                credited += u64::from(credit > 0);
+                passed += u64::from(VTime::from_raw(finish).is_before(now));
+                let interval = shared.charge_promoted(FLOW, cost, now);
+                assert_eq!(serial.charge_serial(FLOW, cost, now), interval, "step {step}");
+            }
+        }
+        assert_eq!(words(&serial), words(&shared), "step {step}");
+    }
+    assert!(credited > 500 && passed > 500, "{credited} charges with credit, {passed} of a flow that is passed");
 }
 
 // Flows in groups beside one in none: what a look at virtual time tells the hierarchy, and what it leaves alone.

@@ -46,6 +46,16 @@ impl<S: Structures> Mqfq<S> {
     #[inline(always)]
     pub(super) fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan, Option<Ahead>) {
         let now = self.virtual_time.global_vtime();
+        if self.flows.is_serial() {
+            let Interval { start_tag, span } = self.flows.charge_serial(flow, cost, now);
+            return (start_tag, span, None);
+        }
+        self.promote_shared(flow, cost, lease, now)
+    }
+
+    /// As [`Mqfq::promote`], of a flow that other calls charge meanwhile.
+    #[inline(never)]
+    fn promote_shared(&self, flow: FlowId, cost: Cost, lease: &mut Lease, now: VTime) -> (VTime, VSpan, Option<Ahead>) {
         let lease_max = self.lease.get();
         if lease_max == 0 {
             let Interval { start_tag, span } = self.flows.charge_promoted(flow, cost, now);

@@ -22,14 +22,16 @@ use crate::vtime::VSpan;
 
 impl<S: Structures> Mqfq<S> {
     /// Charges every flow late, and without leases: a request is charged when it becomes the first of its flow in its
-    /// queue, so that a correction and a withdrawal reach those behind. Before the first submit.
+    /// queue, so that a correction and a withdrawal reach those behind. Before the first submit. `is_serial`: there is
+    /// one queue, and no call on it is under way beside another or a [`Mqfq::correct`].
     ///
     /// # Panics
     /// If there are groups of flows.
-    pub fn charge_late(&mut self) {
+    pub fn charge_late(&mut self, is_serial: bool) {
         self.options.lease = VSpan(0);
         self.lease = Setting::new(0, self.options.window_least.is_some());
-        self.flows.charge_late();
+        debug_assert!(!is_serial || self.hctx_count == 1, "several queues charge beside one another");
+        self.flows.charge_late(is_serial);
     }
 
     /// Another rate of a flow, of a policy that charges late, as by
