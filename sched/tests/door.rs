@@ -20,9 +20,15 @@ use std::task::{Context, Poll, Waker};
 
 const JOBS: u64 = 200_000;
 
+/// A figure of this test, for `--nocapture`.
+fn show(name: &str, figure: f64) {
+    println!("{}: {name} {figure:.4}", std::thread::current().name().unwrap_or_default());
+}
+
 /// Oracle: of two tenants that always wait, the second has three times the first's cost, and all permits come back.
 fn expect_one_to_three(scheduler: &Scheduler, tenants: &[Tenant; 2], permits: i64) {
     let [one, three] = [0, 1].map(|at| tenants[at].counters().served_cost as f64);
+    show("ratio", three / one);
     assert!((2.95..=3.05).contains(&(three / one)), "{three} to {one} is {}", three / one);
     assert_eq!(scheduler.free_permits(), permits);
 }
@@ -211,6 +217,7 @@ fn used(builder: Builder, channels: usize, end_ms: u64) -> (f64, u32) {
 fn with_nothing_set_but_weights_and_permits_a_device_is_used() {
     // 0.66 to 0.89 where T was 64 KiB and costs were nanoseconds.
     let (part, _) = used(Scheduler::builder().permits(16), 16, 1000);
+    show("part of the device", part);
     assert!(part >= 0.97, "{part}");
 }
 
@@ -316,8 +323,10 @@ fn a_worker_that_is_away_stops_nobody() {
     let [one, two] = run(false, false);
     assert!(one > 0.99 && two > 0.99, "one core each: {one} and {two}");
     let [one, two] = run(true, false);
+    show("part of a core beside a worker that is away at times", one);
     assert!(one >= 0.9 && (0.3..1.0).contains(&two), "the second is away half of the time: {one} and {two}");
     let [one, _] = run(true, true);
+    show("part of a core beside a worker that is away for good", one);
     assert!(one >= 0.9, "the second does not come back: {one}");
 }
 
