@@ -13,7 +13,7 @@ fn told() -> BTreeSet<String> {
     for line in page.lines().filter(|line| line.starts_with("| `mqfq_")) {
         let name = line.split('`').nth(1).expect("a name in backticks");
         names.insert(name.to_owned());
-        if line.contains("| histogram |") {
+        if line.ends_with(": a histogram |") {
             names.extend(["_bucket", "_sum", "_count"].map(|part| format!("{name}{part}")));
         }
     }

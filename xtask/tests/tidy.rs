@@ -421,20 +421,6 @@ const PLANTED: &[Planted] = &[
         lawful: &[("README.md", "# R\n[a](docs/a.md#a)\n"), ("docs/a.md", "# A\n")],
     },
     Planted {
-        rule: "linked",
-        broken: &[
-            ("README.md", "# R\n[c](docs/use/config.md)\n"),
-            ("docs/use/config.md", "# C\n[x](policies/x.md) [a](a.md)\n"),
-            ("docs/use/policies/x.md", "# X\n"),
-            ("docs/use/a.md", "# A\n"),
-        ],
-        lawful: &[
-            ("README.md", "# R\n[c](docs/use/config.md)\n"),
-            ("docs/use/config.md", "# C\n[x](policies/x.md)\n"),
-            ("docs/use/policies/x.md", "# X\n"),
-        ],
-    },
-    Planted {
         rule: "one-meaning",
         broken: &[(
             "GLOSSARY.md",
@@ -523,27 +509,26 @@ const PLANTED: &[Planted] = &[
         broken: &[("sched/src/policy/none/mod.rs", "..Descriptor::new(\"none\", \"x\")\n")],
         lawful: &[
             ("sched/src/policy/none/mod.rs", "..Descriptor::new(\"none\", \"x\")\n"),
-            ("docs/use/policies/none.md", "# none\n"),
+            ("docs/use/policies.md", "# P\n## none\n"),
         ],
     },
     Planted {
         rule: "policy-pages",
         broken: &[
             ("sched/src/policy/none/mod.rs", "Descriptor::new(\"none\", \"x\")\n"),
-            ("docs/use/policies/none.md", "# none\n"),
-            ("docs/use/policies/magic.md", "# magic\n"),
+            ("docs/use/policies.md", "# P\n## none\n## magic\n"),
         ],
-        lawful: &[("docs/use/policies/magic.md", "# magic\n")],
+        lawful: &[("docs/use/policies.md", "# P\n## magic\n")],
     },
     Planted {
         rule: "policy-pages",
         broken: &[
             ("sched/src/policy/fifo/mod.rs", "Descriptor::new(\"no-op\", \"x\")\n"),
-            ("docs/use/policies/no-op.md", "# no-op\n"),
+            ("docs/use/policies.md", "# P\n## no-op\n"),
         ],
         lawful: &[
             ("sched/src/policy/no_op/mod.rs", "Descriptor::new(\n    \"no-op\", \"x\")\n"),
-            ("docs/use/policies/no-op.md", "# no-op\n"),
+            ("docs/use/policies.md", "# P\n## no-op\n"),
         ],
     },
 ];

@@ -3,7 +3,7 @@
 //! A policy orders requests that are staged. Where the worker itself is the bottleneck, a turn that dispatches whatever
 //! it has read leaves nothing to order, and a tenant gets as many turns as it has connections. So while flows compete a
 //! turn ends where the policy would lose its choice, and the worker looks at its sockets again before it dispatches
-//! more. docs/inside/intake.md has the argument and an example.
+//! more. docs/inside/path.md has the argument and an example.
 //!
 //! # Competition
 //! * Requests of several flows are staged in this queue when the sockets have been looked at.

@@ -35,14 +35,12 @@ fn of_key(mut own: OwnOptions, kind: PolicyKind, key: &str) -> (String, String) 
     own.tune(kind, key, range_and_default).expect("it is one of the policy's keys")
 }
 
-/// The policies, each with its page, its summary, and its `depth` and `window` unless set.
-/// Pages of what ships lie in the folder `product`, the others in `lab`.
-fn policies(kinds: &[PolicyKind], [product, lab]: [&str; 2]) -> String {
+/// The policies, each with its section of the page `policies.md`, its summary, and its `depth` and `window` unless set.
+fn policies(kinds: &[PolicyKind]) -> String {
     let mut table =
         "| policy | what it does | `depth` unless set | `window` unless set |\n|---|---|---|---|\n".to_string();
     for &kind in kinds {
         let options = PolicyOptions::new(kind);
-        let folder = if Registry::PRODUCT.kinds().contains(&kind) { product } else { lab };
         let depth = match kind.has_depth() {
             false => "has none".to_string(),
             true if kind.is_elevator() => "`queue-depth`".to_string(),
@@ -54,7 +52,7 @@ fn policies(kinds: &[PolicyKind], [product, lab]: [&str; 2]) -> String {
             false => "has none".to_string(),
         };
         let summary = kind.about().summary;
-        table += &format!("| [`{kind}`]({folder}/{kind}.md) | {summary} | {depth} | {window} |\n");
+        table += &format!("| [`{kind}`](policies.md#{kind}) | {summary} | {depth} | {window} |\n");
     }
     table
 }
@@ -84,10 +82,10 @@ fn the_tables_of_policies_in_the_pages_are_those_of_the_registry() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
     let of_lab: Vec<PolicyKind> =
         mqfq_policies::ALL.into_iter().filter(|kind| !Registry::PRODUCT.kinds().contains(kind)).collect();
-    let product = policies(Registry::PRODUCT.kinds(), ["policies", ""]);
+    let product = policies(Registry::PRODUCT.kinds());
     let pages = [
         ("docs/use/config.md", vec![("policies", product)]),
-        ("docs/lab/serve.md", vec![("policies", policies(&of_lab, ["", "policies"])), ("policy-keys", keys())]),
+        ("docs/lab/serve.md", vec![("policies", policies(&of_lab)), ("policy-keys", keys())]),
     ];
     for (file, parts) in pages {
         let path = root.join(file);

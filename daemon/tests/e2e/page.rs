@@ -2,7 +2,7 @@
 //! phone.
 //!
 //! `MQFQ_BLESS=1 cargo test --release -p mqfq --test e2e page::` waits a minute and writes the pictures of
-//! `docs/use/page.md`; otherwise pictures are taken and thrown away.
+//! `docs/use/watch.md`; otherwise pictures are taken and thrown away.
 
 use crate::control::{CONFIG, get};
 use crate::server::{Folder, Server, mqfq};

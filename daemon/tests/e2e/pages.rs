@@ -85,9 +85,8 @@ fn lines(page: &Path) -> Vec<Line> {
 
 /// The pages of docs/use, in the order of their names.
 fn pages() -> Vec<PathBuf> {
-    let of = |folder: &str| std::fs::read_dir(format!("{ROOT}/{folder}")).unwrap().map(|entry| entry.unwrap().path());
-    let all =
-        of("docs/use").chain(of("docs/use/policies")).filter(|path| path.extension().is_some_and(|it| it == "md"));
+    let all = std::fs::read_dir(format!("{ROOT}/docs/use")).unwrap().map(|entry| entry.unwrap().path());
+    let all = all.filter(|path| path.extension().is_some_and(|it| it == "md"));
     BTreeSet::from_iter(all).into_iter().collect()
 }
 

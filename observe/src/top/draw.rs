@@ -215,7 +215,7 @@ fn count(per_second: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Whole screens as text. `MQFQ_BLESS=1` writes them into docs/use/top.md.
+    //! Whole screens as text. `MQFQ_BLESS=1` writes them into docs/use/watch.md.
 
     use super::*;
     use crate::live::Snapshot;
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn the_page_shows_the_screen_as_it_is_drawn() {
-        const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/use/top.md");
+        const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/use/watch.md");
         let page = std::fs::read_to_string(PAGE).unwrap();
         let mut fresh = String::new();
         for (at, part) in page.split("<!-- screen -->\n").enumerate() {
@@ -303,7 +303,7 @@ mod tests {
         if std::env::var_os("MQFQ_BLESS").is_some() {
             std::fs::write(PAGE, &fresh).unwrap();
         }
-        assert!(page == fresh || std::env::var_os("MQFQ_BLESS").is_some(), "docs/use/top.md is not:\n{fresh}");
+        assert!(page == fresh || std::env::var_os("MQFQ_BLESS").is_some(), "docs/use/watch.md is not:\n{fresh}");
         assert_eq!(page.matches("<!-- screen -->").count(), 2);
     }
 

@@ -7,11 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// From where every page of `docs/` must be reached.
 const ENTRANCES: &[&str] = &["README.md", "ARCHITECTURE.md", "docs/use/README.md"];
 
-/// Where the folders of policies stand, their pages, and the page with the generated table of them.
-const POLICIES: [(&str, &str, &str); 2] = [
-    ("sched/src/policy/", "docs/use/policies/", "docs/use/config.md"),
-    ("lab/policies/src/", "docs/lab/policies/", "docs/lab/serve.md"),
-];
+/// Where the folders of policies stand, and the page with a section about each.
+const POLICIES: [(&str, &str); 2] =
+    [("sched/src/policy/", "docs/use/policies.md"), ("lab/policies/src/", "docs/lab/policies.md")];
 
 fn pages(tree: &Tree) -> impl Iterator<Item = &File> {
     tree.files.iter().filter(|file| file.path.ends_with(".md"))
@@ -145,22 +143,16 @@ pub fn pages_named(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// `linked`: every page of `docs/` is linked from an entrance; a policy's page may be linked from the table of policies
-/// alone.
+/// `linked`: every page of `docs/` is linked from an entrance.
 pub fn linked(tree: &Tree, report: &mut Report) {
-    let linked_from = |paths: &[&str]| -> BTreeSet<String> {
-        let from = paths.iter().filter_map(|path| tree.file(path));
-        from.flat_map(|page| {
+    let entrances = ENTRANCES.iter().filter_map(|path| tree.file(path));
+    let reached: BTreeSet<String> = entrances
+        .flat_map(|page| {
             let targets = links_of(page).into_iter().filter(|link| !is_elsewhere(&link.target));
             targets.filter_map(|link| resolve(page, link.target.split('#').next()?)).collect::<Vec<_>>()
         })
-        .collect()
-    };
-    let (reached, listed) = (linked_from(ENTRANCES), linked_from(&POLICIES.map(|(.., table)| table)));
+        .collect();
     for page in pages(tree).filter(|page| page.path.starts_with("docs/") && !reached.contains(&page.path)) {
-        if POLICIES.iter().any(|(_, pages, _)| page.path.starts_with(pages)) && listed.contains(&page.path) {
-            continue;
-        }
         report.add(&page.path, 0, format!("no link leads here from {}", ENTRANCES.join(" or ")));
     }
 }
@@ -284,27 +276,27 @@ fn policy_name<'a>(file: &'a File, folders: &str) -> Option<(&'a str, &'a str)> 
     Some((arguments.trim_start().strip_prefix('"')?.split('"').next()?, folder))
 }
 
-/// `policy-pages`: a policy is called after its folder and has its page in the folder of such pages, and a page has its
-/// policy.
+/// `policy-pages`: a policy is called after its folder and has its section in the page of policies, and a section has
+/// its policy.
 pub fn policy_pages(tree: &Tree, report: &mut Report) {
-    for (folders, page_folder, _) in POLICIES {
+    for (folders, page) in POLICIES {
         let named: BTreeMap<&str, &str> = tree.files.iter().filter_map(|file| policy_name(file, folders)).collect();
+        let lines = tree.file(page).map(prose).unwrap_or_default();
+        let described: BTreeSet<&str> = lines.iter().filter_map(|(_, line)| line.strip_prefix("## ")).collect();
         if named.is_empty() {
             continue;
         }
-        let described: BTreeSet<&str> =
-            pages(tree).filter_map(|page| page.path.strip_prefix(page_folder)?.strip_suffix(".md")).collect();
         for (name, folder) in &named {
             let file = format!("{folders}{folder}");
             if name.replace('-', "_") != *folder {
                 report.add(&file, 0, format!("policy {name} stands in a folder of another name"));
             }
             if !described.contains(name) {
-                report.add(&file, 0, format!("policy {name} has no page {page_folder}{name}.md"));
+                report.add(&file, 0, format!("policy {name} has no section `## {name}` in {page}"));
             }
         }
         for name in described.iter().filter(|name| !named.contains_key(*name)) {
-            report.add(&format!("{page_folder}{name}.md"), 0, format!("there is no policy {name}"));
+            report.add(page, 0, format!("there is no policy {name}"));
         }
     }
 }

@@ -78,7 +78,7 @@ impl Group {
     }
 }
 
-// Memory bounds that docs/lab/policies/bfq.md states.
+// Memory bounds that docs/lab/policies.md states.
 const _: () =
     assert!(size_of::<Group>() <= 256 && size_of::<Queue>() <= 256 && size_of::<super::queue::Request>() <= 80);
 

@@ -1,4 +1,4 @@
-//! The worked example of `mod.rs` and of its page, run.
+//! The worked examples of `mod.rs`, run.
 
 use super::*;
 use crate::policy::PolicyKind;
@@ -99,13 +99,7 @@ fn the_worked_example_at_the_head_of_this_file() {
     let mut granted = Vec::new();
     let happened: Vec<Vec<String>> = (0..12).map(|turn| scene.turn(turn % 2, &mut granted)).collect();
     let file = rows(include_str!("mod.rs"), "//! ");
-    assert_eq!(file, happened, "the table at the head of mqfq.rs");
-    let package = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    match std::fs::read_to_string(package.join("../docs/use/policies/mqfq.md")) {
-        Ok(page) => assert_eq!(rows(&page, ""), happened, "the table of docs/use/policies/mqfq.md"),
-        // In the archive of the package there are no pages, as there are no tests/all.
-        Err(error) => assert!(!package.join("tests/all").exists(), "{error}"),
-    }
+    assert_eq!(file, happened, "the table at the head of mod.rs");
 
     // The end of A's first read, and the queue that has its token then.
     scene.kicked.clear();
