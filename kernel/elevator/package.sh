@@ -18,7 +18,7 @@ for one in "$@"; do
     mkdir "$to/private-${one%%=*}"
     cp "${one#*=}"/*.h "$to/private-${one%%=*}"
 done
-cp LICENSE "$tree/usr/share/doc/mqfq-dkms/copyright"
+cp ../../LICENSE-GPL-2.0 "$tree/usr/share/doc/mqfq-dkms/copyright"
 cp 60-mqfq.rules "$tree/usr/share/doc/mqfq-dkms/examples"
 cat >"$tree/DEBIAN/control" <<END
 Package: mqfq-dkms

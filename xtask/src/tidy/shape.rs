@@ -8,10 +8,10 @@ use super::tree::{File, Tree};
 const LINES_MAX: usize = 800;
 
 /// Most words of Markdown without records: what a newcomer can read.
-pub const DOC_WORDS_MAX: usize = 60_025;
+pub const DOC_WORDS_MAX: usize = 59_905;
 
 /// Most files in the tree.
-pub const FILES_MAX: usize = 1259;
+pub const FILES_MAX: usize = 1255;
 
 /// Files that may be longer, each with the reason.
 const LONG: &[(&str, &str)] = &[("Cargo.lock", "written by cargo")];

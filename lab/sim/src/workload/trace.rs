@@ -8,8 +8,6 @@
 
 mod blktrace;
 mod iolog;
-#[cfg(test)]
-mod tests;
 
 use mqfq_nvme_watched::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
 use std::fmt;
@@ -135,4 +133,216 @@ fn number(line: usize, what: &str, text: &str) -> Result<u64, TraceError> {
         line,
         message: format!("{what} {text:?} is no number, allowed is 0 to {}", u64::MAX),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    //! Requests read of a trace, and lines that are refused.
+
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// One recorded by fio 3.33: `fio --rw=randrw --rwmixread=60 --bsrange=4k-16k --number_ios=24 --iodepth=4 --fsync=6
+    /// --write_iolog=...`.
+    const FIO_3: &str = include_str!("../../testdata/fio-3.33.iolog");
+
+    /// One written by hand in the older format.
+    const FIO_2: &str = include_str!("../../testdata/fio-version-2.iolog");
+
+    /// One written by hand as blkparse(1) describes it.
+    const BLKPARSE: &str = include_str!("../../testdata/blkparse.txt");
+
+    fn refusal(text: &str) -> String {
+        parse(text, MIB).expect_err("this trace must be refused").to_string()
+    }
+
+    /// Kind, time, offset and length of each request.
+    fn read(text: &str, device_size_bytes: u64) -> Vec<(char, u64, u64, u32)> {
+        let trace = parse(text, device_size_bytes).unwrap_or_else(|refused| panic!("{refused}"));
+        let kind = |request: &TraceRequest| if request.is_write { 'w' } else { 'r' };
+        trace.requests.iter().map(|r| (kind(r), r.at_ns, r.offset_bytes, r.length_bytes)).collect()
+    }
+
+    #[test]
+    fn what_fio_records_is_read_with_its_microseconds() {
+        let requests = read(FIO_3, MIB);
+        assert_eq!(requests.len(), 24, "number_ios=24; its syncs are passed over");
+        assert_eq!(requests[0], ('w', 360_000, 61_440, 4096));
+        assert_eq!(requests[2], ('r', 423_000, 880_640, 16_384));
+        assert_eq!(requests[23], ('w', 10_052_000, 720_896, 16_384));
+        assert!(parse(FIO_3, MIB).unwrap().timed);
+    }
+
+    #[test]
+    fn version_2_has_waits_instead_of_times() {
+        // A wait of 99 us is discarded; those of 250 and 1000 us add up.
+        let expected = [
+            ('r', 0, 0, 4096),
+            ('w', 0, 4096, 8192),
+            ('r', 0, 16_384, 4096),
+            ('r', 250_000, 20_480, 4096),
+            ('w', 1_250_000, 0, 16_384),
+        ];
+        assert_eq!(read(FIO_2, MIB), expected);
+        assert!(!parse(FIO_2, MIB).unwrap().timed);
+    }
+
+    #[test]
+    fn of_blkparses_events_the_queued_reads_and_writes_are_played() {
+        // Times from the first one, 412 ns; sectors of 512 B. The remapped A, the issued D, the flush, the discard, the
+        // packet command and the message are no requests.
+        let expected = [
+            ('r', 0, 2048 * 512, 4096),
+            ('w', 61_305 - 412, 409_600 * 512, 32_768),
+            ('w', 130_000 - 412, 409_664 * 512, 4096),
+            ('r', 1_000_000_000, 4096 * 512, 131_072),
+        ];
+        assert_eq!(read(BLKPARSE, 1 << 30), expected);
+    }
+
+    #[test]
+    fn what_is_no_trace_is_refused() {
+        let none =
+            "1: this is no trace, allowed are fio's iolog (\"fio version 2 iolog\", or 3) and what blkparse prints";
+        for text in ["", "\n", "hello\n", "8,0 1 1 0.5x 1 Q R 0 + 8\n"] {
+            assert_eq!(refusal(text), none, "{text:?}");
+        }
+        assert_eq!(
+            refusal("\nfio version 4 iolog\n"),
+            "2: fio version \"4 iolog\" is not known, allowed are \"2 iolog\" and \"3 iolog\""
+        );
+        assert_eq!(refusal("fio version 3 iolog\n0 /d add\n0 /d open\n"), "3: no read or write up to here");
+    }
+
+    #[test]
+    fn a_wrong_line_of_an_iolog_is_refused_with_its_number() {
+        let three = |lines: &str| refusal(&format!("fio version 3 iolog\n0 /d add\n1 /d open\n{lines}\n"));
+        assert_eq!(
+            three("2 /d read 0"),
+            "4: 4 fields do not fit here, allowed is \"TIME FILE ACTION\" or \"TIME FILE ACTION OFFSET LENGTH\""
+        );
+        assert_eq!(three("x /d read 0 4096"), "4: the time \"x\" is no number, allowed is 0 to 18446744073709551615");
+        assert_eq!(
+            three("2 /d read -1 4096"),
+            "4: the offset \"-1\" is no number, allowed is 0 to 18446744073709551615"
+        );
+        assert_eq!(three("2 /d wait 100 0"), "4: the action wait, allowed is in version 2 only");
+        assert_eq!(
+            three("2 /d raed 0 4096"),
+            "4: the action \"raed\" is not known, allowed are read, write, sync, datasync, sync_file_range, syncfs, trim, wait"
+        );
+        assert_eq!(
+            three("2 /d unlink"),
+            "4: the action \"unlink\" is not known, allowed for a file are add, open, close"
+        );
+        assert_eq!(three("2 /e open"), "4: /e is opened, allowed is after add");
+        assert_eq!(three("2 /e close"), "4: /e is closed, allowed is after open");
+        assert_eq!(three("2 /e read 0 4096"), "4: a read of /e, allowed is after add and open");
+        assert_eq!(three("2 /d close\n3 /d read 0 4096"), "5: a read of /d, allowed is after add and open");
+        assert_eq!(
+            three("2 /d read 1048576 512"),
+            "4: 512 bytes at 1048576 end past the device, allowed is up to byte 1048576"
+        );
+        assert_eq!(
+            three("2 /d read 18446744073709551104 1024"),
+            "4: 1024 bytes at 18446744073709551104 end past the device, allowed is up to byte 1048576"
+        );
+        assert_eq!(three("2 /d read 100 512"), "4: 512 bytes at 100 are no whole blocks, allowed are multiples of 512");
+        assert_eq!(three("2 /d read 0 0"), "4: a length of 0 bytes, allowed is 512 to 33554432");
+    }
+
+    #[test]
+    fn a_wrong_line_of_blkparse_is_refused_with_its_number() {
+        let good = "8,0 1 1 0.000000000 9 Q R 0 + 8 [a]\n";
+        let second = |line: &str| refusal(&format!("{good}{line}\n"));
+        assert_eq!(
+            second("nonsense"),
+            "2: this is no event, allowed is \"MAJOR,MINOR CPU NUMBER SECONDS.NANOSECONDS PID ACTION ...\""
+        );
+        assert_eq!(second("8,0 1 2 0.000000100 9 Q"), "2: this event ends early, allowed is a kind after Q");
+        assert_eq!(
+            second("8,0 1 2 0.000000100 9 Q R 8"),
+            "2: this request has no place, allowed is \"SECTOR + SECTORS\""
+        );
+        assert_eq!(
+            second("8,16 1 2 0.000000100 9 Q R 8 + 8 [a]"),
+            "2: a request of a second device 8,16, allowed is one (8,0)"
+        );
+        assert_eq!(
+            second("8,0 1 2 0.1 9 Q R 8 + 8 [a]"),
+            "2: the time \"0.1\" does not fit, allowed is SECONDS.NANOSECONDS with nine digits"
+        );
+        assert_eq!(
+            second("8,0 1 2 0.000000100 9 Q R 36028797018963968 + 8 [a]"),
+            "2: the sector 36028797018963968 is too large, allowed is up to 36028797018963967"
+        );
+    }
+
+    #[test]
+    fn times_that_go_back_are_held_at_the_latest() {
+        let text = "fio version 3 iolog\n0 /d add\n0 /d open\n9 /d read 0 512\n5 /d read 512 512\n";
+        assert_eq!(read(text, MIB), [('r', 9_000, 0, 512), ('r', 9_000, 512, 512)]);
+    }
+
+    /// Lines near those of a trace: most arbitrary text is refused in the first one.
+    fn line() -> impl Strategy<Value = String> {
+        let word = prop_oneof![
+            "[ -~]{0,12}",
+            "[0-9]{1,22}",
+            proptest::sample::select(vec![
+                "/d",
+                "add",
+                "open",
+                "close",
+                "read",
+                "write",
+                "wait",
+                "sync",
+                "8,0",
+                "Q",
+                "R",
+                "WS",
+                "+",
+                "[a]",
+                "0.000000001",
+                "CPU0",
+                "é",
+                "(",
+            ])
+            .prop_map(str::to_owned),
+        ];
+        proptest::collection::vec(word, 0..10).prop_map(|words| words.join(" "))
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_what_is_read_fits_the_device(
+            first in prop_oneof![
+                proptest::sample::select(vec![
+                    "fio version 2 iolog\n/d add\n/d open",
+                    "fio version 3 iolog\n0 /d add\n0 /d open",
+                    "8,0 1 1 0.000000000 9 Q R 0 + 8 [a]",
+                ])
+                .prop_map(str::to_owned),
+                ".{0,40}",
+            ],
+            lines in proptest::collection::vec(line(), 0..12),
+        ) {
+            let text = format!("{first}\n{}\n", lines.join("\n"));
+            match parse(&text, MIB) {
+                Ok(trace) => {
+                    prop_assert!(trace.requests.is_sorted_by_key(|request| request.at_ns));
+                    for request in &*trace.requests {
+                        prop_assert!(request.offset_bytes + u64::from(request.length_bytes) <= MIB);
+                    }
+                }
+                Err(refused) => {
+                    prop_assert!((1..=text.lines().count().max(1)).contains(&refused.line));
+                    prop_assert!(!refused.message.contains('\n'), "one sentence: {}", refused.message);
+                }
+            }
+        }
+    }
 }

@@ -45,7 +45,38 @@ fn what_was_asked_for_with_fua_is_there_after_an_upgrade_and_a_power_cut() {
 /// Found by `cargo xtask vopr --seed 11781091308173142323`: the power is cut while the drive has one part of a write
 /// without FUA and not the next, and the one is lost. The server is told nothing, so the write ends well; the judge had
 /// it as told, and as covered by the next flush.
-const CUT_BETWEEN_PARTS: &str = include_str!("cut-between-parts.script");
+const CUT_BETWEEN_PARTS: &str = "\
+config seed 11781091308173142323 workers 2 policy 5 depth 32 tenants 4 guests 0 split 4096 sq 1 cache 1 \
+reorder 4 error 350 torn 0 stall 0 lose 0 slow 2457 abort 1 staged 128 memory 67108864
+io 6 45 474544540
+io 1 1 1783704498
+run 1459999
+resize 3 3
+check
+io 7 1 372714593
+run 1552617
+resize 3 1
+io 7 1 261289222
+weight 0 41
+io 2 10 1564919621
+remove 1
+run 16415
+add 1
+connect 3
+io 2 1 2877803651
+policy 4 2
+io 3 13 2875852269
+io 7 1 2543340720
+io 0 46 1314957162
+io 6 38 3412381997
+io 5 1 3988245275
+io 0 1 1614041656
+io 6 3 2358964094
+remove 2
+run 233239
+cut
+remove 0
+";
 
 #[test]
 fn a_cut_that_goes_through_the_parts_of_a_write_is_judged_by_what_the_drive_had_of_it() {
