@@ -51,7 +51,7 @@ pub struct Patience {
 #[derive(Clone, Debug)]
 pub(crate) struct Books {
     pub patience: Patience,
-    /// Of each core: threads in the order in which they began to wait, and the times of that.
+    /// For each core, threads in the order in which they began to wait, and the times of that.
     waiting: Vec<VecDeque<(ThreadId, u64)>>,
     /// The core whose books have the thread.
     core_of: Vec<Option<CoreId>>,

@@ -1,4 +1,4 @@
-//! What the reads of a path reach besides its drive: memory, holes of a file, or the page cache below a loop device.
+//! Places besides its drive that reads of a path reach: memory, holes of a file, or the page cache below a loop device.
 //!
 //! Elevators, and files that the page cache serves, the file device itself warns of
 //! ([`mqfq_blk::device::file::FileDevice::warnings`]).

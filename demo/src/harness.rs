@@ -323,7 +323,7 @@ mod tests {
             latest: Some(Instant::now()),
         })
         .unwrap();
-        // Nobody counts before an hour is over.
+        // No worker counts before an hour is over.
         assert_eq!(rig.run(&[0], Window::from_ms(0, 3_600_000)).unwrap_err(), HANGS);
         rig.stop();
     }

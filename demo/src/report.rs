@@ -32,7 +32,7 @@ pub struct DriveReport {
     pub device: String,
     /// Its size, whole blocks of 128 KiB of a file.
     pub size_bytes: u64,
-    /// What else the figures depend on: memory, holes, an elevator, other users, scenarios left out; one sentence each.
+    /// Other conditions of the figures: memory, holes, an elevator, other users, scenarios left out; one sentence each.
     pub notes: Vec<String>,
     /// The modest tenant gets at least a quarter more with fair queueing in a scenario; `null`: there is none.
     pub is_worth_it: Option<bool>,
@@ -125,7 +125,7 @@ pub fn setting(policy: &str) -> String {
     }
 }
 
-/// What the first tenant of each scene got without fair queueing and with it, and what the drive did: one sentence.
+/// Part of the first tenant of each scene without fair queueing and with it, and work of the drive: one sentence.
 pub fn sentence(scenes: &[SceneReport]) -> Option<String> {
     let mut parts = Vec::new();
     let mut least_work = f64::INFINITY;

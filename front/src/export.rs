@@ -208,7 +208,7 @@ impl ExportState {
     }
 }
 
-/// How long the server looks for a client's next requests before it waits for a kick.
+/// Time for which the server looks for a client's next requests before it waits for a kick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Poll {
     /// As long as that pays: at most a few times what a wake-up takes on this machine.

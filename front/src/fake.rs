@@ -26,7 +26,7 @@ pub struct Fake {
     pub now_ns: u64,
     /// Longest time that looks pay; 0: the least of a worker.
     pub poll_ns: u64,
-    /// Time of looks in vain.
+    /// Time of looks that found nothing.
     pub in_vain_ns: u64,
     /// `None`: each time is a turn.
     pub turn: Option<u64>,
@@ -148,7 +148,7 @@ pub struct Peer<C> {
     pub incoming_descriptors: Vec<OwnedFd>,
     /// The peer sends no more.
     pub ended: bool,
-    /// The peer reads what it is sent.
+    /// The peer reads all bytes that it is sent.
     pub reads: bool,
     /// The device works.
     pub executes: bool,
@@ -275,7 +275,7 @@ impl<C: Client> Peer<C> {
         true
     }
 
-    /// Executes what is staged now, in order. False: nothing was.
+    /// Executes the requests that are staged now, in order. False: nothing was.
     pub fn execute(&mut self) -> bool {
         self.execute_some(self.fake.staged.len())
     }

@@ -141,8 +141,8 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
         let _ = give_up;
     }
 
-    /// Whether [`Address::listen`] can succeed on this machine as it is, but for another server that has the address
-    /// now. Makes nothing, and disturbs no server.
+    /// Checks that [`Address::listen`] can succeed on this machine as it is, but for another server that has the
+    /// address now. Makes nothing, and disturbs no server.
     ///
     /// # Errors
     /// One sentence for the user, which names the address.

@@ -136,7 +136,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Which clients an export takes.
+/// Rule for the clients that an export takes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Access {
     /// Names of certificates.

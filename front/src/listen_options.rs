@@ -22,7 +22,8 @@ pub struct LogLine<'a> {
     pub export: Option<&'a str>,
 }
 
-/// Whether the server ends, so that what outlives it is told from what goes while it serves others. Clones are of one.
+/// Mark that the server ends, which tells a device that outlives it from one that goes while it serves others. Clones
+/// share one mark.
 #[derive(Clone, Debug, Default)]
 pub struct Ending(Arc<AtomicBool>);
 

@@ -224,7 +224,7 @@ fn connections_are_handed_to_the_engine_and_the_oldest_that_says_nothing_is_clos
     assert_eq!((counts.connections, counts.connections_total, counts.connections_refused), (17, 18, 0));
 }
 
-/// How many descriptors [`Scarce`] still gives.
+/// Number of descriptors that [`Scarce`] still gives.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// A reserve of a process that has [`LEFT`] descriptors.

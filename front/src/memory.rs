@@ -129,7 +129,7 @@ impl ServerMemory {
         }
     }
 
-    /// One of its tenants may hold so much from now on, the others what they might.
+    /// One of its tenants may hold so much from now on; the limits of the others stay.
     pub fn limit(&self, tenant: &TenantMemory, bytes_max: u64) {
         // Relaxed, both: counts, see "Orderings".
         tenant.bytes_max.store(bytes_max, Relaxed);
@@ -230,7 +230,7 @@ impl TenantMemory {
     }
 }
 
-/// Why there is no memory now.
+/// Reason why there is no memory now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Short {
     /// The connection holds as much as it may: its own replies or requests must end first, and the client of the

@@ -22,7 +22,7 @@ pub const ADDRESSES: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\
 
 const NOT_A_SOCKET: &str = "the file exists and is not a socket";
 
-/// Why a text is no address of a front end. The sentence begins with the text.
+/// Reason why a text is no address of a front end. The sentence begins with the text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AddressFault {
     /// "... is not an address to listen on: {0}"
@@ -113,7 +113,7 @@ impl SocketAddress {
         }
     }
 
-    /// Whether [`SocketAddress::listen`] can succeed on this machine as it is, but for another server that listens
+    /// Checks that [`SocketAddress::listen`] can succeed on this machine as it is, but for another server that listens
     /// there now. Makes nothing: a TCP port is bound for a moment, and no client can connect to it.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ fn listen_tcp(host: &str, port: u16, backlog: i32) -> Result<(OwnedFd, u16), Str
     Ok((listener.into(), port))
 }
 
-/// Whether one of its addresses can be bound, or is another server's.
+/// Checks that one of its addresses can be bound, or is another server's.
 fn could_listen_tcp(host: &str, port: u16) -> Result<(), String> {
     let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
     let mut result = Err(Errno::ADDRNOTAVAIL);
@@ -242,7 +242,7 @@ fn could_listen_tcp(host: &str, port: u16) -> Result<(), String> {
     result.map_err(|errno| errno.to_string())
 }
 
-/// Whether any socket of this machine listens at the port. Source: proc_net_tcp.rst of Linux; 0A is TCP_LISTEN.
+/// True if any socket of this machine listens at the port. Source: proc_net_tcp.rst of Linux; 0A is TCP_LISTEN.
 fn is_listening(port: u16) -> bool {
     let end = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
@@ -254,7 +254,7 @@ fn is_listening(port: u16) -> bool {
     })
 }
 
-/// Whether a socket is there, be it stale, another server's or a service manager's, or can be made in its folder.
+/// Checks that a socket is there, be it stale, another server's or a service manager's, or can be made in its folder.
 fn could_listen_unix(path: &Path) -> Result<(), String> {
     match rustix::fs::lstat(path) {
         Ok(about) if FileType::from_raw_mode(about.st_mode) == FileType::Socket => return Ok(()),

@@ -65,13 +65,13 @@ pub struct Counts {
     /// Clients that were refused an export because its tenant may have no more connections, and clients that were
     /// closed at once because the process had no descriptor left.
     pub connections_refused: u64,
-    /// Requests by what they ask for, refused ones included.
+    /// Requests by kind, refused ones included.
     pub requests: Vec<(&'static str, u64)>,
     /// Bytes of reads answered.
     pub read_bytes: u64,
     /// Bytes of writes answered.
     pub written_bytes: u64,
-    /// How often each rule was broken.
+    /// Number of times that each rule was broken.
     pub broken_rules: Vec<(&'static str, u64)>,
     /// Numbers that only this front end has.
     pub own: Vec<(&'static str, u64)>,
@@ -116,7 +116,7 @@ impl Stats {
         }
     }
 
-    /// How often `rule`, by its place in [`Names::rules`], was broken.
+    /// Number of times that `rule`, by its place in [`Names::rules`], was broken.
     pub fn broken(&self, rule: impl Into<usize>) -> u64 {
         self.broken_rules[rule.into()].load(Relaxed)
     }

@@ -212,7 +212,7 @@ impl Keys {
         self.lock().config.clone()
     }
 
-    /// Whether the certificate is for `host`: one of its DNS names, of which the first label may be `*`.
+    /// True if the certificate is for `host`: one of its DNS names, of which the first label may be `*`.
     pub fn is_for(&self, host: &str) -> bool {
         let names = self.lock().public.first().map(|certificate| names(certificate)).unwrap_or_default();
         let parent = host.split_once('.').map(|(_, parent)| parent);

@@ -97,7 +97,7 @@ impl Channel {
         match *self {}
     }
 
-    /// Why nothing more can be encrypted.
+    /// Reason why nothing more can be encrypted.
     pub fn take_failed(&mut self) -> Option<String> {
         match *self {}
     }

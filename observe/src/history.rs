@@ -137,7 +137,7 @@ pub struct FlowInterval {
     pub waited: u64,
     /// Time with a request waiting here, likewise, ns. Of several workers: the sum of theirs.
     pub waited_ns: u64,
-    /// What reads, writes and flushes like these take alone.
+    /// Time that reads, writes and flushes like these take alone.
     pub alone: [Option<Alone>; OPS],
 }
 
@@ -174,7 +174,7 @@ struct Minute {
     served_per_s: u64,
 }
 
-/// What requests of the tenants of one device take alone.
+/// Times that requests of the tenants of one device take alone.
 #[derive(Debug)]
 struct AloneOn {
     device: String,
@@ -275,7 +275,7 @@ impl History {
 }
 
 impl AloneOn {
-    /// What is known of a device after `flows` were served in a second, of which `all` has what was known before.
+    /// Knowledge of a device after `flows` were served in a second, of which `all` has what was known before.
     fn after(all: &mut [AloneOn], device: &DeviceReading, flows: &[FlowInterval]) -> AloneOn {
         let before = all.iter_mut().find(|known| known.device == device.name);
         let mut times = match before {

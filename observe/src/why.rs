@@ -554,7 +554,7 @@ fn held_back(done: &DeviceInterval, last_ns: &[u64], begin_ns: u64) -> (u64, [u6
     serving.fold((0, [0; 2]), |(workers, sum), (_, ns)| (workers + 1, [sum[0] + ns[0], sum[1] + ns[1]]))
 }
 
-/// What is known of the neighbours of the tenant at `number` and of D.
+/// Facts about the neighbours of the tenant at `number`, and about D.
 fn neighbours(device: &DeviceStats, number: usize, held: &[u128], served: u64) -> Neighbours {
     let all: u128 = held.iter().sum();
     let part = |held: u128| (held * 100 / all.max(1)) as u64;

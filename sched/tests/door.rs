@@ -155,7 +155,7 @@ fn jobs_that_time_out_cost_nothing() {
     expect_one_to_three(&scheduler, &tenants, 8);
 }
 
-/// What a scheduler of these weights and costs starts, in order.
+/// Jobs that a scheduler of these weights and costs starts, in order.
 fn order(weights: [u32; 2], scale: u64) -> Vec<u64> {
     let scheduler = Scheduler::builder().permits(3).build().unwrap();
     let tenants = two(&scheduler, weights);

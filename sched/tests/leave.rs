@@ -36,7 +36,7 @@ struct Scene {
     in_flight: Vec<(usize, Handle, DispatchToken)>,
     kicked: BTreeSet<HctxId>,
     aside: BTreeSet<usize>,
-    /// What dispatched requests really cost, per tenant.
+    /// Actual cost of dispatched requests, per tenant.
     served: Vec<u64>,
     dispatched: u64,
     /// Largest and smallest difference of service over weight, for each two tenants.

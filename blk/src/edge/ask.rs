@@ -133,7 +133,7 @@ pub enum CountedAs {
 }
 
 impl Ask {
-    /// How it is counted while it is under way.
+    /// Count that has it while it is under way.
     #[inline]
     pub fn counted_as(&self) -> CountedAs {
         match self {
@@ -145,7 +145,7 @@ impl Ask {
 }
 
 impl Event {
-    /// How the operation that it ends was counted.
+    /// Count that had the operation that it ends.
     #[inline]
     pub fn counted_as(&self) -> CountedAs {
         match self {

@@ -81,7 +81,7 @@ pub enum Capped {
 pub struct CapWaits {
     /// Requests that were the first of their worker to wait. Those behind them are not counted: they lie in sockets.
     pub requests: u64,
-    /// How long those waited, ns, summed: over workers that wait at the same time, too.
+    /// Time for which those waited, ns, summed: over workers that wait at the same time, too.
     pub wait_ns: u64,
 }
 
@@ -347,7 +347,7 @@ impl Caps {
         [export.limits(), tenant.limits()]
     }
 
-    /// Whether one of them has a limit now.
+    /// True if one of them has a limit now.
     pub(crate) fn is_limited(&self) -> bool {
         self.0.iter().any(|cap| cap.limits() != CapLimits::NONE)
     }

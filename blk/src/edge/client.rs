@@ -147,7 +147,7 @@ pub struct Label {
     pub export: Option<u64>,
 }
 
-/// Which clients are meant.
+/// Choice of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientFilter {
     /// All clients with this [`Label::client`].
@@ -287,7 +287,7 @@ pub enum Event {
     },
 }
 
-/// Why a submission came back.
+/// Reason why a submission came back.
 #[derive(Debug)]
 pub enum Refused {
     /// The flow has as many requests staged here as it may, or the client waits for a cap ([`Context::cap_by`]). Stop
@@ -304,7 +304,7 @@ pub trait Context {
     /// has ended, and for each round of the devices.
     fn now_ns(&self) -> u64;
 
-    /// Which turn of the loop this is: all calls of one have the same number, those of the next another. As it stands
+    /// Number of this turn of the loop: all its calls have the same number, those of the next another. As it stands
     /// here: a context whose time stands still for a turn.
     fn turn(&self) -> u64 {
         self.now_ns()

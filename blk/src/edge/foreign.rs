@@ -263,7 +263,7 @@ impl<'a> BufferSlice<'a> {
         self.length_bytes
     }
 
-    /// Whether it has no bytes.
+    /// True if it has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.length_bytes == 0

@@ -115,7 +115,7 @@ pub(crate) fn nowhere(at_bytes: usize) -> *mut u8 {
     std::ptr::without_provenance_mut(NOWHERE + at_bytes)
 }
 
-/// How far into the pages an address made by [`nowhere`] is, bytes.
+/// Distance of an address made by [`nowhere`] from the begin of the pages, bytes.
 pub(crate) fn at_bytes(address: *const u8) -> usize {
     address.addr() - NOWHERE
 }

@@ -49,7 +49,7 @@ impl Op {
     }
 }
 
-/// How a request ended, if not well. The few that a front end can express; Linux errno values in [`Status::errno`].
+/// Error with which a request ended. The few that a front end can express; Linux errno values in [`Status::errno`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Status {
     /// Success.
@@ -127,7 +127,7 @@ pub struct Submission {
 pub struct Completion {
     /// The name given at submission.
     pub cookie: u64,
-    /// How it ended.
+    /// Its outcome.
     pub status: Status,
     /// Operation of the submission.
     pub op: Op,

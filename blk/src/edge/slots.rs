@@ -242,7 +242,7 @@ impl<T> Slots<T> {
         self.len as usize
     }
 
-    /// Whether there are no things.
+    /// True if there are no things.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

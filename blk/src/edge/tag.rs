@@ -69,7 +69,7 @@ impl TagSet {
         TagSet { lists, depth, has_classes: true }
     }
 
-    /// Whether there is a queue for each class.
+    /// True if there is a queue for each class.
     #[inline]
     pub fn has_classes(&self) -> bool {
         self.has_classes

@@ -140,7 +140,7 @@ fn same_groups(one: &Tree, other: &Tree) -> bool {
         && one.groups.iter().zip(&other.groups).all(|(one, other)| one.parent == other.parent)
 }
 
-/// Whether the policy of a device has these groups and members, once some places are others.
+/// True if the policy of a device has these groups and members, once some places are others.
 fn has_groups(at: &Current, changed: &BTreeMap<usize, Option<FlowOptions>>, grouping: &Grouping) -> bool {
     let group_of = |place: usize| grouping.tree.of_flow.get(place).copied().flatten();
     let is_taken = |place: usize| match changed.get(&place) {

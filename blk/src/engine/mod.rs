@@ -173,7 +173,7 @@ pub struct NamedFlowStats {
     pub effective_weight: Option<EffectiveWeight>,
     /// The group that it is in.
     pub group: Option<GroupId>,
-    /// Its latency goal and how it fares, if it has one that is held here.
+    /// State of its latency goal, if it has one that is held here.
     pub goal: Option<GoalState>,
 }
 
@@ -324,7 +324,7 @@ impl Engine {
         Ok((engine, contexts))
     }
 
-    /// Whether a caller steps its workers on one thread ([`Engine::start_stepped`]).
+    /// True if a caller steps its workers on one thread ([`Engine::start_stepped`]).
     pub fn is_stepped(&self) -> bool {
         self.shared.steps.is_some()
     }
@@ -595,7 +595,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 /// Time in which all workers must report their requests under way.
 const SWEEP_PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Why a worker did not report its requests under way.
+/// Reason why a worker did not report its requests under way.
 enum Missing {
     /// It is busy with something else.
     Late,

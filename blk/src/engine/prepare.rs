@@ -23,7 +23,7 @@ pub struct Settled {
     pub policy: PolicyOptions,
     /// Effect of the class queues' weights, if it was measured.
     pub finding: Option<Finding>,
-    /// Why it is another policy: half a sentence.
+    /// Reason why it is another policy: half a sentence.
     pub fell_back: Option<String>,
 }
 
@@ -81,7 +81,7 @@ impl DeviceOptions {
         }
     }
 
-    /// Whether the device, as prepared, can run this policy.
+    /// Checks that the device, as prepared, can run this policy.
     pub(super) fn check_policy(&self, kind: PolicyKind) -> Result<(), String> {
         if kind.is_direct() && !self.device.has_class_queues() {
             return Err(format!("policy {kind} needs class queues, and the device has none"));

@@ -1,4 +1,4 @@
-//! How a request is taken in: its charge, the bound of its flow, its place in the table; whole, or as parts.
+//! Admission of a request: its charge, the bound of its flow, its place in the table; whole, or as parts.
 
 use super::context::Full;
 use super::parts::{Cuts, Pending, share};
@@ -10,7 +10,7 @@ use mqfq_sched::cost::{CostKind, CostModel, CostTerm};
 use mqfq_sched::policy::{Entry, Policy};
 use mqfq_sched::topology::HctxId;
 
-/// How a submission is charged, by [`Op::index`].
+/// Charge of a submission, by [`Op::index`].
 pub(super) struct Charges {
     by_op: [OpCharge; Op::COUNT],
     /// Writing zeroes costs as much as a write.

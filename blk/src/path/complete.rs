@@ -1,4 +1,4 @@
-//! How a request ends: its token goes back to the policy, its place is free, its completion goes to the client.
+//! The end of a request: its token goes back to the policy, its place is free, its completion goes to the client.
 //!
 //! [`Ending`] is the one thing that the paths do differently.
 
@@ -15,7 +15,7 @@ use mqfq_sched::cost::Cost;
 use mqfq_sched::policy::{DispatchToken, Done, Handle, Kick, Policy};
 use mqfq_sched::topology::HctxId;
 
-/// How a policy is told of a request's end.
+/// Form in which a policy learns of a request's end.
 pub(super) trait Ending<P: Policy> {
     /// The device finished a request whose token is `token`.
     fn ended(policy: &P, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
@@ -52,7 +52,7 @@ impl<P: Policy> RequestPath<P> {
         }
     }
 
-    /// Whether all requests on the device are of one unit, and each end now was carried out.
+    /// True if all requests on the device are of one unit, and each end now was carried out.
     #[inline(always)]
     fn are_ones(&self, now_ns: u64) -> bool {
         // No request is of less than a unit, and one without a tag has a unit, too.

@@ -23,7 +23,7 @@ pub struct HwCtxOptions<P: Policy> {
     pub device: Box<dyn DeviceQueue>,
     /// Commands on the device queue at once, 1..=65535; the device queue must be as deep.
     pub queue_depth: u16,
-    /// How much each flow may stage here, by [`FlowId`](mqfq_sched::flow::FlowId).
+    /// Bound of what each flow may stage here, by [`FlowId`](mqfq_sched::flow::FlowId).
     pub limits: Vec<StageLimits>,
     /// Costs of requests.
     pub cost: CostModel,

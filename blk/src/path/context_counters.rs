@@ -10,7 +10,7 @@ pub(super) struct ContextCounters {
     pub(super) published: Arc<Counters>,
     /// End of the time that is counted as spent by commands on the device, ns.
     accounted_ns: u64,
-    /// Since when the policy holds back the staged requests, and why.
+    /// Time since which the policy holds back the staged requests, and why.
     held_back: Option<(TraceEvent, u64)>,
     pub(super) trace: Option<Box<Recorder>>,
 }

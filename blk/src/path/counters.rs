@@ -310,7 +310,7 @@ impl FlowCounters {
         self.active_until_ns.get()
     }
 
-    /// Whether no request of the flow has completed here.
+    /// True if no request of the flow has completed here.
     fn is_untouched(&self) -> bool {
         self.run_kind.get() == 0
     }

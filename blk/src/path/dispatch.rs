@@ -1,4 +1,4 @@
-//! How admitted requests get to the device queue: which one goes next, its command, and what it waits for.
+//! The way of admitted requests to the device queue: the next one, its command, and its waits.
 //!
 //! The path of a policy that stages: admitted requests wait in the policy's queue until the policy grants them.
 //!

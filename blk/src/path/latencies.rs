@@ -104,7 +104,7 @@ impl Latencies {
         self.counts.iter().sum()
     }
 
-    /// Whether no time was seen.
+    /// True if no time was seen.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -210,7 +210,7 @@ impl Splitting {
         &self.control
     }
 
-    /// How this submission is cut, if it is, into at most `parts_max`.
+    /// Cut of this submission, if any, into at most `parts_max`.
     pub(super) fn cuts(&self, submission: &Submission, parts_max: u32) -> Option<Cuts> {
         let &Submission { op, offset_bytes, length_bytes, .. } = submission;
         let part_bytes = self.control.part_bytes();

@@ -1,4 +1,4 @@
-//! How large a command may be, so that it does not hold the device for too long.
+//! Largest command that does not hold the device for too long.
 //!
 //! Answers: into parts of how many bytes do large requests go to the device now, and why? How they go is told in
 //! `path/parts.rs`; this is the option and the rule of `"auto"`.
@@ -37,7 +37,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How large requests are cut.
+/// Rule by which large requests are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Split {
     /// Nothing: each goes to the device whole.
@@ -216,14 +216,14 @@ pub enum Reason {
     Goal,
 }
 
-/// How large requests of a device go to it now, and why.
+/// Form in which large requests of a device go to it now, and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SplitState {
     /// Parts go to the device, of so many bytes. `None`: large requests go whole.
     pub part_bytes: Option<u32>,
     /// Reason for it.
     pub reason: Reason,
-    /// How long a large request would hold the device, ns; 0: not known.
+    /// Time for which a large request would hold the device, ns; 0: not known.
     pub holds_ns: u64,
     /// Time that a small one takes by itself, ns; 0: not known.
     pub small_ns: u64,
@@ -338,7 +338,7 @@ impl Rule {
         self.state = SplitState { part_bytes, reason, holds_ns, small_ns };
     }
 
-    /// How long a small request takes by itself, ns: the slower kind's least time.
+    /// Time that a small request takes by itself, ns: the slower kind's least time.
     fn small_ns(&self) -> u64 {
         self.kind_ns(0).max(self.kind_ns(1)).unwrap_or(0)
     }
@@ -415,7 +415,7 @@ impl SplitControl {
         }
     }
 
-    /// Whether large requests go in parts now.
+    /// True if large requests go in parts now.
     #[inline]
     pub fn is_in_parts(&self) -> bool {
         self.part_bytes() != u32::MAX
@@ -435,13 +435,13 @@ impl SplitControl {
         }
     }
 
-    /// Whether large requests may be cut under the present policy.
+    /// True if large requests may be cut under the present policy.
     pub fn applies(&self) -> bool {
         // Relaxed: see `set_policy`.
         self.applies.load(Ordering::Relaxed)
     }
 
-    /// How large requests go to the device now, and why.
+    /// Form in which large requests go to the device now, and the reason.
     pub fn state(&self) -> SplitState {
         match self.split {
             Split::Auto if !self.applies() => {

@@ -52,7 +52,7 @@ impl Held {
         free_last: 0,
     };
 
-    /// Whether a flow that was refused has room now and that is to be told.
+    /// True if a flow that was refused has room now and that is to be told.
     #[cold]
     fn has_room(&mut self) -> bool {
         let StageLimits { requests_max, bytes_max } = self.limits;

@@ -221,7 +221,7 @@ impl RequestTable {
         self.vacancies.in_use
     }
 
-    /// Whether no request is held.
+    /// True if no request is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -496,7 +496,7 @@ impl Meter {
         self.hand.is_some()
     }
 
-    /// Whether D is found, and not T alone.
+    /// True if D is found, and not T alone.
     pub(crate) fn finds_depth(&self) -> bool {
         self.hand.as_ref().is_some_and(|hand| hand.tuning.finds_depth)
     }
@@ -533,7 +533,7 @@ impl Meter {
         self.out_units = self.out_units.wrapping_add(u64::from(units));
     }
 
-    /// Whether so many units are on the device.
+    /// True if so many units are on the device.
     #[inline(always)]
     pub(crate) fn has_out(&self, units: u64) -> bool {
         self.out_units == units

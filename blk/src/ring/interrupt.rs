@@ -42,7 +42,7 @@ impl Ring {
 }
 
 impl Send {
-    /// How many bytes had left when it was cut, if it was and bytes are left; `result` is its last one.
+    /// Number of bytes that had left when it was cut, if it was and bytes are left; `result` is its last one.
     pub(super) fn cut_at_bytes(&self, result: i32) -> Option<usize> {
         let left_bytes: usize = self.vectors[self.first..].iter().map(|vector| vector.iov_len).sum();
         let is_no_error = result >= 0 || [libc::ECANCELED, libc::EINTR, libc::EAGAIN].contains(&-result);

@@ -113,7 +113,7 @@ struct Send {
     is_cut: bool,
 }
 
-/// Why there is no ring, and what hinders it.
+/// Reason why there is no ring, and what hinders it.
 pub(crate) fn cannot_set_up(error: &io::Error) -> String {
     const FILTER: &str = "a seccomp filter, such as a container's";
     let why = match error.raw_os_error() {

@@ -34,7 +34,7 @@ struct Reservation {
     stage: usize,
     due: Due,
     bytes: u32,
-    /// Since when it waits for `stage`, and for which limit at first; `None`: it need not, or no more.
+    /// Time since which it waits for `stage`, and for which limit at first; `None`: it need not, or no more.
     since: Option<(u64, Capped)>,
 }
 
@@ -150,7 +150,7 @@ impl CapQueues {
         was_waiting
     }
 
-    /// Whether a request may be staged now; if not, its client waits, and is told. `is_told`: its client has waited for
+    /// True if a request may be staged now; if not, its client waits, and is told. `is_told`: its client has waited for
     /// room in the stage, and is not behind the clients that wait here.
     pub(super) fn pass(&mut self, cap_queue: u32, client: u32, is_told: bool, bytes: u32, now_ns: u64) -> bool {
         if self.is_open {

@@ -1,4 +1,4 @@
-//! Which cores this process may use, and which of them are near each other: read from the kernel.
+//! The cores that this process may use, and their distances: read from the kernel.
 
 use mqfq_sched::topology::{CpuPlace, Topology};
 use std::fs;

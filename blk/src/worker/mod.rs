@@ -87,7 +87,7 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     patience: Patience,
     /// The last turn found nothing to do.
     is_idle: bool,
-    /// Since when it goes round for a device event that is near.
+    /// Time since which it goes round for a device event that is near.
     goes_round_ns: Option<u64>,
     drained: Option<mpsc::Sender<()>>,
     /// Drains of some clients that are not over.
@@ -99,7 +99,7 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     pausing: Pausing,
     /// Requests of which some are left, and the waiting callers.
     ending: Vec<AwaitedEnd>,
-    /// How devices come and go; `None`: those of the start stay.
+    /// Source of devices that come and go; `None`: those of the start stay.
     devices: Option<LiveDevices<H, P>>,
     draining: bool,
     stopped: bool,

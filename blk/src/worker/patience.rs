@@ -1,4 +1,4 @@
-//! Whether a worker that waits for another one's kick should spin or sleep.
+//! Should a worker that waits for another one's kick spin or sleep?
 //!
 //! Answers: will the kick come sooner than a sleep and a wake-up take? A queue that is ahead of virtual time, or lacks
 //! a token, waits for another worker's next step, which on a fast device is a microsecond away; to sleep and be woken
@@ -15,12 +15,12 @@ const SKIPS_MAX: u32 = 16;
 pub(crate) struct Patience {
     /// Waits to sleep through before the next spin.
     skips: u32,
-    /// Value of `skips` after the next spin in vain.
+    /// Value of `skips` after the next spin without a kick.
     next_skips: u32,
 }
 
 impl Patience {
-    /// Whether to spin at the start of a wait.
+    /// True if the worker spins at the start of a wait.
     pub(crate) fn spins(&mut self) -> bool {
         if self.skips > 0 {
             self.skips -= 1;

@@ -16,7 +16,7 @@ use mqfq_sched::policy::Policy;
 use std::io;
 use std::sync::mpsc;
 
-/// Whether clients are paused, and the waiting callers.
+/// State of a pause of the clients, and the waiting callers.
 #[derive(Default)]
 pub(super) struct Pausing {
     is_on: bool,

@@ -312,7 +312,7 @@ pub(crate) fn start(
     })
 }
 
-/// Whether a worker could have its ring here: sets one up and drops it.
+/// Sets a ring up and drops it: could a worker have one here?
 ///
 /// # Errors
 /// One sentence.

@@ -18,7 +18,7 @@ struct Watched {
     ideal: Ideal,
     options: IdealOptions,
     patience: Patience,
-    /// Of a thread that waits: since when, and its place on the books at that time.
+    /// Begin of a thread's wait, and its place on the books at that time.
     waits: Vec<Option<(u64, u64)>>,
     longest_ns: u64,
     /// Longest wait over its bound, in thousandths.
@@ -53,7 +53,7 @@ impl Watched {
         self.worst_permille = self.worst_permille.max(waited_ns * 1000 / bound_ns);
     }
 
-    /// Those that still wait count as well.
+    /// Threads that still wait count as well.
     fn end_all(&mut self, now_ns: u64) {
         (0..self.waits.len()).for_each(|thread| self.ends(thread, now_ns));
     }

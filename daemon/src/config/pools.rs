@@ -275,7 +275,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Those of `plan`, and others that are `taken`.
+    /// Numbers of `plan`, and others that are `taken`.
     pub(super) fn new(plan: &Plan, taken: &BTreeSet<(Slot, u16)>) -> Numbers {
         let mut numbers = Numbers { known: BTreeMap::new(), taken: taken.clone(), next: BTreeMap::new() };
         for export in plan.exports.values() {

@@ -1,7 +1,7 @@
 //! Backings of pools that come, grow and go with their exports.
 //!
 //! A backing is opened before anything is touched, and every worker has it before a client may ask. One that goes is
-//! closed when its clients are gone and no request of theirs is left; until then its number is nobody else's (B2 of
+//! closed when its clients are gone and no request of theirs is left; until then no other has its number (B2 of
 //! `blk/src/device/file/pool.rs`).
 
 use super::*;

@@ -48,7 +48,7 @@ fn an_image_serves_as_its_own_user() {
     assert_eq!(instruction(&containerfile, "COPY "), "--from=build /image /");
     let steps = repository.join("packaging/image.sh");
     run_ok("bash", &[arg(&steps), env!("CARGO_BIN_EXE_mqfq"), arg(&image)]);
-    // What every runtime adds.
+    // Options that every runtime adds.
     std::fs::create_dir_all(image.join("dev")).unwrap();
     run_ok("mknod", &["-m", "666", arg(&image.join("dev/null")), "c", "1", "3"]);
     // A port that is free on this machine, in place of the one that is exposed.

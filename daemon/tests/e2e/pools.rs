@@ -186,7 +186,7 @@ fn i17_exports_reach_their_own_backings_through_live_changes_restart_and_upgrade
     server.terminate();
 }
 
-/// What a server of changes has at a moment: its exports by name, each with its size and the salt of its first bytes.
+/// State of a server of changes at a moment: its exports by name, each with its size and the salt of its first bytes.
 type Expected = BTreeMap<String, (u64, u8)>;
 
 #[test]
@@ -602,7 +602,7 @@ fn a_backing_without_space_fails_writes_of_its_own_exports_and_goes_on_when_it_h
     assert!((1..=16).contains(&written), "{written} of 16 blocks fit");
     assert_eq!(b.write(written * (64 << 10), &block), Err(ENOSPC));
     b.flush().unwrap();
-    // What was there is there, and the other backing has never heard of it.
+    // The old bytes are there, and the other backing has never heard of it.
     for at in 0..written {
         assert_eq!(b.read(at * (64 << 10), 64 << 10).unwrap(), block);
         a.write(at * 4096, &pattern(4096, 1)).unwrap();
@@ -641,7 +641,7 @@ fn block_devices_that_others_use_and_backings_that_cannot_be_written_are_refused
         (&file, format!("export.x.path: cannot write to {file}: Read-only file system, {allowed}")),
     ];
     let x = |path: &str| export("x", "").replace("tenant = \"x\"", "tenant = \"a\"").replace("@/images/x", path);
-    // Somebody has it for himself, as a mount does.
+    // Another program has it for itself, as a mount does.
     let user = File::options().read(true).custom_flags(libc::O_EXCL).open(&used.0).unwrap();
     for (path, expected) in &cases {
         let refused = mqfq_config_refusal(&folder, &format!("{text}{}", x(path)));

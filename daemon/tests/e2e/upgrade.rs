@@ -702,7 +702,7 @@ fn i17_forty_exports_verify_beside_one_that_fails_one_that_hangs_and_two_that_co
         let status: Value = serde_json::from_str(&said(server, &["status", "--json"])).unwrap();
         status["troubled"][format!("ssd: {}", server.join(path).display())] == state
     };
-    // First: nobody looks at the others while a look at one hangs.
+    // First: no look at the others comes while a look at one hangs.
     let failing = File::options().write(true).open(server.join("images/e39")).unwrap();
     failing.set_len(0).unwrap();
     while !ails(&server, "images/e39", "cut") {

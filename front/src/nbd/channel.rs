@@ -259,7 +259,7 @@ impl Channel {
         self.is_gathering && !self.session.is_handshaking()
     }
 
-    /// Why nothing more can be encrypted, if that was found by [`Channel::seal`], once.
+    /// Reason why nothing more can be encrypted, if that was found by [`Channel::seal`], once.
     pub fn take_failed(&mut self) -> Option<String> {
         self.failed.take()
     }

@@ -342,7 +342,7 @@ impl Connection {
         self.read_no_more();
     }
 
-    /// Answers what was received in full, then ends. A write of which a part is missing gets no answer.
+    /// Answers all requests that were received in full, then ends. A write of which a part is missing gets no answer.
     fn read_no_more(&mut self) {
         self.cut_write();
         self.life = Life::Ending;

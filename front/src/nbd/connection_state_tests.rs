@@ -19,7 +19,7 @@ struct LargeState {
     op: u8,
     fua: bool,
     offset_bytes: u64,
-    /// Of the request, of a piece, handed over, in the stream.
+    /// Lengths of the request and of a piece, and bytes handed over and in the stream.
     lengths_bytes: [u32; 4],
     failed: u8,
     cut: bool,

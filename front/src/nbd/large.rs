@@ -169,7 +169,7 @@ impl Large {
         no_more && !self.places.iter().any(|place| matches!(place, PieceState::Out { .. }))
     }
 
-    /// Keeps what was read until its turn in the stream.
+    /// Keeps the bytes read until their turn in the stream.
     pub fn keep(&mut self, place: u32, offset_bytes: u64, length_bytes: u32, buffer: Buffer) {
         self.places[place as usize] = PieceState::Ready { offset_bytes, length_bytes, buffer };
     }
@@ -194,7 +194,7 @@ impl Large {
         Some((length_bytes, buffer, self.streamed_bytes == self.length_bytes))
     }
 
-    /// Takes what was read and will not be sent.
+    /// Takes the bytes that were read and will not be sent.
     pub fn take_ready(&mut self) -> impl Iterator<Item = Buffer> + '_ {
         self.places.iter_mut().filter_map(|place| match std::mem::take(place) {
             PieceState::Ready { buffer, .. } => Some(buffer),

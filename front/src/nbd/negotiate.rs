@@ -44,7 +44,7 @@ pub const HANDSHAKE_BYTES_MAX: usize = 1 << 20;
 /// Options of one handshake. More are closed.
 pub const OPTIONS_MAX: u32 = 1024;
 
-/// Whether a client may have this export now. Asked when it has chosen an existing one; if true, that was its last
+/// True if a client may have this export now. Asked when it has chosen an existing one; if true, that was its last
 /// option.
 pub type Admit<'a> = &'a mut dyn FnMut(&Export) -> bool;
 
@@ -64,7 +64,7 @@ pub enum Progress {
     Transmit(Session),
     /// Send what there is to send and close.
     Close {
-        /// Why, unless the client asked for it.
+        /// Rule that was broken; none if the client asked for the end.
         broken: Option<Rule>,
     },
 }

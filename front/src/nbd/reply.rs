@@ -312,7 +312,7 @@ impl Replies {
         self.spare_parts = parts;
     }
 
-    /// The connection is broken: forget what was gathered.
+    /// The connection is broken: drop the gathered replies.
     pub fn abandon(&mut self) {
         (self.gathered, self.behind) = (Gathered::default(), Gathered::default());
         self.streaming = false;

@@ -37,7 +37,7 @@ pub enum Rule {
     BadExportName,
     /// Handshake: no such export. Closes after EXPORT_NAME, which has no other way to say so.
     UnknownExport,
-    /// Handshake: an export that this client may not have. The client is told what it is told of one that there is not.
+    /// Handshake: an export that this client may not have. The client gets the answer for an unknown export.
     ForbiddenExport,
     /// Handshake: this address takes nothing but TLS. Closes after EXPORT_NAME, which has no other way to say so.
     TlsRequired,

@@ -97,13 +97,13 @@ pub enum Taken {
     Full,
     /// A request or piece waits for memory that others hold. Try again after a while.
     NoMemory,
-    /// To be executed. A read longer than a piece has no memory yet.
+    /// The request is to be executed. A read longer than a piece has no memory yet.
     Request(Request),
     /// A write longer than a piece: its pieces follow, in order.
     LargeWrite(Request),
     /// A piece of the last [`Taken::LargeWrite`].
     Piece(Piece),
-    /// To be answered with the rule's error.
+    /// The request is answered with the rule's error.
     Refused {
         /// The client's name for it.
         cookie: u64,

@@ -232,7 +232,7 @@ impl Command {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Errno {
-    /// Not permitted.
+    /// The client lacks the right.
     Perm = 1,
     /// The device failed.
     Io = 5,

@@ -98,7 +98,7 @@ mod tests {
         names
     }
 
-    /// Whether a socket can be listened on within a generous limit: a thread that waits for ever is left behind.
+    /// True if a socket can be listened on within a generous limit: a thread that waits for ever is left behind.
     fn listens(path: PathBuf) -> bool {
         let (says, said) = mpsc::channel();
         std::thread::spawn(move || says.send(SocketAddress::Unix(path).listen(0o600, 8).map(drop)));

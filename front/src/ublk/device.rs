@@ -102,7 +102,7 @@ pub enum Order {
     QueueGone(u64),
 }
 
-/// Why a device is served no more.
+/// Reason why a device is served no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     /// The thread was told to leave.
@@ -145,7 +145,7 @@ impl About {
         self.recovery.outlives(&self.ending)
     }
 
-    /// The server ends: what is left of the device is the kernel's.
+    /// The server ends: the device belongs to the kernel from then on.
     pub fn ends(&self) -> bool {
         self.ending.has_begun()
     }
@@ -250,7 +250,7 @@ struct Served {
     is_recovered: bool,
     /// Places for its requests, if their payloads stay in the kernel.
     pages: Option<Arc<Pages>>,
-    /// Why they do not, although they were to.
+    /// Reason why they do not, although they were to.
     copies: Option<String>,
 }
 
@@ -286,7 +286,7 @@ enum DeviceState {
     Stopped,
 }
 
-/// Why the last queue of a device is gone.
+/// Reason why the last queue of a device is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
     /// The server ends, and has not told the thread yet: the queues are not on the worker that tells it. The device is
@@ -641,7 +641,7 @@ fn queue_setting(number: u32, name: &str) -> Option<u64> {
     std::fs::read_to_string(format!("/sys/block/ublkb{number}/queue/{name}")).ok()?.trim().parse().ok()
 }
 
-/// How large a block device is that a former server has left: the export may have had another size then.
+/// Size of a block device that a former server has left: the export may have had another size then.
 fn kernel_bytes(number: u32) -> Option<u64> {
     let sectors = std::fs::read_to_string(format!("/sys/block/ublkb{number}/size")).ok()?;
     sectors.trim().parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)

@@ -26,7 +26,7 @@ pub enum Plan {
     Add,
     /// Take it over.
     Recover,
-    /// Delete what is left of it, and add it.
+    /// Delete its remains, and add it.
     Replace,
     /// Look again soon.
     Wait,
@@ -44,7 +44,7 @@ pub enum DeviceOwner {
 }
 
 impl DeviceOwner {
-    /// Why it is not ours to serve: the rest of a sentence about the device.
+    /// Reason why it is not ours to serve: the rest of a sentence about the device.
     pub fn why(self) -> String {
         match self {
             DeviceOwner::Others => "it is there already, and of another ublk server or of another export".to_owned(),

@@ -27,7 +27,7 @@ pub enum Rule {
     UnknownOperation,
     /// A read or write longer than its room, or a range longer than was announced, or of nothing.
     BadLength,
-    /// Not whole blocks.
+    /// The range is not of whole blocks.
     Unaligned,
     /// It ends behind the export, which may have become smaller.
     OutOfRange,

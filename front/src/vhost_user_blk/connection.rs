@@ -49,7 +49,7 @@ use mqfq_blk::request::Completion;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Names of what it waits for.
+/// Names of the events that it waits for.
 pub(super) mod user {
     pub const RECEIVE: u32 = 0;
     pub const SEND: u32 = 1;
@@ -83,7 +83,7 @@ pub struct Connection {
     life: Life,
 }
 
-/// How long half a message, or one that waits for the export, is waited for.
+/// Time that the worker waits for the rest of a message, or for the export.
 #[derive(Default)]
 struct Patience {
     /// Time when the wait began.

@@ -98,7 +98,7 @@ impl Areas {
             .ok_or(Rule::BadInflight)
     }
 
-    /// Forgets what was under way, once all queues have stopped.
+    /// Forgets the requests under way, once all queues have stopped.
     pub fn clear(&self) {
         for number in 0..usize::from(self.queues) {
             // Inside: `new` has seen to that. An area without a version has nothing under way.

@@ -1,4 +1,4 @@
-//! Which pages of the guest were written, for a live migration.
+//! Pages of the guest that were written, for a live migration.
 //!
 //! Source: the vhost-user specification, "Migration". A bit for each page of 4 KiB of the guest's addresses, set after
 //! the page was written: the front-end clears it before it copies the page.

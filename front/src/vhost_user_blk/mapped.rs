@@ -27,7 +27,7 @@ struct Bound {
 const BYTES: Bound = Bound { guest: 16 << 40, all: 64 << 40, least: 256 << 30, all_least: 96 << 40 };
 const MAPPINGS: Bound = Bound { guest: 160, all: 16_384, least: 16, all_least: 24_576 };
 
-/// A sum of what is held.
+/// Sum of the bytes held.
 #[derive(Debug, Default)]
 struct Sum {
     bytes: AtomicU64,

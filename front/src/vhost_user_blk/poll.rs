@@ -23,7 +23,7 @@ pub(super) const PARTS: u64 = 8;
 /// No looks for so long after the longest while brought nothing, ns.
 pub(super) const CALM_NS: u64 = 2_000_000;
 
-/// How long to look for heads.
+/// Time in which a queue looks for heads.
 #[derive(Default)]
 pub(super) struct Looks {
     window_ns: u64,

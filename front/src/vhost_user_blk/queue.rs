@@ -50,7 +50,7 @@ const COPIED_PER_WORK: u32 = 64;
 /// In a cookie: the piece is a copy. The head is below, the piece's place in the request above.
 const COPIED: u64 = 1 << 16;
 
-/// Names of what it waits for.
+/// Names of the events that it waits for.
 pub(super) mod user {
     pub const KICK: u32 = 0;
     pub const ORDER: u32 = 1;

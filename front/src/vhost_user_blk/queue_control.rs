@@ -30,7 +30,7 @@ pub enum Order {
 /// State of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It does what it was told last.
+    /// The last order counts.
     Busy {
         /// The order is to stop, or to go.
         is_stopping: bool,

@@ -218,7 +218,7 @@ mod tests {
             }
         }
 
-        /// How many it sees end that it had not seen. Each of them was under way.
+        /// Number of ends that the guest sees for the first time. Each of those requests was under way.
         fn ended(&mut self) -> usize {
             let before = std::mem::replace(&mut self.counts.1, read16(&self.memory, 0x8002));
             for entry in before..self.counts.1 {

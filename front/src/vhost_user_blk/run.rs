@@ -61,7 +61,7 @@ pub(super) struct Run {
     pub is_given_up: bool,
 }
 
-/// A head that was taken, and what it asks for.
+/// A head that was taken, and its request.
 #[derive(Clone, Copy)]
 pub(super) struct Head {
     pub head: u16,

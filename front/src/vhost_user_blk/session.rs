@@ -32,7 +32,7 @@ const CONFIG_HEADER_BYTES: usize = 12;
 /// Largest log of dirty pages that is mapped, bytes: 1 TiB of guest memory has one of 32 MiB.
 const LOG_BYTES_MAX: u64 = 1 << 30;
 
-/// Which queues stop before a message is taken.
+/// Queues that stop before a message is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stops {
     /// No queue.
@@ -142,7 +142,7 @@ impl Session {
         self.disk = disk;
     }
 
-    /// Which queues stop before this message is taken.
+    /// Queues that stop before this message is taken.
     pub fn stops(&self, message: Message, payload: &[u8]) -> Stops {
         let index = || Fields(payload).u32().map_or(Stops::None, |index| Stops::One(index as u16));
         match message {

@@ -24,7 +24,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Of tenants with these waits.
+    /// Backlog of tenants with these waits.
     pub fn of(waits: &[&[Wait]]) -> Backlog {
         let mut all: Option<Vec<(u64, u64)>> = None;
         for waits in waits {

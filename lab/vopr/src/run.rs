@@ -28,7 +28,7 @@ use std::rc::Rc;
 /// those that were refused to be closed, ns.
 const CROWD_NS: (u64, u64) = (20_000_000, 2_000_000);
 
-/// The same for one guest, ns: less than a round of those that are compared.
+/// Both times for one guest, ns: less than a round of the phases that are compared.
 const GUEST_NS: (u64, u64) = (2_000_000, 100_000);
 
 /// Longest that a drive here takes for a request whatever is wrong with it, and that a cap delays one, ns; and then the

@@ -1,4 +1,4 @@
-//! What a tenant waits for behind its neighbours on the device, and what less depth would bring.
+//! The wait of a tenant behind its neighbours on the device, and the gain of less depth.
 //!
 //! # How it is known
 //! The time of a request less what it takes alone ([`crate::alone`]) is the neighbours'. Of a tenant that was never
@@ -157,7 +157,7 @@ pub(super) fn sentence(case: &Case, queue_ns: u64, device_ns: u64) -> Option<Str
     Some(sentence)
 }
 
-/// What a latency goal would bring and cost, as the end of a sentence.
+/// Gain and cost of a latency goal, as the end of a sentence.
 fn price(case: &Case, queue_ns: u64, device_ns: u64, alone: Alone) -> Option<String> {
     let neighbours = &case.neighbours;
     if neighbours.has_goal || !neighbours.has_depth {
@@ -183,7 +183,7 @@ fn price(case: &Case, queue_ns: u64, device_ns: u64, alone: Alone) -> Option<Str
         0 => "less than 1%".to_owned(),
         percent => format!("{percent}%"),
     };
-    // That of the device may be another one: a tenant without a goal does not know it.
+    // The floor of the device may be another one: a tenant without a goal does not know it.
     let floor = f64::from(Goals::default().floor_thousandths);
     let is_allowed = |kept: f64| kept * 1000.0 >= floor;
     let (allowed, refused): (Vec<_>, Vec<_>) = worth.partition(|(_, kept)| is_allowed(*kept));

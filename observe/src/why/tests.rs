@@ -326,7 +326,7 @@ fn neighbour() {
         ),
         (|case| case.neighbours.found = None, format!("{waits}; D is a number, so a latency goal would change nothing")),
         (|case| case.neighbours.has_depth = false, "db waits 1.8 of 2.6 ms behind bulk's requests on the device".into()),
-        // Of what was tried only 129 is above the floor; and nothing is.
+        // Only the 129 that was tried is above the floor; then nothing is.
         (
             |case| {
                 let found = case.neighbours.found.iter().flat_map(|table| table.tried());

@@ -12,7 +12,7 @@ use core::str::FromStr;
 /// A flow's priority class.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum PriorityClass {
-    /// Before all others.
+    /// Class that goes before all others.
     RealTime,
     /// Class of a flow that names none.
     #[default]

@@ -36,7 +36,7 @@ pub struct CpuPlace {
     pub core: u16,
 }
 
-/// How far apart two hctxs are; nearer is less.
+/// Distance of two hctxs; nearer is less.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Distance {
     /// The two are one hctx.
@@ -95,7 +95,7 @@ impl Topology {
         self.places[hctx.index()]
     }
 
-    /// How far apart two hctxs are.
+    /// Distance of two hctxs.
     pub fn distance(&self, a: HctxId, b: HctxId) -> Distance {
         let (here, there) = (self.place(a), self.place(b));
         if a == b {

@@ -35,7 +35,7 @@ pub struct FoundPermits {
     pub permits: u32,
     /// D as chosen.
     pub chosen: u32,
-    /// Why, in half a sentence.
+    /// Reason, in half a sentence.
     pub why: &'static str,
 }
 
@@ -55,7 +55,7 @@ struct Tuner {
     waited_ns: Vec<u64>,
     /// Cost of a unit of work; 0: no job has ended.
     unit: u64,
-    /// Jobs, and what they cost, when the mean was looked at.
+    /// Jobs and their cost when the mean was looked at.
     looked: (u64, u128),
     /// D for which the window is.
     window_for: u32,
@@ -205,7 +205,7 @@ impl Shared {
         *sample = sum.end();
     }
 
-    /// Jobs that have ended, and what they cost.
+    /// Jobs that have ended, and their cost.
     fn done(&self) -> (u64, u128) {
         let of_place = |(jobs, cost): (u64, u128), place: &CachePadded<Place>| {
             let meter = &lock(&place.inner).meter;

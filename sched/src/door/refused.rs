@@ -1,4 +1,4 @@
-//! What the front door says no to.
+//! Refusals of the front door.
 
 use crate::cost::COST_MAX;
 use crate::topology::HCTXS_MAX;

@@ -1,4 +1,4 @@
-//! What workers and waiting calls share: tenants, places, permits.
+//! State that workers and waiting calls share: tenants, places, permits.
 
 use super::found::{Found, FoundPermits, Meter};
 use super::refused::{BuildError, Refused};
@@ -246,13 +246,13 @@ pub struct Tenant {
     pub(super) generation: u32,
 }
 
-/// How a tenant fares.
+/// Counts of a tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
     /// Jobs that have ended.
     pub served: u64,
-    /// What they cost.
+    /// Their cost.
     pub served_cost: u64,
     /// Jobs that wait.
     pub waiting: u64,
@@ -295,7 +295,7 @@ impl Tenant {
         self.shared.set_rates(&roster);
     }
 
-    /// How it fares, over all places; all 0 once it was removed.
+    /// Counts of the tenant over all places; all 0 once it was removed.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         if self.is_gone() {
@@ -394,7 +394,7 @@ pub(super) struct Place {
 /// Wakes a worker that sleeps.
 pub(super) type Bell = Arc<dyn Fn() + Send + Sync>;
 
-/// What only one thread at a time looks at.
+/// State that one thread at a time looks at.
 pub(super) struct Inner {
     pub(super) queue: MqfqQueue,
     pub(super) jobs: Vec<Job>,
@@ -689,7 +689,7 @@ impl Shared {
         }
     }
 
-    /// Does what is left, without any lock held. `now_ns`: the caller's, if it has one.
+    /// Does the remaining work, without any lock held. `now_ns`: the caller's, if it has one.
     #[inline]
     pub(super) fn deliver(&self, kicks: &mut Kicks, now_ns: Option<u64>) {
         if kicks.is_any {

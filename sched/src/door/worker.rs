@@ -109,7 +109,7 @@ impl<J> Worker<J> {
         Turn { shared, at: *at, jobs, handles, now_ns, inner: Some(inner), kicks }
     }
 
-    /// Lets a job of a tenant wait, of a cost of 1 to 2^40: what it is thought to cost.
+    /// Lets a job of a tenant wait, of a presumed cost of 1 to 2^40.
     ///
     /// # Errors
     /// [`Refused`]; the job is dropped.

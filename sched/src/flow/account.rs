@@ -141,7 +141,7 @@ const fn octant(point: VTime) -> u64 {
 pub struct Interval {
     /// Its start: the request's place in its queue.
     pub start_tag: VTime,
-    /// How long it is.
+    /// Its length.
     pub span: VSpan,
 }
 
@@ -168,7 +168,7 @@ struct Charged {
     carry: AtomicU64,
     /// Units of virtual time that were leased and not used, and lie before `finish`. A multiple of the grain.
     credit: AtomicU64,
-    /// How far virtual time has passed `finish` since the hierarchy's last step, for a flow in a group.
+    /// Distance by which virtual time has passed `finish` since the hierarchy's last step, for a flow in a group.
     skipped: AtomicU64,
 }
 

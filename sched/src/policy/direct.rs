@@ -93,8 +93,8 @@ impl QueueClass {
     }
 }
 
-/// How many commands of each class the device fetches in a round, 1..=256 each: HPW, MPW and LPW plus one (NVMe 1.3
-/// section 5.21.1.1).
+/// Number of commands of each class that the device fetches in a round, 1..=256 each: HPW, MPW and LPW plus one (NVMe
+/// 1.3 section 5.21.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClassWeights {
     /// Weight of the high queues.

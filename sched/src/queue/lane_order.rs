@@ -24,7 +24,7 @@ use alloc::vec;
 /// "No node", "no lane".
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A lane and what it is sorted by.
+/// A lane and its key.
 #[derive(Clone, Copy)]
 pub(super) struct Key {
     pub(super) start_tag: VTime,

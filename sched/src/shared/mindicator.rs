@@ -105,8 +105,8 @@ impl Mindicator {
     /// global virtual time must allow at least that, or the smallest lead waits for itself.
     pub const GRAIN: VSpan = VSpan(1 << GRAIN_SHIFT);
 
-    /// How far a lead may be from global virtual time, either way: almost 2^54 units, 16 TiB at the default weight and
-    /// 164 GiB at weight 1. Two leads are then less than half the circle of leads apart, also when rounded.
+    /// Largest distance of a lead from global virtual time, either way: almost 2^54 units, 16 TiB at the default weight
+    /// and 164 GiB at weight 1. Two leads are then less than half the circle of leads apart, also when rounded.
     pub const REACH: VSpan = VSpan((1 << (LEAD_BITS - 2 + GRAIN_SHIFT)) - Self::GRAIN.0);
 
     /// No queue present, virtual time at `start`.

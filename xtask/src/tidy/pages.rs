@@ -301,7 +301,7 @@ pub fn policy_pages(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// What users of a release read, which the packages carry.
+/// Notes that users of a release read, which the packages carry.
 const CHANGELOG: &str = "CHANGELOG.md";
 
 /// `release-notes`: a section of the changelog is `[Unreleased]`, which is the first, or has a version and its date.

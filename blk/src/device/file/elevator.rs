@@ -1,4 +1,4 @@
-//! Which drives below a file run a scheduler of their own, and which pool that may be full it is of.
+//! Drives below a file that run a scheduler of their own, and the pool below it that may be full.
 //!
 //! A second scheduler below destroys the first: it reorders and holds back the requests that we have just ordered, and
 //! its queue is full of requests of the greedy tenant before ours can act (Ceph #69017: mClock above a kernel

@@ -68,7 +68,7 @@ use std::sync::atomic::Ordering;
 /// Best size and alignment where the drive's own block is smaller, bytes: a page, the unit of file systems and caches.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
-/// Whether to go past the page cache.
+/// I/O past the page cache, or through it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Direct {
     /// Direct I/O if the file can, else through the page cache with a warning.
@@ -87,7 +87,7 @@ pub struct FileOptions {
     pub path: PathBuf,
     /// Bytes to serve, from the first on. `None`: all that there are.
     pub size_bytes: Option<u64>,
-    /// Whether to go past the page cache.
+    /// I/O past the page cache, or through it.
     pub direct: Direct,
     /// Make a file of `size_bytes` if there is none, and extend (sparsely) one that is shorter.
     pub create: bool,

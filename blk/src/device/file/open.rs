@@ -185,7 +185,7 @@ fn open_file(options: &FileOptions, is_look: bool) -> Result<File, String> {
     })
 }
 
-/// Whether the path leads to a block device and not to a regular file. An error: it leads to neither.
+/// True if the path leads to a block device and not to a regular file. An error: it leads to neither.
 fn is_block_device(options: &FileOptions) -> Result<bool, String> {
     match std::fs::metadata(&options.path) {
         Ok(metadata) if metadata.file_type().is_block_device() => Ok(true),
@@ -197,7 +197,7 @@ fn is_block_device(options: &FileOptions) -> Result<bool, String> {
     }
 }
 
-/// Why a file cannot be opened to be used for `purpose`.
+/// Reason why a file cannot be opened to be used for `purpose`.
 fn refused(error: &io::Error, purpose: &str) -> String {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => format!("no permission to {purpose}"),
@@ -298,7 +298,7 @@ fn direct_alignment(
     Ok(offset_bytes)
 }
 
-/// Whether reads and writes of the file may sleep although they are asked not to. Linux marks each open file that
+/// True if reads and writes of the file may sleep although they are asked not to. Linux marks each open file that
 /// honours the request, and refuses a read with RWF_NOWAIT of any other (EOPNOTSUPP) without asking the file system.
 /// ext4, XFS, Btrfs and block devices have the mark; FUSE, NFS and tmpfs do not (6.18). io_uring tries a read of a file
 /// without it at once if the file can be polled, which one of FUSE can, and then sleeps.

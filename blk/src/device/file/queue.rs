@@ -311,7 +311,8 @@ impl FileQueue {
         self.holding.contains(&number)
     }
 
-    /// Leaves what is shared of a backing. Its commands that are still there are not carried out any further.
+    /// Gives up the queue's part in the shared state of a backing. Its commands that are still there are not carried
+    /// out any further.
     fn leave(&mut self, number: u16, mut gone: Part) {
         if let Some(place) = gone.target.registered() {
             self.ring.unregister(place);

@@ -83,8 +83,8 @@ struct Transfer {
 const NO_TRANSFER: Transfer =
     Transfer { is_write: false, offset_bytes: 0, memory: std::ptr::null_mut(), length_bytes: 0, done_bytes: 0 };
 
-/// Why a command is refused before it begins; the ring does not support a question for extents. The layers above have
-/// validated it; a mistake of theirs must not reach the kernel as a pointer.
+/// Reason why a command is refused before it begins; the ring does not support a question for extents. The layers above
+/// have validated it; a mistake of theirs must not reach the kernel as a pointer.
 pub(super) fn refusal(command: &Command, backing: &Backing) -> Option<Status> {
     let Command { op, offset_bytes, length_bytes, .. } = *command;
     let size_bytes = backing.watch.size_bytes();

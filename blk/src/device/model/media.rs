@@ -1,4 +1,4 @@
-//! How long a command takes: dies in parallel, then one shared link.
+//! The time that a command takes: dies in parallel, then one shared link.
 //!
 //! # Shape
 //! ```text

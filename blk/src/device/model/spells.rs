@@ -51,7 +51,7 @@ pub struct Late {
     pub times: u32,
 }
 
-/// How the link's time of a write changes: evenly up to `times` as much in the first half of each period, and back in
+/// Change of the link's time of a write: evenly up to `times` as much in the first half of each period, and back in
 /// the second. A function of the time at which the transfer begins, so the model still does not depend on being asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drift {

@@ -74,7 +74,7 @@ fn ends(queue: &mut dyn DeviceQueue) -> Vec<(u16, Status)> {
     out.iter().map(|reaped| (reaped.tag.0, reaped.status)).collect()
 }
 
-/// Whether a block of the drive holds what [`write_blocks`] writes.
+/// True if a block of the drive holds what [`write_blocks`] writes.
 fn is_written(device: &ModelDevice, block: u64) -> bool {
     let mut bytes = [0; 512];
     device.shared.store.read(block * 512, &mut bytes);

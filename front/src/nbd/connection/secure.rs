@@ -49,7 +49,7 @@ impl Connection {
         }
     }
 
-    /// Decrypts what has come, or receives more.
+    /// Decrypts the bytes that have come, or receives more.
     pub(super) fn receive_sealed(&mut self, context: &mut dyn Context) {
         let channel = self.channel.as_mut().expect("the caller has looked");
         if channel.can_advance() {

@@ -15,7 +15,7 @@ use super::{Connection, Life, ProtocolPhase, user};
 use crate::nbd::rule::Rule;
 use mqfq_blk::client::Context;
 
-/// Since when this client is waited for.
+/// Time since which this client is waited for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     receiving_since_ns: u64,

@@ -49,7 +49,7 @@ impl Way {
     }
 }
 
-/// What a way is asked.
+/// A way of sharing, with the questions that are timed.
 trait Share {
     /// A request of a tenant waits.
     fn push(&mut self, tenant: usize);
@@ -217,7 +217,7 @@ impl Share for Door {
     }
 }
 
-/// What stands under the mutex.
+/// State under the mutex.
 trait Queue {
     fn push(&mut self, tenant: usize);
     fn start(&mut self) -> Option<usize>;

@@ -295,7 +295,7 @@ fn a_drain_ends_with_requests_under_way_over_every_layout() {
 #[test]
 fn a_policy_changes_over_shared_queues_and_not_without_a_block_layer() {
     let patience = Duration::from_secs(60);
-    // Nobody begins with a policy over shared software queues that stages by itself, but each keeps what it promises.
+    // No server begins with a policy over shared software queues that stages by itself, but each keeps its promises.
     for layout in [QueueLayout::mq(Spread::PerCore, Spread::Single), QueueLayout::SQ] {
         let engine = Engine::start(options(memory(), PolicyKind::None, layout)).unwrap();
         let reports = attach(&engine, None, true);

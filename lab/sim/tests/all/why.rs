@@ -318,7 +318,7 @@ fn beside_bulk(policy: &str, db: &str, depth: u32, size: &str) -> (Verdict, f64)
         scenario.tenants[1].start_ns = 200_000_000;
         seen(&scenario).stats
     };
-    // The same until the deep one begins.
+    // One load until the deep one begins.
     let (alone, both) = (run(200), run(800));
     let mut nothing = alone.clone();
     nothing.at_ns = 0;

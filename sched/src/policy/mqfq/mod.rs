@@ -237,8 +237,9 @@ use crate::topology::{HctxId, Topology};
 use crate::vtime::{VSpan, VTime};
 use about::ABOUT;
 
-/// How far ahead of gvt a leaf of the mindicator shows a lead. A lead may be farther (1 TiB at weight 1 is 2^57 units
-/// long), the mindicator compares only up to its reach; a leaf that shows less than the lead is moved on by `announce`.
+/// Largest distance ahead of gvt at which a leaf of the mindicator shows a lead. A lead may be farther (1 TiB at weight
+/// 1 is 2^57 units long), the mindicator compares only up to its reach; a leaf that shows less than the lead is moved
+/// on by `announce`.
 const HORIZON: VSpan = VSpan(1 << 53);
 
 const _: () = assert!(HORIZON.0 < Mindicator::REACH.0 && PolicyOptions::WINDOW_MAX.0 < HORIZON.0);

@@ -21,7 +21,7 @@ pub struct MqfqQueue<P = WheelSlot> {
     pub(super) yields_to: Option<HctxId>,
     /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
     pub(super) is_listed: bool,
-    /// How many more units it may have on the device before it gives tokens away: `share` less those there.
+    /// Number of further units that it may have on the device before it gives tokens away: `share` less those there.
     pub(super) room: i32,
     /// A queue with this many units out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
     /// more than there can be.

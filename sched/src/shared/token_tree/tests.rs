@@ -289,7 +289,7 @@ impl Plain {
         true
     }
 
-    /// How many units `node` got.
+    /// Number of units that `node` got.
     fn release(&mut self, node: usize, units: i64) -> i64 {
         let owed = (-*self.root()).clamp(0, units);
         *self.root() += owed;
