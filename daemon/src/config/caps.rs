@@ -1,5 +1,5 @@
 //! `max-iops` and `max-bytes-per-s` of a tenant or an export: their reading, their differences, and the caps that a
-//! running server has for them. docs/use/caps.md has the meaning.
+//! running server has for them. docs/use/tenants.md has the meaning.
 
 use super::plan::Plan;
 use mqfq_blk::cap::{Cap, CapLimits, Capped, Caps};
