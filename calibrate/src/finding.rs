@@ -6,7 +6,7 @@
 //! The lines are those of the random requests, which cost the device at least as much as sequential ones.
 //!
 //! # The knee in units
-//! D counts units of 4 KiB of cost, and a request begins if one unit is free ("tokens in debt", ARCHITECTURE.md). So
+//! D counts units of 4 KiB of cost, and a request begins if one unit is free ("Units of D", docs/use/policies.md). So
 //! `k` requests of `n` units are on the device together from `D = 1 + (k - 1) n` on. Example: 8 requests of 128 KiB,
 //! 33 units each, need D = 232. The profile has the largest such D of all sizes: a smaller one costs throughput.
 

@@ -23,8 +23,8 @@
 //! are shut down, are left to it; bytes that they may still touch have no owner until they have ended
 //! (`pending_io.rs`).
 //!
-//! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`). Its number, its revision, and
-//! its author are kept by the control plane (`control/src/ledger.rs`).
+//! Invariant: a proposal is applied as a whole or not at all (I12 of `docs/inside/invariants.md`). Its number, its
+//! revision, and its author are kept by the control plane (`control/src/ledger.rs`).
 
 mod backings;
 mod changes;

@@ -6,7 +6,7 @@
 //! # While clients use it
 //! An export's [`ExportState`] is shared by all its clients. It says three things that change under them: whether it
 //! takes new clients, how long it is, and whether it may be written to. Each request asks the state, when it is handed
-//! to the block layer. So an export becomes shorter in this order (I11 of `ARCHITECTURE.md`, isolation):
+//! to the block layer. So an export becomes shorter in this order (I11 of `docs/inside/invariants.md`, isolation):
 //!
 //! ```text
 //!   the state has the new size     requests that are handed over from now on end before it

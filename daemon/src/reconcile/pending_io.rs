@@ -2,7 +2,7 @@
 //!
 //! Answers: what becomes of a change while a device hangs? It goes on without the parts that the device keeps: the
 //! index of a removed device is not used again, and bytes that such a request may still write are not offered (I11 of
-//! `ARCHITECTURE.md`), until a later look finds that the requests have ended. Each proposal looks first.
+//! `docs/inside/invariants.md`), until a later look finds that the requests have ended. Each proposal looks first.
 
 use crate::config::difference::Difference;
 use crate::config::{ExportPlan, Plan};
