@@ -191,7 +191,7 @@ impl<C: Client> Peer<C> {
         self.run();
     }
 
-    /// Sends `bytes` and returns what came back, with what was not read before.
+    /// Sends `bytes` and returns the answer, behind the bytes that were not read before.
     pub fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.say(bytes);
         std::mem::take(&mut self.read)
@@ -280,7 +280,7 @@ impl<C: Client> Peer<C> {
         self.execute_some(self.fake.staged.len())
     }
 
-    /// Executes the first `count` of what is staged.
+    /// Executes the first `count` staged requests.
     pub fn execute_some(&mut self, count: usize) -> bool {
         for _ in 0..count {
             let submission = self.fake.staged.pop_front().expect("counted");

@@ -93,7 +93,7 @@ enum Entry<T> {
 #[derive(Clone, Debug)]
 pub struct Slots<T> {
     entries: Vec<Entry<T>>,
-    /// Places that were freed, last freed first: what is small stays small.
+    /// Places that were freed, last freed first, so that a small table stays small.
     free: Vec<u32>,
     max: u32,
     len: u32,

@@ -1,4 +1,4 @@
-//! The clients of a worker: their calls, what they ask for, and when each is told of room.
+//! The clients of a worker: their calls, their orders, and the turn in which each is told of room.
 //!
 //! Everything that a client asks for goes through its `Call`: requests to a device, operations of the worker's ring,
 //! times. Operations are counted, so that a client that is done is kept until its last one has ended.
@@ -43,7 +43,7 @@ impl Default for Counts {
     }
 }
 
-/// Flows that have room again, clients of one that are told, and clients that found a place.
+/// Flows that have room again, clients of such a flow that are told, and clients that found a place.
 #[derive(Default)]
 pub(super) struct RoomNotices {
     pub(super) flows: Vec<FlowId>,

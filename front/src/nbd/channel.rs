@@ -95,7 +95,7 @@ pub struct Channel {
     wire: Inbox,
     /// Bytes came that were not looked at.
     is_fresh: bool,
-    /// Bytes of an unfinished handshake message are kept in `wire`, in front of what comes.
+    /// Bytes of an unfinished handshake message are kept in `wire`, in front of the next bytes.
     is_gathering: bool,
     is_established: bool,
     /// Plaintext for the next steps, found during an encryption: at most the bytes of `wire`.

@@ -422,7 +422,7 @@ impl Connection {
         self.under_way.insert(PendingRequest::Large { cookie, large })
     }
 
-    /// Hands over pieces of large requests, as far as there is memory for what they read.
+    /// Hands over pieces of large requests, as far as there is memory for their reads.
     fn issue(&mut self, context: &mut dyn Context) {
         // Each has its own before one has more.
         self.issue_up_to(PIECES_EACH, context);

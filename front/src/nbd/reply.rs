@@ -32,7 +32,7 @@ use mqfq_blk::extents::{Extent, Stored};
 use mqfq_blk::hctx::CLIENT_BYTES;
 use mqfq_blk::state::{StateFault, StateReader, StateWriter, demand};
 
-/// Payload that one send carries, bytes; what is more waits for its end. The kernel copies as long as the client makes
+/// Payload that one send carries, bytes; the rest waits for its end. The kernel copies as long as the client makes
 /// room, on the worker's time: a send of a MiB would keep the worker from other clients for most of a millisecond. As
 /// much as a turn gives to one client while tenants compete, so that all of it leaves.
 const SEND_BYTES_MAX: usize = CLIENT_BYTES as usize;

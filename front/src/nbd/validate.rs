@@ -1,4 +1,4 @@
-//! Is this request one that we execute? Every rule in order, before anything is done about it.
+//! May this request be executed? Every rule in order, before anything is done about it.
 //!
 //! The order says which rule is named when several are broken: first what the request is, then whether it may be made
 //! at all, then its numbers. A request that passes is inside the export, aligned, and neither empty nor too long. Only

@@ -98,7 +98,7 @@ pub enum Order {
     },
     /// A queue is asked to drain: its export may go, and the number stay for another one.
     Vacate,
-    /// A queue is no more: one of those that were made in this [`Attached::generation`].
+    /// A queue of this [`Attached::generation`] is gone.
     QueueGone(u64),
 }
 

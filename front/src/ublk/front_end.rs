@@ -71,7 +71,7 @@ impl FrontEnd for Ublk {
     }
 }
 
-/// A device's number, and what is left of it without a server.
+/// A device's number, and its state without a server.
 #[derive(Debug)]
 struct UblkAddress {
     /// `None`: the next free one.

@@ -383,7 +383,7 @@ impl Connection {
         }
     }
 
-    /// Takes no more messages. Queues end what they have and go.
+    /// Takes no more messages. Queues end their requests and go.
     fn end(&mut self, context: &mut dyn Context, rule: Option<Rule>) {
         self.end_by(context, rule, || Order::Leave);
     }

@@ -51,7 +51,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
-    /// A file of each kind, with what it may be passed for.
+    /// A file of each kind, with the uses for which it may be passed.
     fn all() -> Vec<(&'static str, OwnedFd, [bool; 3])> {
         const NONE: [bool; 3] = [false; 3];
         let (reader, _writer) = std::io::pipe().unwrap();

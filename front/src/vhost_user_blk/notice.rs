@@ -60,7 +60,7 @@ impl Notice {
         (self.is_saying, self.is_broken) = (false, result.is_err());
     }
 
-    /// The connection ends: what is under way on the channel ends soon.
+    /// The connection ends: operations under way on the channel end soon.
     pub fn end(&mut self, context: &mut dyn Context) {
         if let (true, Some(channel)) = (self.is_saying, &self.channel) {
             context.shutdown(channel.as_raw_fd());

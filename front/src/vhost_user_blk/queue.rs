@@ -463,7 +463,7 @@ impl Queue {
         }
     }
 
-    /// Shows the guest what has ended, and parks if that was the last of a ring that stops.
+    /// Shows the guest the ends, and parks after the last one of a ring that stops.
     fn show_ends(&mut self, context: &mut dyn Context) {
         let (mut has_shown, mut goes_on) = (false, false);
         if let Some(run) = &mut self.run {

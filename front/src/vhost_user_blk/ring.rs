@@ -117,7 +117,7 @@ impl Ring {
         }
     }
 
-    /// The guest is to be woken for what was published since it was told last.
+    /// True if the guest is to be woken for the ends published since its last signal.
     pub fn wants_signal(&mut self) -> bool {
         self.split.wants_signal()
     }

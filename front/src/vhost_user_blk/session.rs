@@ -359,7 +359,7 @@ impl Session {
     fn get_config(&mut self, payload: &[u8]) -> Result<Answer, Rule> {
         let (offset, size) = config_text(payload)?;
         let mut config = self.disk.config(self.writeback).to_vec();
-        // Front-ends ask for as much as they know of: what comes later reads as 0.
+        // Front-ends ask for as much as they know of: later fields read as 0.
         config.resize(CONFIG_BYTES.max(offset + size), 0);
         let mut answer = payload.to_vec();
         answer[CONFIG_HEADER_BYTES..].copy_from_slice(&config[offset..offset + size]);

@@ -166,7 +166,7 @@ impl Split {
         store(&self.used, 2, self.next_used, Ordering::Release);
     }
 
-    /// The guest is to be woken for what was published since it was told last.
+    /// True if the guest is to be woken for the ends published since its last signal.
     pub fn wants_signal(&mut self) -> bool {
         let (before, now) = (self.told_used, self.next_used);
         if before == now {

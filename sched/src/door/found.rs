@@ -31,7 +31,7 @@ const OTHER_UNIT: u64 = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FoundPermits {
-    /// D in force, which may be one that is only tried.
+    /// D in force, perhaps a D that is only tried.
     pub permits: u32,
     /// D as chosen.
     pub chosen: u32,

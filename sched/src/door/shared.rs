@@ -673,7 +673,7 @@ impl Shared {
         self.places.iter().map(of_place).sum()
     }
 
-    /// Answers for a place that has no worker: picks, and grants what it gets to the calls that wait. For a place with
+    /// Answers for a place that has no worker: picks, and grants the jobs to the calls that wait. For a place with
     /// a worker that is there, the worker is kicked.
     pub(super) fn pump(&self, inner: &mut Inner, at: usize, kicks: &mut Kicks) {
         // Relaxed: under the lock of the place, in which it changes.

@@ -387,7 +387,7 @@ impl fmt::Display for PolicyError {
 
 impl core::error::Error for PolicyError {}
 
-/// T, and the numbers of the relaxed form that follow from it: what can change while MQFQ runs. Fields as in
+/// T, and the numbers of the relaxed form that follow from it; they can change while MQFQ runs. Fields as in
 /// [`PolicyOptions`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowTerms {

@@ -214,7 +214,7 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
     }
 
     /// Removes the first request, which the caller has seen by [`StageQueue::peek`]. If it was the last of its flow
-    /// here, `leave` is told and gets what was kept. Nothing happens if nothing is held.
+    /// here, `leave` is called with the kept state. Nothing happens if nothing is held.
     ///
     /// # Panics
     /// As [`StageQueue::pop`].

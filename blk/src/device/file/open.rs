@@ -1,4 +1,4 @@
-//! Opening the file or block device, and finding out what it can do.
+//! Opening the file or block device, and finding its abilities.
 
 use super::backing::Backing;
 use super::gate::Gate;

@@ -259,7 +259,7 @@ impl FileDevice {
     }
 }
 
-/// Properties of what has this unit of direct I/O, but for its size.
+/// Properties of a backing with this unit of direct I/O, but for its size.
 pub(super) fn info_of(align_bytes: u32, pages_align_bytes: u32) -> DeviceInfo {
     DeviceInfo {
         size_bytes: 0,

@@ -1,4 +1,4 @@
-//! State of one worker in `mqfq`: its stage queue, and what it shows and holds of the shared structures.
+//! State of one worker in `mqfq`: its stage queue, and its part of the shared structures.
 
 use super::structures::{Structures, Wheel};
 use crate::flow::Lease;
