@@ -40,8 +40,8 @@ struct Options {
     seconds: u32,
     /// How often an OSD is killed.
     kills: u32,
-    /// D of the pool: `auto`, or units of 4 KiB.
-    depth: String,
+    /// D of the pool: `auto` or units of 4 KiB, one for each window of a round under `mqfq`.
+    depths: Vec<String>,
     /// A guest's kernel maps the images.
     krbd: bool,
     /// The binary of the server; `None`: a release build.
@@ -130,7 +130,7 @@ fn options(words: &[&str]) -> Result<Options, String> {
         rounds: 10,
         seconds: 30,
         kills: 3,
-        depth: "auto".into(),
+        depths: vec!["auto".into()],
         krbd: false,
         program: None,
         json: false,
@@ -143,14 +143,14 @@ fn options(words: &[&str]) -> Result<Options, String> {
             "--rounds" => options.rounds = positive(value()?)?,
             "--seconds" => options.seconds = positive(value()?)?,
             "--kills" => options.kills = value()?.parse().map_err(|_| "--kills needs a number".to_string())?,
-            "--depth" => options.depth = value()?.to_string(),
+            "--depth" => options.depths = value()?.split(',').map(str::to_owned).collect(),
             "--program" => options.program = Some(value()?.into()),
             "--inside" => options.inside = Some(value()?.into()),
             "--krbd" => options.krbd = true,
             "--json" => options.json = true,
             other => {
                 return Err(format!(
-                    "ceph takes --rounds N, --seconds N, --kills N, --depth D, --krbd, --program P and --json, not {other}"
+                    "ceph takes --rounds N, --seconds N, --kills N, --depth D[,D...], --krbd, --program P and --json, not {other}"
                 ));
             }
         }
@@ -209,13 +209,11 @@ struct Samples {
 }
 
 /// The server's config: a pool of the folder, an export and a tenant for each image.
-fn server_config(sockets: &Folder, backings: &Path, depth: &str) -> String {
-    // `none` knows no D that is found, so it is not named.
-    let depth = if depth == "auto" { String::new() } else { format!("expert.depth = {depth}\n") };
+fn server_config(sockets: &Folder, backings: &Path) -> String {
     let at = |name: &str| sockets.join(name).display().to_string();
     let mut text = format!(
         "[server]\nworkers = 1\n[control]\nlisten = \"unix:{}\"\n[device.ceph]\nkind = \"pool\"\nfolders = [\"{}\"]\n\
-         timeout = \"{TIMEOUT_S}s\"\n{depth}",
+         timeout = \"{TIMEOUT_S}s\"\n",
         at("control.sock"),
         backings.display()
     );
@@ -337,7 +335,7 @@ fn measure(options: &Options, program: &Path, folder: &Path) -> Result<Samples, 
     let _images = cluster.images(&IMAGES, IMAGE_MIB)?;
     let calibrated = calibrate(program, folder)?;
     let sockets = Folder::new();
-    let text = server_config(&sockets, &folder.join("backings"), &options.depth);
+    let text = server_config(&sockets, &folder.join("backings"));
     let server = Server::with(program, sockets, &text, &IMAGES)?;
     let read = |(name, _, depth): (&str, u32, u32)| {
         let words = ["--rw=randread", "--time_based", "--runtime=1d", &format!("--size={IMAGE_MIB}m")];
@@ -346,13 +344,14 @@ fn measure(options: &Options, program: &Path, folder: &Path) -> Result<Samples, 
     let loads = TENANTS.map(read).into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut bench = Bench { loads, server, begun: Instant::now(), seconds: Vec::new() };
     samples.about = json!({ "kind": "about", "machine": machine(), "rounds": options.rounds,
-                            "seconds": options.seconds, "depth": options.depth, "warm_up_s": WARM_UP_S,
+                            "seconds": options.seconds, "depth": options.depths, "warm_up_s": WARM_UP_S,
                             "calibrate": calibrated });
     for round in 1..=options.rounds {
-        for policy in ["none", "mqfq"] {
-            bench.server.ctl(&["device", "set", "ceph", "--policy", policy])?;
-            bench.window(policy, WARM_UP_S)?;
-            let mut row = bench.window(policy, options.seconds)?;
+        for (label, change) in windows(&options.depths) {
+            let set = ["device", "set", "ceph"].into_iter().map(str::to_owned).chain(change).collect::<Vec<_>>();
+            bench.server.ctl(&set.iter().map(String::as_str).collect::<Vec<_>>())?;
+            bench.window(&label, WARM_UP_S)?;
+            let mut row = bench.window(&label, options.seconds)?;
             row["kind"] = "window".into();
             row["round"] = round.into();
             eprintln!("round {round} of {}, {}", options.rounds, line(&row));
@@ -369,6 +368,19 @@ fn measure(options: &Options, program: &Path, folder: &Path) -> Result<Samples, 
     samples.full.push(row);
     samples.seconds = std::mem::take(&mut bench.seconds);
     Ok(samples)
+}
+
+/// Windows of a round: a label each, and what changes at the device before it.
+fn windows(depths: &[String]) -> Vec<(String, Vec<String>)> {
+    let set = |policy: &str| vec!["--policy".to_owned(), policy.to_owned()];
+    let under_mqfq = depths.iter().map(|depth| match depth.as_str() {
+        "auto" => ("mqfq".to_owned(), set("mqfq")),
+        depth => (
+            format!("mqfq, D = {depth}"),
+            [set("mqfq"), vec!["--expert".into(), format!("{{depth={depth}}}")]].concat(),
+        ),
+    });
+    [("none".to_owned(), set("none"))].into_iter().chain(under_mqfq).collect()
 }
 
 /// Backings that ail, as `ctl status` has them: PATH STATE.
@@ -548,13 +560,19 @@ impl Samples {
             .collect()
     }
 
-    fn of<'a>(&'a self, policy: &'a str) -> impl Iterator<Item = &'a Value> {
-        self.windows.iter().filter(move |row| row["policy"] == policy)
+    fn of<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.windows.iter().filter(move |row| row["policy"] == label)
     }
 
-    /// Total of `mqfq` over that of `none` in each pair.
-    fn totals(&self) -> Vec<f64> {
-        let pairs = self.of("none").zip(self.of("mqfq"));
+    /// Labels of the windows of a round.
+    fn labels(&self) -> Vec<&str> {
+        let round = self.windows.iter().take_while(|row| row["round"] == self.windows[0]["round"]);
+        round.filter_map(|row| row["policy"].as_str()).collect()
+    }
+
+    /// Total of the windows with a label over that of `none` in each round.
+    fn totals(&self, label: &str) -> Vec<f64> {
+        let pairs = self.of("none").zip(self.of(label));
         pairs.map(|(none, mqfq)| number(mqfq, "total") / number(none, "total")).collect()
     }
 
@@ -574,10 +592,8 @@ impl Samples {
             right("D"),
             right("load"),
         ]);
-        let kills = self.kills.iter().collect();
-        for (name, rows) in [("none", self.of("none").collect()), ("mqfq", self.of("mqfq").collect()), ("kill", kills)]
-        {
-            let rows: Vec<&Value> = rows;
+        let rows = self.labels().into_iter().map(|label| (label, self.of(label).collect::<Vec<_>>()));
+        for (name, rows) in rows.chain([("kill", self.kills.iter().collect())]) {
             if rows.is_empty() {
                 continue;
             }
@@ -586,8 +602,8 @@ impl Samples {
             let depths = || depths().filter_map(Value::as_u64);
             let depth = depths().min().zip(depths().max()).map_or("-".into(), |(min, max)| format!("{min}-{max}"));
             let of_none = match name {
-                "mqfq" => format!("{:.2}", median(self.totals().into_iter())),
-                _ => "-".into(),
+                "none" | "kill" => "-".into(),
+                label => format!("{:.2}", median(self.totals(label).into_iter())),
             };
             table.row(vec![
                 name.into(),
@@ -617,12 +633,12 @@ impl Samples {
             };
             Panel::lines(title, Along::Time, "time, s", unit).with(keys.iter().enumerate().map(of).collect())
         };
-        let ratio = |(at, policy): (usize, &str)| {
-            Series::new(policy, at, self.of(policy).map(|row| (number(row, "round") - 1.0, number(row, "ratio"))))
+        let ratio = |(at, label): (usize, &str)| {
+            Series::new(label, at, self.of(label).map(|row| (number(row, "round") - 1.0, number(row, "ratio"))))
         };
-        let rounds = (1..=self.of("mqfq").count()).map(|round| round.to_string()).collect();
+        let rounds = (1..=self.of("none").count()).map(|round| round.to_string()).collect();
         let ratios = Panel::bars_at("Ratio of the two in each pair of windows", rounds, "to 1");
-        let ratios = ratios.with(["none", "mqfq"].into_iter().enumerate().map(ratio).collect());
+        let ratios = ratios.with(self.labels().into_iter().enumerate().map(ratio).collect());
         let panels = [
             lines("Reads, under none and mqfq in turn, then with OSDs killed", "per second", &["heavy", "light"]),
             Panel { ideal: Some(3.0), ..ratios },
@@ -683,12 +699,19 @@ mod tests {
     }
 
     #[test]
-    fn each_image_is_an_export_and_a_depth_that_is_found_is_not_named() {
-        let folder = Folder::new();
-        let config = |depth| server_config(&folder, Path::new("/images"), depth);
-        assert!(config("24").contains("folders = [\"/images\"]\ntimeout = \"20s\"\nexpert.depth = 24\n"));
-        let text = config("auto");
-        assert!(!text.contains("depth"), "{text}");
+    fn each_image_is_an_export_and_each_depth_has_a_window() {
+        let words = |depths: &[&str]| {
+            let depths: Vec<String> = depths.iter().map(|&depth| depth.into()).collect();
+            let all = windows(&depths).into_iter().map(|(label, change)| format!("{label}: {}", change.join(" ")));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(words(&["auto"]), ["none: --policy none", "mqfq: --policy mqfq"]);
+        assert_eq!(
+            words(&["24", "31"])[1..],
+            ["mqfq, D = 24: --policy mqfq --expert {depth=24}", "mqfq, D = 31: --policy mqfq --expert {depth=31}"]
+        );
+        let text = server_config(&Folder::new(), Path::new("/images"));
+        assert!(text.contains("folders = [\"/images\"]\ntimeout = \"20s\"\n[tenant"), "{text}");
         assert_eq!(text.matches("path = \"/images/").count(), 3);
     }
 
