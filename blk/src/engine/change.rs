@@ -15,6 +15,8 @@
 //! A device that does not give its requests back holds the change up. After the time that the caller gives, the workers
 //! go on with the old policy and the caller is told.
 //!
+//! Figures that are found while a policy runs are kept for its return: a search begins at the D found last.
+//!
 //! Cost: the device runs empty once. Requests meanwhile wait, bounded by the tenants' limits.
 
 use super::flows::{self, FlowCapacity, index};
@@ -57,13 +59,18 @@ impl Engine {
         let (flows, tree) = self.of(device, |at| (at.flows.clone(), at.grouping.tree.clone()));
         let (policy, capacity) =
             flows::build(&options, &self.topology, &flows, &tree).map_err(|error| named(&error))?;
-        let tuning = Tuning::new(&options, self.workers());
-        let split = self.shared_device(device).split.clone();
+        let shared = self.shared_device(device);
+        let found = shared.running().tuning.and_then(|tuning| tuning.found());
+        let found = found.or_else(|| self.of(device, |at| at.found.clone()));
+        let tuning = Tuning::resumed(&options, self.workers(), found.clone());
         // While all workers are quiet: the first request that is ordered by the policy is cut as it wants.
-        let take_over = |_: &AnyPolicy| split.set_policy(options.kind.has_depth());
-        self.replace(device, policy, capacity, tuning, patience, take_over)
+        let take_over = |policy: &AnyPolicy| {
+            shared.split.set_policy(options.kind.has_depth());
+            tuning.iter().for_each(|tuning| tuning.put_in_force(policy));
+        };
+        self.replace(device, policy, capacity, tuning.clone(), patience, take_over)
             .map_err(|reason| format!("device {name}: {reason}; it keeps the policy {now}"))?;
-        self.with(device, |at| at.policy = options);
+        self.with(device, |at| (at.policy, at.found) = (options, found));
         Ok(())
     }
 

@@ -23,7 +23,7 @@ use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::table::{Swept, UnderWay};
 use crate::trace::Trace;
-use crate::tuning::{GoalState, InForce, Tuning};
+use crate::tuning::{Found, GoalState, InForce, Tuning};
 use crate::worker::WorkerContext;
 use crate::worker::bell::Bell;
 use crate::worker::clock::Clock;
@@ -254,6 +254,8 @@ struct Current {
     flows: Vec<Option<FlowOptions>>,
     grouping: Grouping,
     capacity: FlowCapacity,
+    /// Figures found under the policy before that found any.
+    found: Option<Found>,
     shared: Arc<SharedDevice>,
 }
 
@@ -697,6 +699,7 @@ impl Prepared {
             flows,
             grouping: device.grouping,
             capacity,
+            found: None,
             shared,
         }
     }

@@ -87,6 +87,14 @@ pub struct InForce {
     pub window: Option<WindowState>,
 }
 
+/// Figures that were found, and what was learnt of them, for the policy when it comes back; and its options.
+#[derive(Clone)]
+pub(crate) struct Found {
+    options: PolicyOptions,
+    controller: Controller,
+    window: Option<WindowRule>,
+}
+
 /// Latency goals of a device's tenants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Goals {
@@ -220,12 +228,28 @@ struct Hand {
 impl Tuning {
     /// For a policy with these options and so many workers; `None` if all its figures are numbers.
     pub fn new(options: &PolicyOptions, workers: usize) -> Option<Arc<Tuning>> {
+        Tuning::resumed(options, workers, None)
+    }
+
+    /// As [`Tuning::new`], but it goes on where an earlier one of the device has ended: if units are the same, and so
+    /// is the D or T to begin with.
+    pub(crate) fn resumed(options: &PolicyOptions, workers: usize, found: Option<Found>) -> Option<Arc<Tuning>> {
         if !options.depth_auto && options.window_least.is_none() {
             return None;
         }
+        let begins = |of: &PolicyOptions| (of.depth_auto, of.depth, of.token_unit_bytes, of.window_least, of.window);
+        let found = found.filter(|found| begins(&found.options) == begins(options));
+        let (before, window) = found.map(|found| (found.controller, found.window)).unzip();
+        let mut controller = options.depth_auto.then(|| Controller::new(options.depth, PolicyOptions::DEPTH_MAX));
+        if let (Some(controller), Some(mut before)) = (&mut controller, before) {
+            before.resume();
+            *controller = before;
+        }
+        let depth = controller.as_ref().map_or(options.depth, Controller::depth);
+        let epoch = controller.as_ref().map_or(0, Controller::epoch);
         let tuner = Tuner {
-            controller: options.depth_auto.then(|| Controller::new(options.depth, PolicyOptions::DEPTH_MAX)),
-            window: options.window_least.map(|_| WindowRule::new(options, workers)),
+            controller,
+            window: window.flatten().or_else(|| options.window_least.map(|_| WindowRule::new(options, workers))),
             options: *options,
             sample: Sample::default(),
             reaps: 0,
@@ -234,17 +258,46 @@ impl Tuning {
             waited_ns: vec![0; workers].into(),
             goals: None,
             orders: Orders::NONE,
-            depth: options.depth,
+            depth,
         };
         Some(Arc::new(Tuning {
             lines: (0..workers).map(|_| Arc::default()).collect(),
             counters: (0..workers).map(|_| OnceLock::new()).collect(),
             part_bytes: std::sync::atomic::AtomicU32::new(Orders::NONE.part_bytes),
-            epoch: Padded::default(),
+            epoch: Padded(AtomicU32::new(epoch)),
             tuner: TryOnce::new(tuner),
             finds_depth: options.depth_auto,
             step_completions: STEP_COMPLETIONS.max(STEP_COMPLETIONS_PER_WORKER * workers as u32),
         }))
+    }
+
+    /// Figures found until now; `None`: D is a number, or a worker panicked while it was about to change them.
+    pub(crate) fn found(&self) -> Option<Found> {
+        for _ in 0..LOOKS_MAX {
+            let found = self.tuner.try_with(|tuner| {
+                let Tuner { options, controller, window, .. } = tuner;
+                Some(Found { options: *options, controller: controller.clone()?, window: window.clone() })
+            });
+            if let Some(found) = found {
+                return found;
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// Gives a policy of these options that no worker uses yet the figures that this begins with.
+    pub(crate) fn put_in_force<P: Policy>(&self, policy: &P) {
+        self.tuner.try_with(|tuner| {
+            if tuner.depth != tuner.options.depth {
+                policy.set_depth(HctxId(0), tuner.depth, &mut |_: HctxId| ());
+            }
+            let window = tuner.window.as_ref().map(WindowRule::window);
+            if let Some(window) = window.filter(|window| policy.window_terms().is_some_and(|now| now.window != *window))
+            {
+                policy.set_window(&tuner.options.terms_of(window, self.lines.len()));
+            }
+        });
     }
 
     /// Figures in force now, at `at_ns`, and why. `None`: a worker panicked while it was about to change them.

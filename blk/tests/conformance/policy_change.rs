@@ -208,6 +208,38 @@ fn a_policy_changes_under_load_on_a_drive_that_takes_its_time() {
     change_all(Arc::new(ModelDevice::new(presets::OPTANE, 1 << 30, 1).expect("whole blocks")), 256);
 }
 
+#[test]
+fn a_depth_that_was_found_is_kept_while_another_policy_is_in_force() {
+    let engine = engine(Arc::new(ModelDevice::new(presets::OPTANE, 1 << 30, 1).expect("whole blocks")), 1, 256);
+    let shared = Arc::new(Shared::default());
+    let done = attach(&engine, &shared);
+    let number = PolicyOptions::new(PolicyKind::Mqfq);
+    let auto = PolicyOptions {
+        depth: 1,
+        depth_auto: true,
+        token_unit_bytes: Some(PolicyOptions::AUTO_TOKEN_UNIT_BYTES),
+        ..number
+    };
+    let depth = || engine.stats().devices[0].in_force.and_then(|in_force| in_force.depth);
+    engine.set_policy(0, auto, PATIENCE).expect("it changes");
+    let found = loop {
+        wait_for(&shared, 100);
+        if let Some(state) = depth().filter(|state| state.phases >= 16) {
+            break state;
+        }
+    };
+    for other in [PolicyOptions::new(PolicyKind::None), number] {
+        engine.set_policy(0, other, PATIENCE).expect("it changes");
+        assert_eq!(depth(), None);
+        wait_for(&shared, 100);
+    }
+    engine.set_policy(0, auto, PATIENCE).expect("it changes");
+    let again = depth().expect("it is found");
+    assert!(again.phases >= found.phases, "{found:?}, and then {again:?}");
+    shared.stop.store(true, Ordering::Relaxed);
+    (0..FLOWS).for_each(|_| _ = done.recv_timeout(PATIENCE).expect("each writer gets all back"));
+}
+
 /// Asks for `each` blocks per flow at once, one flow after the other, and reports their flows as they complete.
 struct Burst {
     each: u64,

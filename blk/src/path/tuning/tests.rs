@@ -58,6 +58,54 @@ fn a_device_whose_depth_is_a_number_has_no_tuning() {
 }
 
 #[test]
+fn a_policy_that_comes_back_begins_with_the_figures_that_were_found() {
+    let options = PolicyOptions { window_least: Some(WINDOW_LEAST), ..options(8) }.relaxed(1);
+    let new = |options: &PolicyOptions| {
+        let policy = AnyPolicy::new(options, &Topology::flat(1), &[Weight::DEFAULT]).expect("good options");
+        (policy, Tuning::new(options, 1).expect("its D is to be found"))
+    };
+    let (policy, before) = new(&options);
+    let mut meter = before.meter(HctxId(0), 0);
+    let found = |tuning: &Tuning| {
+        let InForce { depth, window, .. } = tuning.in_force(0).expect("the tuner is free");
+        (depth.expect("it is found"), window.expect("it is found").window_bytes)
+    };
+    // A drive that does D requests in 100 us whatever D is, until the D found is another.
+    let mut now_ns = 0;
+    while found(&before).0.chosen < 32 {
+        let depth = policy.depth().expect("it has one");
+        meter.picked(true, 1);
+        (0..depth).for_each(|_| meter.dispatched(1));
+        now_ns += 100 * US;
+        meter.account(now_ns);
+        reap(&mut meter, &[(1, 100 * US)].repeat(depth as usize));
+        reaped(&mut meter, depth as usize, &policy, now_ns);
+        assert!(now_ns < 10_000_000 * US, "{:?}", found(&before));
+    }
+    let (state, window_bytes) = found(&before);
+    // As it was found, and nothing of it in other units or where another beginning is asked for.
+    let others = [
+        PolicyOptions { depth: 9, ..options },
+        PolicyOptions { token_unit_bytes: Some(8192), ..options },
+        PolicyOptions { window: VSpan::from_bytes(128 << 10), ..options },
+    ];
+    for (is_the_same, options) in [(true, options)].into_iter().chain(others.map(|other| (false, other))) {
+        let options = options.relaxed(1);
+        let (policy, _) = new(&options);
+        let tuning = Tuning::resumed(&options, 1, before.found()).expect("its D is to be found");
+        tuning.put_in_force(&policy);
+        let (now, now_window_bytes) = found(&tuning);
+        let expected = if is_the_same { (state.chosen, state.phases) } else { (options.depth, 0) };
+        assert_eq!((now.chosen, now.phases), expected);
+        assert_eq!((policy.depth(), now.depth), (Some(expected.0), expected.0));
+        assert_eq!(policy.window_terms().map(|terms| terms.window.bytes()), Some(now_window_bytes));
+        assert!(!is_the_same || now_window_bytes == window_bytes);
+    }
+    let number = PolicyOptions { depth_auto: false, ..options };
+    assert!(Tuning::new(&number, 1).expect("its T is to be found").found().is_none());
+}
+
+#[test]
 fn what_workers_count_adds_up_and_goes_on_while_they_sleep() {
     let tuning = tuning(64, 2);
     let [mut a, mut b] = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));

@@ -124,6 +124,14 @@ impl Controller {
         self.stage = Stage::New;
     }
 
+    /// The device is measured by other counters from now on, which begin anew: what was found by the ones before is
+    /// where the search goes on. Returns the D that was chosen.
+    pub fn resume(&mut self) -> u32 {
+        self.depth = self.search.resume();
+        (self.stage, self.voids) = (Stage::New, 0);
+        self.depth
+    }
+
     fn is_over(&self, span: &Span) -> bool {
         let longer = self.search.longer();
         let large = longer * LARGE_MIN * u64::from(self.sizes.step());

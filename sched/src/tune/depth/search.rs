@@ -369,6 +369,17 @@ impl Search {
         (self.is_up, self.is_fast, self.fails, self.reason) = (true, false, 0, reason);
     }
 
+    /// The device is measured anew, perhaps under another load: D and what was learnt stay, and a comparison that was
+    /// under way begins again. A D that was found is tested again as soon as one that was found just now. Returns D.
+    pub fn resume(&mut self) -> u32 {
+        self.hold = HOLD;
+        self.task = match self.task {
+            Task::Hold { left, .. } => Task::Hold { left: left.min(HOLD), others: 0 },
+            _ => Task::Look,
+        };
+        self.base
+    }
+
     /// Takes in a phase at `depth` and says which D to measure next.
     pub fn learn(&mut self, phase: &Phase, depth: u32, now_ns: u64) -> u32 {
         self.phases += 1;

@@ -121,6 +121,41 @@ fn what_it_found_and_why_can_be_read() {
     assert!(probe.pairs >= 1 && probe.verdict != Verdict::Better, "{probe:?}");
     assert!(state.phases > 20 && state.chosen_ns > 0);
 }
+
+#[test]
+fn a_depth_that_was_found_is_where_the_next_search_begins_and_another_load_finds_its_own() {
+    let resumed = |mut before: Controller, tenants: &[Tenant], end_ns: u64| {
+        let chosen = before.state().chosen;
+        assert_eq!((before.resume(), before.depth()), (chosen, chosen));
+        run(&SMALL, tenants, Some(before), 0, end_ns)
+    };
+    // Held, and in the middle of the first comparisons.
+    for found_ns in [700 * MS, 60 * MS] {
+        let found = auto(&SMALL, &deep(), 4, found_ns).controller.expect("it was given");
+        let State { chosen, phases, .. } = found.state();
+        assert!(chosen > 8, "{chosen} is not where it began");
+        let again = resumed(found.clone(), &deep(), 100 * MS);
+        let (first, least) = (again.depths[0].1, again.depths.iter().map(|(_, depth)| *depth).min());
+        assert_eq!(first, chosen);
+        assert!(least.expect("it ran") * 2 >= chosen, "{chosen}, and then {least:?}");
+        assert!(again.controller.expect("it was given").state().phases > phases, "what was learnt stays");
+        let (end_ns, most) = (700 * MS, best(&SMALL, &mix(), 700 * MS).0);
+        let other = resumed(found, &mix(), end_ns);
+        assert!(other.units * 100 >= most * 95, "{} of {most} units from {chosen}", other.units);
+    }
+}
+
+#[test]
+fn a_depth_that_is_held_for_long_is_tested_soon_after_a_pause() {
+    let mut found = auto(&SMALL, &deep(), 64, 5_000 * MS).controller.expect("it was given");
+    let State { chosen, phases, reason, .. } = found.state();
+    assert_eq!(reason, Reason::Found);
+    found.resume();
+    let again = run(&SMALL, &deep(), Some(found), 0, 100 * MS).controller.expect("it was given").state();
+    let tested = again.probes[0].filter(|probe| probe.at_ns < 100 * MS).map(|probe| probe.depth);
+    assert_eq!(tested, Some(chosen), "{} phases", again.phases - phases);
+}
+
 #[test]
 fn the_example_of_the_page_is_this_drive() {
     // Units per second, mean units on the device, and the small reader's mean latency, us.
