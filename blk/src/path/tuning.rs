@@ -89,7 +89,7 @@ pub struct InForce {
 
 /// Figures that were found, and what was learnt of them, for the policy when it comes back; and its options.
 #[derive(Clone)]
-pub(crate) struct Found {
+pub struct Found {
     options: PolicyOptions,
     controller: Controller,
     window: Option<WindowRule>,
@@ -233,7 +233,7 @@ impl Tuning {
 
     /// As [`Tuning::new`], but it goes on where an earlier one of the device has ended: if units are the same, and so
     /// is the D or T to begin with.
-    pub(crate) fn resumed(options: &PolicyOptions, workers: usize, found: Option<Found>) -> Option<Arc<Tuning>> {
+    pub fn resumed(options: &PolicyOptions, workers: usize, found: Option<Found>) -> Option<Arc<Tuning>> {
         if !options.depth_auto && options.window_least.is_none() {
             return None;
         }
@@ -272,7 +272,7 @@ impl Tuning {
     }
 
     /// Figures found until now; `None`: D is a number, or a worker panicked while it was about to change them.
-    pub(crate) fn found(&self) -> Option<Found> {
+    pub fn found(&self) -> Option<Found> {
         for _ in 0..LOOKS_MAX {
             let found = self.tuner.try_with(|tuner| {
                 let Tuner { options, controller, window, .. } = tuner;
@@ -287,7 +287,7 @@ impl Tuning {
     }
 
     /// Gives a policy of these options that no worker uses yet the figures that this begins with.
-    pub(crate) fn put_in_force<P: Policy>(&self, policy: &P) {
+    pub fn put_in_force<P: Policy>(&self, policy: &P) {
         self.tuner.try_with(|tuner| {
             if tuner.depth != tuner.options.depth {
                 policy.set_depth(HctxId(0), tuner.depth, &mut |_: HctxId| ());
