@@ -63,6 +63,8 @@ pub(crate) struct CentralQueue<const CHAINS: usize> {
     in_service: Vec<Option<InService<CHAINS>>>,
     /// The core on which each thread ran last.
     last_core: Vec<Option<CoreId>>,
+    /// Most that each thread's next request is charged ahead, ns.
+    charge_ns: Vec<u64>,
     /// Cores with a reschedule pending.
     pub asked: Vec<bool>,
     order: Order<Key<CHAINS>>,
@@ -108,6 +110,8 @@ pub(crate) struct InService<const CHAINS: usize> {
     pub since_ns: u64,
     /// Longest run, ns.
     pub granted_ns: u64,
+    /// The part of it that was charged ahead, ns.
+    pub charged_ns: u64,
     /// Rest of its quantum when it began; not less than the granted part.
     pub left_ns: u64,
     /// Number of the dispatch.
@@ -155,6 +159,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             pins: if has_pins { pins } else { Vec::new() },
             in_service: vec![None; machine.cores()],
             last_core: vec![None; tasks.threads()],
+            charge_ns: vec![u64::MAX; tasks.threads()],
             asked: vec![false; machine.cores()],
             order: Order::new(tasks.programs()),
             outstanding: Order::new(tasks.programs()),
@@ -256,9 +261,23 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     /// The program's charge so far, without what is charged ahead.
     pub fn progress(&self, program: ProgramId, chain: usize, now_ns: u64) -> VTime {
         let Program { finish, rate, .. } = self.programs[program.index()];
-        let ahead = |on: &InService<CHAINS>| on.granted_ns.saturating_sub(now_ns - on.since_ns);
-        let of_it = self.all_in_service().filter(|(_, on)| on.program == program);
-        finish[chain].minus(rate.span(of_it.map(|(_, on)| ahead(on)).sum()))
+        let of_it = || self.all_in_service().filter(|(_, on)| on.program == program);
+        let ahead = |on: &InService<CHAINS>| on.charged_ns.saturating_sub(now_ns - on.since_ns);
+        let beyond = |on: &InService<CHAINS>| (now_ns - on.since_ns).saturating_sub(on.charged_ns);
+        let ahead = rate.span(of_it().map(|(_, on)| ahead(on)).sum());
+        finish[chain].minus(ahead).plus(rate.span(of_it().map(|(_, on)| beyond(on)).sum()))
+    }
+
+    /// The largest own point of the programs in service: a program's progress, or its largest start tag if that is
+    /// smaller. With nothing in service as [`CentralQueue::largest_in_service`].
+    pub fn largest_own_point(&self, chain: usize, now_ns: u64) -> VTime {
+        let own = |program: ProgramId| {
+            let last = self.programs[program.index()].last?;
+            let start = self.on(last)?.start[chain];
+            Some(start.min(self.progress(program, chain, now_ns)))
+        };
+        let programs = (0..self.programs.len() as u16).map(ProgramId);
+        programs.filter_map(own).max().unwrap_or(self.served[chain])
     }
 
     /// Takes an idle core without a pending reschedule for `thread`: the one where it ran last if that is idle, else
@@ -321,6 +340,11 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         }
     }
 
+    /// The thread's next request is charged for so long ahead at most.
+    pub fn charge(&mut self, thread: ThreadId, most_ns: u64) {
+        self.charge_ns[thread.index()] = most_ns;
+    }
+
     /// Takes the first request of all that `core` may run and puts it there, for `slice_ns` at most.
     pub fn dispatch(&mut self, core: CoreId, now_ns: u64, slice_ns: u64) -> Option<&InService<CHAINS>> {
         let (thread, _) = self.first_on(core)?;
@@ -342,13 +366,14 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         program.waiting_ns -= left_ns;
         self.waiting -= 1;
         let granted_ns = left_ns.min(slice_ns);
+        let charged_ns = granted_ns.min(std::mem::replace(&mut self.charge_ns[thread.index()], u64::MAX));
         let start = larger(program.finish, floor);
         if let Some(before) = program.last.and_then(|last| self.in_service[last.index()].as_mut()) {
             before.next = Some(core);
             let finish = program.finish;
             before.slack = from_fn(|chain| before.slack[chain].min(finish[chain].ahead_of(floor[chain])));
         }
-        program.finish = start.map(|start| start.plus(program.rate.span(granted_ns)));
+        program.finish = start.map(|start| start.plus(program.rate.span(charged_ns)));
         program.first = program.first.or(Some(core));
         program.last = Some(core);
         program.running += 1;
@@ -362,6 +387,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             start,
             since_ns: now_ns,
             granted_ns,
+            charged_ns,
             left_ns,
             dispatch: self.dispatches,
             next: None,
@@ -376,7 +402,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         let mut ended = self.in_service[core.index()].take().expect("a core that stops ran something");
         let at = ended.program.index();
         let program = &mut self.programs[at];
-        let unused = program.rate.span(ended.granted_ns.saturating_sub(ran_ns));
+        let unused = program.rate.span(ended.charged_ns.saturating_sub(ran_ns));
         let mut back = [unused; CHAINS];
         pass_on(&mut back, &mut ended.slack);
         let mut before = None;
@@ -401,8 +427,8 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             pass_on(&mut back, &mut later.slack);
             walk = later.next;
         }
-        // A driver that stopped it late: it pays for that, too.
-        let late = program.rate.span(ran_ns.saturating_sub(ended.granted_ns));
+        // It ran for longer than was charged ahead, or a driver stopped it late: it pays for that, too.
+        let late = program.rate.span(ran_ns.saturating_sub(ended.charged_ns));
         program.finish = from_fn(|chain| program.finish[chain].minus(back[chain]).plus(late));
         program.running -= 1;
         if program.running == 0 {

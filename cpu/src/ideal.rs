@@ -24,6 +24,12 @@
 //!    for at most a 60th of a quantum, or that is a quantum behind and slept for 16 times as long as it last ran; else
 //!    m is a third of a quantum. Such a thread waits before the others if no sibling has a core, and once more if the
 //!    rest of the quantum is over.
+//! 8. Ours, if asked for ([`Ideal::light`]), for threads that wake together for short. A thread that slept for 4 times
+//!    as long as it last ran is *light*. Its request is charged ahead for twice that run, at least a 30th of a quantum,
+//!    and may preempt by rule 6 although its program is backlogged. A program that was away begins at the largest *own
+//!    point* in service instead of v: a program's own point is its progress, or its largest start tag in service if
+//!    that is smaller. Else a program would begin up to D - 1 quanta beyond a program of D hogs, and one light thread
+//!    in service would keep its siblings from all other cores.
 //!
 //! # Choices
 //! * An idle core is used first: no request is preempted while one is free.
@@ -76,6 +82,16 @@
 //! same, and the two together run for at most q, as one request of f that began while F_f <= F_g. It is no credit
 //! either: siblings with equal needs have equal CPU time, within 16 quanta. It costs two switches for each time that a
 //! brief thread wakes; of the others, for at most one in 17 of its runs, or in a third of a quantum of a sibling's.
+//!
+//! Rule 8 makes it 2 (a + b + (D - 1) max(a, b)) with a = q/phi_f and b = q/phi_g, which is rule 6's for equal weights.
+//! A request may now run for q beyond its charge. Let R_f be what P_f comes to when all that f has in service has run
+//! for all that it may: R_f <= F_f + n a while f has n cores. At time s, when f was last given a core, F_f <= F_g, so
+//! P_f(t) <= R_f(s) <= F_f + n a with the new core among the n, and P_g(t) >= F_g - m b with m <= D - n + 1 cores of g
+//! before. So f is ahead by at most n a + (D - n + 1) b <= a + b + (D - 1) max(a, b) = X, and g likewise. *Level* now
+//! means R_f - P_g <= X and R_g - P_f <= X; until a core is given to f again it is ahead by no more. Sleep gives no
+//! credit: no tag moves back, and a program begins at or beyond the progress of each one in service less one quantum
+//! of that one, as by rule 2, or one for each of that one's light requests there. So none of these leads it by more
+//! than X. The rule costs two switches for each time that a light thread wakes.
 //!
 //! Preemption on arrival (rule 3) gives no better bound but a short wait: a woken thread of a program that lags is on a
 //! core within l_min, however long quanta are. That ends deceptive idleness.
@@ -168,8 +184,9 @@ struct Sibling {
     runs_ns: u64,
     ran_ns: u64,
     slept_since_ns: u64,
-    /// It slept for 16 times `ran_ns`.
+    /// It slept for 16 times `ran_ns`, and for 4 times that.
     is_rare: bool,
+    is_light: bool,
 }
 
 impl Kin {
@@ -185,6 +202,7 @@ impl Kin {
         let place = &mut self.of[thread.index()];
         place.at_ns = place.at_ns.max(least_ns);
         place.is_rare = now_ns - place.slept_since_ns >= 16 * place.ran_ns;
+        place.is_light = now_ns - place.slept_since_ns >= 4 * place.ran_ns;
     }
 
     fn stops(&mut self, thread: ThreadId, ran_ns: u64, sleeps: bool, now_ns: u64) {
@@ -222,6 +240,8 @@ pub struct Ideal {
     is_prompt: bool,
     /// Rule 7, if it is in force.
     kin: Option<Kin>,
+    /// Rule 8 is in force.
+    is_light: bool,
     /// The thread for which a core was taken by rule 6 or 7.
     promised: Vec<Option<ThreadId>>,
     /// Rule 5, if it is in force.
@@ -248,6 +268,7 @@ impl Ideal {
             preempted: 0,
             is_prompt: false,
             kin: None,
+            is_light: false,
             promised,
             books: None,
             by_patience_ns,
@@ -268,6 +289,14 @@ impl Ideal {
         let of = vec![Sibling::default(); tasks.threads()];
         self.kin = Some(Kin { quantum_ns, min_slice_ns, of, furthest_ns: vec![0; tasks.programs()] });
         self
+    }
+
+    /// This scheduler with rules 6, 7 and 8.
+    #[must_use]
+    pub fn light(self, tasks: &Tasks) -> Ideal {
+        let mut ideal = self.prompt().kin(tasks);
+        ideal.is_light = true;
+        ideal
     }
 
     /// One with rule 5. Threads may be pinned; the bound on shares is then that of programs without pinned threads.
@@ -291,6 +320,7 @@ impl Ideal {
             preempted: 0,
             is_prompt: false,
             kin: None,
+            is_light: false,
             promised: vec![None; machine.cores()],
             books: Some(Books::new(patience, machine.cores(), tasks.threads())),
             by_patience_ns: vec![0; tasks.programs()],
@@ -332,6 +362,11 @@ impl Ideal {
         self.queue.largest_in_service(0)
     }
 
+    /// Where a program begins that was away: v, or by rule 8.
+    fn beginning(&self, now_ns: u64) -> VTime {
+        if self.is_light { self.queue.largest_own_point(0, now_ns) } else { self.virtual_time() }
+    }
+
     /// The program's virtual time: its largest start tag in service.
     pub fn program_virtual_time(&self, program: ProgramId) -> Option<VTime> {
         self.queue.all_in_service().filter(|(_, on)| on.program == program).map(|(_, on)| on.start[0]).max()
@@ -359,11 +394,28 @@ impl Ideal {
 
     /// Are the two programs level? See the head of this file.
     pub fn are_level(&self, f: ProgramId, g: ProgramId, now_ns: u64) -> bool {
+        if self.is_light {
+            return self.are_level_light(f, g, now_ns);
+        }
         let cores = self.due_ns.len() as u64;
         let slice = |program| self.queue.rate(program).span(self.options.slice_ns());
         let may_lead = |a, b| slice(a).plus(slice(b).times(cores - 1));
         let leads = |a, b| self.finish_tag(a).ahead_of(self.progress(b, now_ns));
         leads(f, g) <= may_lead(f, g) && leads(g, f) <= may_lead(g, f)
+    }
+
+    /// With rule 8, where a request may run on beyond its charge: R of the head of this file.
+    fn are_level_light(&self, f: ProgramId, g: ProgramId, now_ns: u64) -> bool {
+        let slice = |program| self.queue.rate(program).span(self.options.slice_ns());
+        let most = slice(f).plus(slice(g)).plus(slice(f).max(slice(g)).times(self.due_ns.len() as u64 - 1));
+        // Where the program is once all that it has in service has run for all that it may.
+        let reaches = |program| {
+            let of_it = self.queue.all_in_service().filter(|(_, on)| on.program == program);
+            let beyond_ns = of_it.map(|(_, on)| on.granted_ns - on.charged_ns).sum();
+            self.finish_tag(program).plus(self.queue.rate(program).span(beyond_ns))
+        };
+        let leads = |a, b| reaches(a).ahead_of(self.progress(b, now_ns)) <= most;
+        leads(f, g) && leads(g, f)
     }
 
     /// Rule 7, for a thread that woke up.
@@ -424,7 +476,9 @@ impl Ideal {
     /// Rule 6, for a request of a program that was idle. Returns whether a core was told to take it.
     fn preempt_late(&mut self, thread: ThreadId, start: VTime, now_ns: u64, out: &mut dyn Effects) -> bool {
         let pin = self.queue.pin(thread);
-        if !self.is_prompt || self.queue.first().is_some_and(|(first, tag)| first != thread && tag <= start) {
+        let program = self.queue.program_of(thread);
+        let is_other = |first: ThreadId| first != thread && (!self.is_light || self.queue.program_of(first) != program);
+        if !self.is_prompt || self.queue.first().is_some_and(|(first, tag)| is_other(first) && tag <= start) {
             return false;
         }
         let mut furthest: Option<(Place, CoreId)> = None;
@@ -433,8 +487,8 @@ impl Ideal {
             let is_overdue = self.books.as_ref().is_some_and(|books| books.was_overdue(core));
             let is_kept = self.queue.asked[core.index()] || is_overdue || pin.is_some_and(|pin| pin != core);
             let finish = self.queue.finish(on.program)[0];
-            if ran_ns >= self.options.min_slice_ns && !is_kept && finish > start {
-                let unused_ns = on.granted_ns.saturating_sub(ran_ns);
+            if ran_ns >= self.options.min_slice_ns && !is_kept && on.program != program && finish > start {
+                let unused_ns = on.charged_ns.saturating_sub(ran_ns);
                 let paid = finish.minus(self.queue.rate(on.program).span(unused_ns));
                 furthest = furthest.max(Some(((paid, on.dispatch), core)));
             }
@@ -459,11 +513,16 @@ impl Scheduler for Ideal {
         let program = self.queue.program_of(thread);
         let was_idle = self.queue.is_idle(program);
         if was_idle {
-            let now = self.virtual_time();
+            let now = self.beginning(now_ns);
             self.queue.align(program, [now]);
         }
+        let mut is_light = false;
         if let Some(kin) = &mut self.kin {
             kin.wakes(thread, program, now_ns);
+            is_light = self.is_light && kin.of[thread.index()].is_light;
+            if is_light {
+                self.queue.charge(thread, (2 * kin.of[thread.index()].ran_ns).max(self.options.quantum_ns / 30));
+            }
         }
         let is_soon = |kin: &Kin| kin.is_soon(thread, kin.furthest_ns[program.index()]);
         let [start] = if self.kin.as_ref().is_some_and(is_soon) {
@@ -471,11 +530,12 @@ impl Scheduler for Ideal {
         } else {
             self.queue.push_back(thread, [VTime::ZERO], self.options.quantum_ns)
         };
+        let [late] = if is_light { self.queue.finish(program) } else { [start] };
         self.joins(thread, now_ns);
         if let Some(core) = self.queue.take_idle_core(thread) {
             out.reschedule(core);
         } else if self.options.preemption == Preemption::OnArrival
-            && !(was_idle && self.preempt_late(thread, start, now_ns, out))
+            && !((was_idle || is_light) && self.preempt_late(thread, late, now_ns, out))
             && !self.preempt(thread, start, now_ns, out)
         {
             self.swap(thread, now_ns, out);

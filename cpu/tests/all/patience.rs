@@ -313,3 +313,90 @@ fn the_printed_bound_holds_of_whole_quanta_with_rules_6_and_7() {
     }
     assert!(intervals >= 100_000, "{intervals} intervals");
 }
+
+/// Twice q/phi_f + q/phi_g + (D - 1) times the larger of the two, as [`bound`] has it.
+fn bound_of_rule_8(cores: u64, quantum_ns: u64, f: u32, g: u32) -> u128 {
+    2 * (bound(1, quantum_ns, f, g) + u128::from(cores - 1) * u128::from(quantum_ns) * u128::from(f.max(g)))
+}
+
+#[test]
+fn the_bound_of_rule_8_holds_in_generated_histories() {
+    let (mut intervals, mut worst) = (0, 0);
+    for seed in 0..120 {
+        let mut random = Random::new(seed);
+        let cores = random.between(1, 6) as u16;
+        let mut habits: Vec<Habit> = (0..3).map(|_| habit(&mut random, cores, 3 * MS, false)).collect();
+        // Brief threads, which are charged for little.
+        if seed % 3 == 0 {
+            habits[0].computes_ns = Some((1, 150 * US));
+            habits[0].sleeps_ns = (1, 3 * MS);
+        }
+        let machine = Machine::new(cores.into(), 1).unwrap();
+        let ideal = Ideal::new(&machine, &tasks(&habits), OPTIONS).unwrap().light(&tasks(&habits));
+        let mut history = History::new(ideal, cores.into(), &habits, seed);
+        history.run_to(600 * MS);
+        let (pairs, covered) = history.finish();
+        intervals += covered;
+        for pair in pairs {
+            let (f, g) = (habits[pair.first].weight, habits[pair.second].weight);
+            let allowed = bound_of_rule_8(cores.into(), 3 * MS, f, g) + rounding(pair.served_ns, f, g);
+            assert!(pair.worst <= allowed, "seed {seed}: {pair:?}, allowed is {allowed}");
+            worst = worst.max(pair.worst * 1000 / allowed);
+        }
+    }
+    println!("{intervals} intervals, at most {worst} thousandths of the bound");
+    assert!(intervals >= 100_000 && worst >= 400, "{intervals} intervals, {worst} thousandths");
+}
+
+/// Eight threads of 50 us each 2 ms and four hogs on four cores, with rules 6 and 7 and with rule 8: the median and the
+/// 99th percentile of a thread's waits, and the part of the machine that its program has.
+fn workers(is_light: bool) -> ([u64; 2], f64) {
+    let workers = Habit { computes_ns: Some((40 * US, 60 * US)), sleeps_ns: (2 * MS, 2 * MS), ..Habit::hog(1024, 8) };
+    let habits = [workers, Habit::hog(1024, 4)];
+    let mut scheduler = Watched::new(4, &tasks(&habits), OPTIONS, PATIENCE);
+    scheduler.keeps = Some(ThreadId(7));
+    let tasks = tasks(&habits);
+    scheduler.ideal = if is_light { scheduler.ideal.light(&tasks) } else { scheduler.ideal.prompt().kin(&tasks) };
+    let mut history = History::new(scheduler, 4, &habits, 1);
+    history.run_to(2_000 * MS);
+    let mut waits = std::mem::take(&mut history.scheduler.kept);
+    waits.sort_unstable();
+    ([50, 99].map(|percent| waits[waits.len() * percent / 100]), history.served_ns(0) as f64 / 8e9)
+}
+
+#[test]
+fn threads_that_wake_together_for_short_take_the_cores_of_hogs() {
+    let ((late_ns, before), (soon_ns, part)) = (workers(false), workers(true));
+    println!("{late_ns:?} and {soon_ns:?} ns, {before} and {part} of the machine");
+    assert!(soon_ns[0] == 0 && soon_ns[1] <= 100 * US && late_ns[1] > 5 * soon_ns[1], "{late_ns:?} and {soon_ns:?}");
+    assert!(part < 0.06, "{part}");
+}
+
+#[test]
+fn sleep_gives_no_credit_with_rule_8() {
+    // I7: each thread of a program sleeps in vain now and then, for an instant or for some time; the other program's
+    // threads never do. Neither runs short of threads.
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let computes_ns = Some(*[(MS, 9 * MS), (10 * US, 100 * US), (1, 6 * MS)].get(seed as usize % 3).unwrap());
+        let cores = random.between(1, 4) as usize;
+        let sleeps_ns = (1, [2, 5 * US][random.scaled(2) as usize]);
+        let naps = Habit { computes_ns, sleeps_ns, ..Habit::hog(1024, 2 * cores) };
+        let habits = [naps, Habit::hog(1024, 2 * cores)];
+        let mut scheduler = Watched::new(cores, &tasks(&habits), OPTIONS, PATIENCE);
+        scheduler.ideal = scheduler.ideal.light(&tasks(&habits));
+        let mut history = History::new(scheduler, cores, &habits, seed);
+        history.run_to(3_000 * MS);
+        let part = history.served_ns(0) as f64 / (3e9 * cores as f64);
+        assert!(part <= 0.51, "seed {seed}: {part}");
+    }
+    // After a second asleep, 24 ms of four cores: half of them, and half of what the bound allows.
+    let wakes = Habit { begins_ns: (1_000 * MS, 1_000 * MS), ..Habit::hog(1024, 4) };
+    let habits = [wakes, Habit::hog(1024, 4)];
+    let mut scheduler = Watched::new(4, &tasks(&habits), OPTIONS, PATIENCE);
+    scheduler.ideal = scheduler.ideal.light(&tasks(&habits));
+    let mut history = History::new(scheduler, 4, &habits, 1);
+    history.run_to(1_000 * MS + 24 * MS);
+    println!("{} ns after a second asleep", history.served_ns(0));
+    assert!(history.served_ns(0) <= 48 * MS + 4 * 3 * MS, "{} ns", history.served_ns(0));
+}
