@@ -9,13 +9,15 @@
 
 /* Who would lose its CPU to a request, and system virtual time: one look at what all CPUs serve. */
 struct look {
-    /* Whose request it is, and whether its program slept until now and it may leave its CPU. */
+    /* Whose request it is, whether its program slept until now or it is light, and whether it may leave its CPU. */
     u32 slot;
     bool slept, may_move;
     /* Of the thread: `is_brief`, `is_rare` and its place among its siblings. */
     bool brief, rare;
     u64 within;
     u64 now;
+    /* With `slept`: where a program begins that slept. */
+    u64 beginning;
     /* A CPU that the request may take from another program, if its start tag is below this. */
     u64 most;
     s32 victim;
@@ -118,6 +120,12 @@ static __noinline void look_at_cpus(struct task_struct *p, u32 word, struct look
         tag = start_of(on);
         if (!found->any || is_before(found->now, tag))
             found->now = tag;
+        if (found->slept) {
+            u64 point = own_point(on, tag, now_ns);
+
+            if (!found->any || is_before(found->beginning, point))
+                found->beginning = point;
+        }
         found->any = true;
         if (on->was_overdue || (!found->may_move && cpu != own) ||
             (!found->is_free && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
@@ -180,7 +188,7 @@ static __always_inline void look_around(struct task_struct *p, s32 home, u64 now
     found->is_free = found->may_move && p->nr_cpus_allowed >= nr_cpus;
     found->home = home;
     found->now_ns = now_ns;
-    found->now = served;
+    found->now = found->beginning = served;
     found->most = found->reached = found->furthest = 0;
     found->victim = found->own = found->due = found->sibling = -1;
     found->victims = PROGRAMS_MAX;
@@ -277,7 +285,7 @@ static u32 first_on(u32 cpu, u64 *tag)
     return best;
 }
 
-/* Ideal::preempt: rule 3, and with `slept` rule 6. Returns the CPU that a request with this start tag takes, or -1. */
+/* Ideal::preempt: rule 3, with `slept` rules 6 and 8. Returns the CPU that a request with this start tag takes, or -1. */
 static s32 ask(u64 tag, struct look *found)
 {
     u64 first;

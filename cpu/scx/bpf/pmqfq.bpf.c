@@ -19,6 +19,7 @@
  *   when its quantum is over it waits for its turn.
  * - The rest of a quantum goes on where it was before that of a sibling (`take_first`).
  * - The quantum ends at a tick.
+ * - A light thread (rule 8) is one that was given a CPU to wake up on; one that may run on one CPU only never is.
  *
  * # Invariants
  * - A CPU's request is charged ahead by exactly `span`, which is given back once, in `settle`.
@@ -47,16 +48,27 @@ static void begin(struct task_struct *p, struct thread *t, u32 cpu, u64 granted_
 {
     struct program *f = program_at(t->program);
     struct service *on = service_of(cpu);
+    u64 charged_ns;
 
     if (!f || !on)
         return;
-    granted_ns = shortened(on, cpu, granted_ns);
+    granted_ns = charged_ns = shortened(on, cpu, granted_ns);
+    /* Rule 8. */
+    if (t->is_light) {
+        u64 likely_ns = 2 * t->burst_ns > slice_ns / 30 ? 2 * t->burst_ns : slice_ns / 30;
+
+        t->is_light = 0;
+        if (charged_ns > likely_ns)
+            charged_ns = likely_ns;
+    }
     p->scx.slice = granted_ns;
-    on->span = span_of(f, granted_ns);
+    on->span = span_of(f, charged_ns);
     on->granted_ns = granted_ns;
     on->start = __sync_fetch_and_add(&f->finish, on->span);
     on->exec_ns = p->se.sum_exec_runtime;
     on->since_ns = scx_bpf_now();
+    __sync_fetch_and_add(&f->ahead, on->span);
+    __sync_fetch_and_add(&f->since_ns, on->since_ns);
     on->within = t->within;
     if (is_before(f->within, t->within))
         f->within = t->within;
@@ -67,7 +79,7 @@ static void begin(struct task_struct *p, struct thread *t, u32 cpu, u64 granted_
     set_busy(cpu);
     __sync_fetch_and_add(&f->running, 1);
     __sync_fetch_and_add(&f->dispatches, 1);
-    note(EVENT_BEGIN, cpu, t->program, p->pid, on->start, granted_ns);
+    note(EVENT_BEGIN, cpu, t->program, p->pid, on->start, charged_ns);
 }
 
 /* CentralQueue::end, and rule 4: it pays for what it ran. */
@@ -88,6 +100,8 @@ static void settle(struct task_struct *p, struct thread *t, u32 cpu)
     ran_ns = p->se.sum_exec_runtime - on->exec_ns;
     used = span_of(f, ran_ns);
     __sync_fetch_and_add(&f->finish, used - on->span);
+    __sync_fetch_and_add(&f->ahead, -on->span);
+    __sync_fetch_and_add(&f->since_ns, -on->since_ns);
     if (f->waiting > 0)
         lower(on->program, f->finish);
     __sync_fetch_and_add(&f->served_ns, ran_ns);
@@ -141,15 +155,16 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     t->asks = -1;
     now_ns = scx_bpf_now();
     t->is_rare = now_ns - t->slept_since_ns >= 16 * t->burst_ns;
+    t->is_light = now_ns - t->slept_since_ns >= 4 * t->burst_ns;
     slept = !f->runnable;
     found->slot = t->program;
-    found->slept = slept;
+    found->slept = slept || t->is_light;
     found->may_move = true;
     found->brief = is_brief(t);
     found->rare = t->is_rare;
     found->within = within_of(t, f);
     look_around(p, prev_cpu, now_ns, found);
-    t->looked = found->now;
+    t->looked = found->beginning;
     t->has_looked = 0;
     if (!slept)
         limit_lag(f, found->now);
@@ -167,8 +182,8 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
         return prev_cpu;
     /* Rule 2, which `runnable` is about to apply. */
     tag = f->finish;
-    if (slept && is_before(tag, found->now))
-        tag = found->now;
+    if (slept && is_before(tag, found->beginning))
+        tag = found->beginning;
     victim = ask(tag, found);
     if (victim < 0)
         victim = ask_sibling(found);
@@ -198,7 +213,7 @@ static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most, u64 *rest_
         return may_swap(is_brief(t), t->is_rare, t->within, on->within + ran_ns, ran_ns);
     }
     g = program_at(on->program);
-    *most = t->slept && g ? g->finish : start_of(on);
+    *most = (t->slept || t->is_light) && g ? g->finish : start_of(on);
     return is_before(tag, *most);
 }
 
@@ -267,11 +282,11 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
      */
     if (enq_flags & FLAG(SCX_ENQ_CPU_SELECTED) ? t->has_looked : t->was_last && !(enq_flags & FLAG(SCX_ENQ_WAKEUP))) {
         t->has_looked = t->was_last = 0;
-        note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, trace_len ? virtual_time() : 0);
+        note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, trace_len ? virtual_time(false) : 0);
         goto wait;
     }
     found->slot = t->program;
-    found->slept = t->slept;
+    found->slept = t->slept || (t->is_light && enq_flags & FLAG(SCX_ENQ_WAKEUP));
     found->may_move = may_move;
     found->brief = is_brief(t);
     found->rare = t->is_rare;
@@ -449,7 +464,7 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
     if (t) {
         settle(prev, t, cpu);
         t->left_ns = 0;
-        limit_lag(g, virtual_time());
+        limit_lag(g, virtual_time(false));
         begin(prev, t, cpu, slice_ns);
     } else if (!on->is_busy) {
         set_idle(cpu);
@@ -615,7 +630,7 @@ void BPF_PROG(pmqfq_runnable, struct task_struct *p, u64 enq_flags)
         t->slept = 1;
         activate(t->program, 1);
         /* With a CPU that was chosen at the wake-up, virtual time is that of this look. */
-        raise_finish(f, enq_flags & FLAG(SCX_ENQ_CPU_SELECTED) ? t->looked : virtual_time());
+        raise_finish(f, enq_flags & FLAG(SCX_ENQ_CPU_SELECTED) ? t->looked : virtual_time(true));
     }
 }
 

@@ -51,11 +51,14 @@ struct program {
     /* Slots below it, and the most that there may be. */
     u32 slots_below;
     u32 room;
+    /* Of its requests in service: what they were charged ahead, virtual ns, and the sum of the times they began at. */
+    u64 ahead;
+    u64 since_ns;
 };
 
 enum event_kind {
     EVENT_ARRIVE = 1,   /* other: system virtual time, or the start tag of the request whose CPU it takes */
-    EVENT_BEGIN = 2,    /* other: ns granted; tag: start tag */
+    EVENT_BEGIN = 2,    /* other: ns charged ahead; tag: start tag */
     EVENT_END = 3,      /* other: ns run; tag: finish tag after the charge */
     EVENT_PREEMPT = 4,  /* other: the victim's start tag; tag: that of the arriving one; cpu: the victim's */
     EVENT_BLOCK = 5,    /* other: threads of the program that still run or wait */

@@ -183,6 +183,8 @@ struct thread {
     /* When it went to sleep, and whether it then slept for 16 times that. */
     u64 slept_since_ns;
     u32 is_rare;
+    /* It woke after 4 times that, and has not run since: rule 8. */
+    u32 is_light;
     /* It runs for the rest of a sibling's quantum. */
     u32 has_rest;
     /* It lost its CPU as the furthest of all in service. */
@@ -336,6 +338,27 @@ static __always_inline u64 start_of(struct service *on)
     return is_before(last, on->start) ? last : on->start;
 }
 
+/*
+ * CentralQueue::largest_own_point, of the program on one CPU: its progress, or its largest start tag if that is smaller.
+ * Its words may change amid the look, so what its requests used is held between nothing and all that they were charged.
+ */
+static __always_inline u64 own_point(struct service *on, u64 start, u64 now_ns)
+{
+    struct program *g = program_at(on->program);
+    u64 ahead, used, point;
+    s64 ran_ns;
+
+    if (!g)
+        return start;
+    ahead = g->ahead;
+    ran_ns = (s64)((u64)g->running * now_ns - g->since_ns);
+    used = ran_ns > 0 ? span_of(g, ran_ns) : 0;
+    if (used > ahead)
+        used = ahead;
+    point = g->finish - ahead + used;
+    return is_before(point, start) ? point : start;
+}
+
 static void raise_finish(struct program *f, u64 to)
 {
     u64 finish = f->finish;
@@ -352,11 +375,11 @@ static void raise_finish(struct program *f, u64 to)
     }
 }
 
-/* Ideal::virtual_time: rule 1. */
-static u64 virtual_time(void)
+/* Ideal::virtual_time: rule 1; or Ideal::beginning: where a program begins that slept, by rule 8. */
+static u64 virtual_time(bool is_beginning)
 {
     bool any = false;
-    u64 most = served;
+    u64 most = served, now_ns = is_beginning ? scx_bpf_now() : 0;
     int word, step;
 
     bpf_for(word, 0, (nr_cpus + 63) / 64) {
@@ -373,6 +396,8 @@ static u64 virtual_time(void)
             if (!on->is_busy || on->is_asked)
                 continue;
             start = start_of(on);
+            if (is_beginning)
+                start = own_point(on, start, now_ns);
             if (!any || is_before(most, start))
                 most = start;
             any = true;

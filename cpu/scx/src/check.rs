@@ -118,7 +118,7 @@ impl State {
 #[derive(Clone, Copy)]
 struct Service {
     program: u32,
-    granted_ns: u64,
+    charged_ns: u64,
     span: u64,
     since_ns: u64,
 }
@@ -165,7 +165,7 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                 f.ahead += span;
                 if let Some(on) = serving.get_mut(cpu) {
                     let begun =
-                        Service { program: event.program, granted_ns: event.other, span, since_ns: event.at_ns };
+                        Service { program: event.program, charged_ns: event.other, span, since_ns: event.at_ns };
                     *on = Some(begun);
                 }
                 let smallest = f.recent.iter().map(|(_, tag)| *tag).chain([event.tag]).min().unwrap_or(event.tag);
@@ -232,7 +232,7 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
         let q_ns = found.longest_ns;
         let progress = |slot: u32| {
             let of_it = serving.iter().flatten().filter(|on| on.program == slot);
-            let left = |on: &Service| on.granted_ns.saturating_sub(event.at_ns - on.since_ns);
+            let left = |on: &Service| on.charged_ns.saturating_sub(event.at_ns - on.since_ns);
             programs[&slot].finish as i64 - of_it.map(|on| programs[&slot].span(left(on)) as i64).sum::<i64>()
         };
         bounds.moment(event.at_ns - first.at_ns, &running, &wants, |a, b| {

@@ -34,7 +34,7 @@ pub struct Head {
 pub enum Kind {
     /// A request arrives. `other`: system virtual time, or the start tag of the request whose CPU it takes.
     Arrive = 1,
-    /// A request begins on `cpu`. `tag`: its start tag; `other`: ns granted.
+    /// A request begins on `cpu`. `tag`: its start tag; `other`: ns charged ahead.
     Begin = 2,
     /// A request ends. `tag`: the program's finish tag after the charge; `other`: ns run.
     End = 3,
