@@ -1,10 +1,12 @@
 //! `mqfq-lab bench library`: what the front door of the core costs per request, beside what one would write oneself.
 //!
-//! One thread, no device ([`turns`]): the relaxed form's calls, the front door with a lock per call and with one per
-//! turn, a heap and a deficit round robin, each under a mutex. Interleaved rounds ([`crate::rounds`]).
+//! One thread and two, no device ([`turns`]): the relaxed form's calls, the front door with a lock per call and with
+//! one per turn, a heap and a deficit round robin, each under a mutex. Interleaved rounds ([`crate::rounds`]). The time
+//! is a thread's: two threads that do not hinder each other have the same as one.
 //!
 //! # What would make it lie
-//! A warm cache, equal costs, equal weights, and a mutex that no other thread wants: all are for the round robin.
+//! A warm cache, equal costs, equal weights, and on one thread a mutex that no other one wants: all are for the round
+//! robin. Two threads on two hardware threads of one core, or beside a third: look at the least time of the rounds.
 
 pub mod turns;
 
@@ -13,7 +15,6 @@ use crate::shell;
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
 use serde::Serialize;
-use std::time::Instant;
 use turns::{TURN, Turns, Way};
 
 /// Options.
@@ -27,15 +28,18 @@ pub struct LibraryOptions {
 /// Numbers of tenants.
 const TENANTS: [usize; 3] = [2, 8, 128];
 
-/// Turns before each measurement, and in it.
-const TURNS: (u32, u32) = (70, 100);
+/// Numbers of threads.
+const THREADS: [usize; 2] = [1, 2];
+
+/// Turns of a thread before each measurement, and in it.
+const TURNS: (u64, u64) = (70, 1000);
 
 /// Results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LibraryReport {
-    /// One entry per number of tenants and way.
+    /// One entry per number of threads, of tenants, and way.
     pub rows: Vec<LibraryRow>,
-    /// Permits out at once, and requests per turn.
+    /// Permits out at once for each thread, and requests per turn.
     pub depth: usize,
     /// Interleaved rounds.
     pub rounds: u32,
@@ -46,9 +50,11 @@ pub struct LibraryReport {
 pub struct LibraryRow {
     /// `relaxed`, `door, ...`, `heap ...`, `DRR ...`.
     pub way: &'static str,
+    /// Threads, each with jobs of all tenants.
+    pub threads: usize,
     /// Tenants that wait all the time.
     pub tenants: usize,
-    /// Time per request, from pushed to ended: median of the rounds.
+    /// Time of a thread per request, from pushed to ended: median of the rounds.
     pub ns_per_request: f64,
     /// Smallest of the rounds.
     pub ns_per_request_min: f64,
@@ -70,21 +76,23 @@ pub fn run(options: &LibraryOptions, json: bool) -> Result<(), String> {
 /// # Errors
 /// None today.
 pub fn measure(options: &LibraryOptions) -> Result<LibraryReport, String> {
-    let cases: Vec<(usize, Way)> = TENANTS.iter().flat_map(|&tenants| Way::ALL.map(|way| (tenants, way))).collect();
-    let mut turns: Vec<Turns> = cases.iter().map(|&(tenants, way)| Turns::new(way, tenants)).collect();
+    let of_threads = |threads| TENANTS.iter().map(move |&tenants| (threads, tenants));
+    let of_tenants = |(threads, tenants)| Way::ALL.map(|way| (threads, tenants, way));
+    let cases: Vec<(usize, usize, Way)> = THREADS.into_iter().flat_map(of_threads).flat_map(of_tenants).collect();
+    let mut turns: Vec<Turns> =
+        cases.iter().map(|&(threads, tenants, way)| Turns::new(way, tenants, threads)).collect();
     let mut progress = Progress::new(options.rounds as usize * cases.len());
-    let name = |at: usize| cases[at].1.name().to_string();
+    let name = |at: usize| cases[at].2.name().to_string();
     let seen = interleaved(options.rounds, (cases.len(), Way::ALL.len()), &mut progress, name, |at| {
-        turns[at].run(TURNS.0);
-        let start = Instant::now();
-        turns[at].run(TURNS.1);
-        Ok(start.elapsed().as_nanos() as f64 / (f64::from(TURNS.1) * TURN as f64))
+        turns[at].run(TURNS.0 * TURN as u64);
+        Ok(turns[at].run(TURNS.1 * TURN as u64))
     })?;
     progress.finish();
-    let rows = cases.iter().zip(seen).map(|(&(tenants, way), ns)| {
+    let rows = cases.iter().zip(seen).map(|(&(threads, tenants, way), ns)| {
         let ns = Rounds::of(ns);
         LibraryRow {
             way: way.name(),
+            threads,
             tenants,
             ns_per_request: ns.median(),
             ns_per_request_min: ns.smallest(),
@@ -98,6 +106,7 @@ impl LibraryReport {
     /// The table, for a terminal.
     pub fn text(&self) -> String {
         let mut table = Table::new(&[
+            ("threads", Align::Right),
             ("tenants", Align::Right),
             ("way", Align::Left),
             ("ns", Align::Right),
@@ -105,6 +114,7 @@ impl LibraryReport {
         ]);
         for row in &self.rows {
             table.row(vec![
+                row.threads.to_string(),
                 row.tenants.to_string(),
                 row.way.into(),
                 format!("{:.1}", row.ns_per_request),
@@ -112,7 +122,7 @@ impl LibraryReport {
             ]);
         }
         format!(
-            "per request, one thread, D = {}; ns: median of {} rounds\n\n{}",
+            "time of a thread per request, D = {} for each; ns: median of {} rounds\n\n{}",
             self.depth,
             self.rounds,
             table.render()
@@ -127,8 +137,11 @@ mod tests {
     #[test]
     fn every_way_is_measured_for_every_number_of_tenants() {
         let report = measure(&LibraryOptions { rounds: 1 }).unwrap();
-        assert_eq!(report.rows.len(), TENANTS.len() * Way::ALL.len());
+        assert_eq!(report.rows.len(), THREADS.len() * TENANTS.len() * Way::ALL.len());
         assert!(report.rows.iter().all(|row| row.ns_per_request > 0.0));
-        assert_eq!(report.text().lines().filter(|line| line.contains("door, a lock per turn")).count(), TENANTS.len());
+        assert_eq!(
+            report.text().lines().filter(|line| line.contains("door, a lock per turn")).count(),
+            2 * TENANTS.len()
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! One thread's turns on four ways to share: what is measured.
+//! Turns of threads on four ways to share: the measured loop.
 //!
-//! A turn ends 64 requests, pushes one for each and starts what may start; D is 64, and each tenant keeps several
-//! waiting. The loop around it is alike for all.
+//! A turn ends 64 requests, or all that have started if those are fewer, pushes one for each and starts all that may
+//! start. D is 64 for each thread, and each tenant keeps several waiting on each. The loop is alike for all ways. A
+//! thread that may start nothing looks again at once: none sleeps.
 
 use mqfq_sched::cost::Cost;
 use mqfq_sched::door::{Next, Permit, Scheduler, Tenant, Worker};
@@ -10,7 +11,9 @@ use mqfq_sched::policy::{Done, Entry, Grant, Handle, Mqfq, MqfqQueue, Pick, Poli
 use mqfq_sched::topology::{HctxId, Topology};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Instant;
 
 /// Requests per turn, and D.
 pub const TURN: usize = 64;
@@ -59,66 +62,103 @@ trait Share {
     fn end(&mut self);
 }
 
-/// A way under way: between turns [`TURN`] requests have started.
+/// One thread's turns: as many until it has ended so many requests, or another one has. Returns the requests ended.
+type Turning = Box<dyn FnMut(u64, &AtomicBool) -> u64 + Send>;
+
+/// A way under way: between turns requests of each thread have started.
 pub struct Turns {
-    way: Box<dyn FnMut(u32)>,
+    threads: Vec<Turning>,
 }
 
 impl Turns {
     /// Everything waiting and started.
-    pub fn new(way: Way, tenants: usize) -> Turns {
-        let way: Box<dyn FnMut(u32)> = match way {
-            Way::Raw => turning(Raw::new(tenants), tenants),
-            Way::Door => turning(Door::new(tenants), tenants),
-            Way::DoorTurn => Door::new(tenants).in_turns(),
-            Way::Heap => turning(Locked(Mutex::new(Heap::new(tenants))), tenants),
-            Way::RoundRobin => turning(Locked(Mutex::new(RoundRobin::new(tenants))), tenants),
+    pub fn new(way: Way, tenants: usize, threads: usize) -> Turns {
+        let threads = match way {
+            Way::Raw => Raw::all(tenants, threads).map(|raw| turning(raw, tenants)).collect(),
+            Way::Door => Door::all(tenants, threads).map(|door| turning(door, tenants)).collect(),
+            Way::DoorTurn => Door::all(tenants, threads).map(Door::in_turns).collect(),
+            Way::Heap => Locked::all(Heap::new(tenants, threads), threads).map(|it| turning(it, tenants)).collect(),
+            Way::RoundRobin => {
+                Locked::all(RoundRobin::new(tenants, threads), threads).map(|it| turning(it, tenants)).collect()
+            }
         };
-        Turns { way }
+        Turns { threads }
     }
 
-    /// Runs so many turns.
-    pub fn run(&mut self, turns: u32) {
-        (self.way)(turns);
+    /// Runs until one thread has ended so many requests: time of a thread per request, ns.
+    pub fn run(&mut self, requests: u64) -> f64 {
+        let (over, begin) = (&AtomicBool::new(false), &Barrier::new(self.threads.len()));
+        let Some((first, others)) = self.threads.split_first_mut() else { return 0.0 };
+        let (elapsed, ended) = std::thread::scope(|scope| {
+            let run = |other: &'_ mut Turning| {
+                begin.wait();
+                other(requests, over)
+            };
+            let others: Vec<_> = others.iter_mut().map(|other| scope.spawn(move || run(other))).collect();
+            begin.wait();
+            let start = Instant::now();
+            let ended = first(requests, over);
+            let elapsed = start.elapsed();
+            (elapsed, ended + others.into_iter().map(|other| other.join().expect("it ends")).sum::<u64>())
+        });
+        elapsed.as_secs_f64() * 1e9 * self.threads.len() as f64 / ended as f64
     }
 }
 
-fn turning<S: Share + 'static>(mut share: S, tenants: usize) -> Box<dyn FnMut(u32)> {
-    let per_tenant = (2 * TURN).div_ceil(tenants).max(4);
-    (0..per_tenant * tenants + TURN).for_each(|n| share.push(n % tenants));
+/// Requests of a thread that wait at first.
+fn waiting(tenants: usize) -> usize {
+    (2 * TURN).div_ceil(tenants).max(4) * tenants
+}
+
+fn turning<S: Share + Send + 'static>(mut share: S, tenants: usize) -> Turning {
+    (0..waiting(tenants) + TURN).for_each(|n| share.push(n % tenants));
     let mut started: VecDeque<usize> = std::iter::from_fn(|| share.start()).collect();
-    Box::new(move |turns| {
-        for _ in 0..turns {
-            for _ in 0..TURN {
+    Box::new(move |requests, over| {
+        let mut ended = 0;
+        // Relaxed: one thread more or less of a turn.
+        while ended < requests && !over.load(Relaxed) {
+            let turn = started.len().min(TURN);
+            for _ in 0..turn {
                 share.end();
             }
-            for _ in 0..TURN {
-                share.push(started.pop_front().expect("D have started"));
+            for _ in 0..turn {
+                share.push(started.pop_front().expect("so many have started"));
             }
             while let Some(tenant) = share.start() {
                 started.push_back(tenant);
             }
+            ended += turn as u64;
         }
+        // Relaxed: as above.
+        over.store(true, Relaxed);
+        ended
     })
 }
 
-fn requests(tenants: usize) -> usize {
-    (2 * TURN).div_ceil(tenants).max(4) * tenants + 2 * TURN
+/// Requests that one thread may have waiting or started: all of the others' too, where one structure is for all.
+fn requests(tenants: usize, threads: usize) -> usize {
+    waiting(tenants) + TURN + threads * TURN
 }
 
 struct Raw {
-    mqfq: Mqfq,
+    mqfq: Arc<Mqfq>,
     queue: MqfqQueue,
     free: Vec<Handle>,
     out: VecDeque<Grant>,
 }
 
 impl Raw {
-    fn new(tenants: usize) -> Raw {
-        let options = PolicyOptions { depth: TURN as u32, ..PolicyOptions::new(PolicyKind::Mqfq) }.relaxed(1);
-        let mqfq = Mqfq::new(&options, &Topology::flat(1), &vec![Weight::DEFAULT; tenants]);
-        let queue = mqfq.open_queue(HctxId(0), requests(tenants));
-        Raw { mqfq, queue, free: (0..requests(tenants) as u32).map(Handle).collect(), out: VecDeque::new() }
+    fn all(tenants: usize, threads: usize) -> impl Iterator<Item = Raw> {
+        let depth = (threads * TURN) as u32;
+        let options = PolicyOptions { depth, ..PolicyOptions::new(PolicyKind::Mqfq) }.relaxed(threads);
+        let mqfq = Arc::new(Mqfq::new(&options, &Topology::flat(threads), &vec![Weight::DEFAULT; tenants]));
+        let requests = requests(tenants, threads);
+        (0..threads as u16).map(move |at| Raw {
+            queue: mqfq.open_queue(HctxId(at), requests),
+            mqfq: mqfq.clone(),
+            free: (0..requests as u32).map(Handle).collect(),
+            out: VecDeque::new(),
+        })
     }
 }
 
@@ -161,38 +201,44 @@ struct Door {
 }
 
 impl Door {
-    fn new(tenants: usize) -> Door {
-        let builder = Scheduler::builder().permits(TURN as u32).jobs(requests(tenants)).tenants(tenants);
-        let scheduler = builder.build().expect("the numbers are in range");
-        Door {
-            tenants: (0..tenants).map(|_| scheduler.add_tenant(1).expect("there is room")).collect(),
-            worker: scheduler.worker(0).expect("the place is free"),
+    fn all(tenants: usize, threads: usize) -> impl Iterator<Item = Door> {
+        let builder = Scheduler::builder().places(threads).permits((threads * TURN) as u32).tenants(tenants);
+        let scheduler = builder.jobs(requests(tenants, threads)).build().expect("the numbers are in range");
+        let of_all: Vec<Tenant> = (0..tenants).map(|_| scheduler.add_tenant(1).expect("there is room")).collect();
+        (0..threads).map(move |at| Door {
+            tenants: of_all.clone(),
+            worker: scheduler.worker(at).expect("the place is free"),
             out: VecDeque::new(),
-        }
+        })
     }
-}
 
-impl Door {
-    fn in_turns(mut self) -> Box<dyn FnMut(u32)> {
+    fn in_turns(mut self) -> Turning {
         let tenants = self.tenants.len();
-        let per_tenant = (2 * TURN).div_ceil(tenants).max(4);
-        (0..per_tenant * tenants + TURN).for_each(|n| self.push(n % tenants));
+        (0..waiting(tenants) + TURN).for_each(|n| self.push(n % tenants));
         let mut started: VecDeque<usize> = std::iter::from_fn(|| self.start()).collect();
-        Box::new(move |turns| {
-            for _ in 0..turns {
+        Box::new(move |requests, over| {
+            let mut ended = 0;
+            // Relaxed: as in `turning`.
+            while ended < requests && !over.load(Relaxed) {
+                let count = started.len().min(TURN);
                 let mut turn = self.worker.turn(0);
-                for _ in 0..TURN {
-                    turn.finish(self.out.pop_front().expect("D have started"), COST);
+                for _ in 0..count {
+                    turn.finish(self.out.pop_front().expect("so many have started"), COST);
                 }
-                for _ in 0..TURN {
-                    let tenant = started.pop_front().expect("D have started");
+                for _ in 0..count {
+                    let tenant = started.pop_front().expect("so many have started");
                     turn.try_push(&self.tenants[tenant], COST, tenant).expect("there is room");
                 }
                 while let Next::Job(permit, tenant) = turn.next() {
                     self.out.push_back(permit);
                     started.push_back(tenant);
                 }
+                drop(turn);
+                ended += count as u64;
             }
+            // Relaxed: as in `turning`.
+            over.store(true, Relaxed);
+            ended
         })
     }
 }
@@ -224,7 +270,14 @@ trait Queue {
     fn end(&mut self);
 }
 
-struct Locked<Q>(Mutex<Q>);
+struct Locked<Q>(Arc<Mutex<Q>>);
+
+impl<Q> Locked<Q> {
+    fn all(queue: Q, threads: usize) -> impl Iterator<Item = Locked<Q>> {
+        let queue = Arc::new(Mutex::new(queue));
+        (0..threads).map(move |_| Locked(queue.clone()))
+    }
+}
 
 impl<Q: Queue> Share for Locked<Q> {
     #[inline]
@@ -250,12 +303,13 @@ struct Heap {
     now: u64,
     came: u64,
     out: usize,
+    depth: usize,
 }
 
 impl Heap {
-    fn new(tenants: usize) -> Heap {
-        let waiting = BinaryHeap::with_capacity(requests(tenants));
-        Heap { waiting, finish: vec![0; tenants], now: 0, came: 0, out: 0 }
+    fn new(tenants: usize, threads: usize) -> Heap {
+        let waiting = BinaryHeap::with_capacity(threads * requests(tenants, threads));
+        Heap { waiting, finish: vec![0; tenants], now: 0, came: 0, out: 0, depth: threads * TURN }
     }
 }
 
@@ -268,7 +322,7 @@ impl Queue for Heap {
     }
 
     fn start(&mut self) -> Option<usize> {
-        if self.out == TURN {
+        if self.out == self.depth {
             return None;
         }
         let Reverse((start, _, tenant)) = self.waiting.pop()?;
@@ -288,12 +342,19 @@ struct RoundRobin {
     deficit: Vec<u64>,
     active: VecDeque<usize>,
     out: usize,
+    depth: usize,
 }
 
 impl RoundRobin {
-    fn new(tenants: usize) -> RoundRobin {
-        let waiting = (0..tenants).map(|_| VecDeque::with_capacity(requests(tenants))).collect();
-        RoundRobin { waiting, deficit: vec![0; tenants], active: VecDeque::with_capacity(tenants), out: 0 }
+    fn new(tenants: usize, threads: usize) -> RoundRobin {
+        let all = threads * requests(tenants, threads);
+        RoundRobin {
+            waiting: (0..tenants).map(|_| VecDeque::with_capacity(all)).collect(),
+            deficit: vec![0; tenants],
+            active: VecDeque::with_capacity(tenants),
+            out: 0,
+            depth: threads * TURN,
+        }
     }
 }
 
@@ -307,7 +368,7 @@ impl Queue for RoundRobin {
     }
 
     fn start(&mut self) -> Option<usize> {
-        if self.out == TURN {
+        if self.out == self.depth {
             return None;
         }
         loop {
