@@ -291,6 +291,30 @@ fn a_thread_that_slept_runs_soon_beside_siblings_and_changes_nothing_for_other_p
     }
 }
 
+/// Three programs of these habits run for 200 quanta of 3 ms: intervals, and the worst lead of one over another in
+/// thousandths of its bound, of weights.
+///
+/// # Panics
+/// If one is beyond its bound.
+fn expect_bounded(
+    ideal: Ideal,
+    cores: u16,
+    habits: &[Habit],
+    seed: u64,
+    bound: impl Fn(u32, u32) -> u128,
+) -> (u64, u128) {
+    let mut history = History::new(ideal, cores.into(), habits, seed);
+    history.run_to(600 * MS);
+    let (pairs, intervals) = history.finish();
+    let worst = pairs.into_iter().map(|pair| {
+        let (f, g) = (habits[pair.first].weight, habits[pair.second].weight);
+        let allowed = bound(f, g) + rounding(pair.served_ns, f, g);
+        assert!(pair.worst <= allowed, "seed {seed}: {pair:?}, allowed is {allowed}");
+        pair.worst * 1000 / allowed
+    });
+    (intervals, worst.max().unwrap_or(0))
+}
+
 #[test]
 fn the_printed_bound_holds_of_whole_quanta_with_rules_6_and_7() {
     let mut intervals = 0;
@@ -301,15 +325,8 @@ fn the_printed_bound_holds_of_whole_quanta_with_rules_6_and_7() {
         let machine = Machine::new(cores.into(), 1).unwrap();
         let ideal = Ideal::new(&machine, &tasks(&habits), OPTIONS).unwrap().prompt();
         let ideal = if seed % 2 == 0 { ideal } else { ideal.kin(&tasks(&habits)) };
-        let mut history = History::new(ideal, cores.into(), &habits, seed);
-        history.run_to(600 * MS);
-        let (pairs, covered) = history.finish();
-        intervals += covered;
-        for pair in pairs {
-            let (f, g) = (habits[pair.first].weight, habits[pair.second].weight);
-            let allowed = bound(u64::from(cores) + 1, 3 * MS, f, g) + rounding(pair.served_ns, f, g);
-            assert!(pair.worst <= allowed, "seed {seed}: {pair:?}, allowed is {allowed}");
-        }
+        let printed = |f, g| bound(u64::from(cores) + 1, 3 * MS, f, g);
+        intervals += expect_bounded(ideal, cores, &habits, seed, printed).0;
     }
     assert!(intervals >= 100_000, "{intervals} intervals");
 }
@@ -333,16 +350,9 @@ fn the_bound_of_rule_8_holds_in_generated_histories() {
         }
         let machine = Machine::new(cores.into(), 1).unwrap();
         let ideal = Ideal::new(&machine, &tasks(&habits), OPTIONS).unwrap().light(&tasks(&habits));
-        let mut history = History::new(ideal, cores.into(), &habits, seed);
-        history.run_to(600 * MS);
-        let (pairs, covered) = history.finish();
-        intervals += covered;
-        for pair in pairs {
-            let (f, g) = (habits[pair.first].weight, habits[pair.second].weight);
-            let allowed = bound_of_rule_8(cores.into(), 3 * MS, f, g) + rounding(pair.served_ns, f, g);
-            assert!(pair.worst <= allowed, "seed {seed}: {pair:?}, allowed is {allowed}");
-            worst = worst.max(pair.worst * 1000 / allowed);
-        }
+        let of_rule_8 = |f, g| bound_of_rule_8(cores.into(), 3 * MS, f, g);
+        let (covered, closest) = expect_bounded(ideal, cores, &habits, seed, of_rule_8);
+        (intervals, worst) = (intervals + covered, worst.max(closest));
     }
     println!("{intervals} intervals, at most {worst} thousandths of the bound");
     assert!(intervals >= 100_000 && worst >= 400, "{intervals} intervals, {worst} thousandths");

@@ -481,7 +481,7 @@ fn verified(server: &Server, seed: u32) -> Result<Child, String> {
     fio.spawn().map_err(|error| format!("{}: {error}", shown(&fio)))
 }
 
-/// What such a load says at its end.
+/// Takes the figures of such a load, which has ended, into its row.
 fn judge(row: &mut Value, ended: &Output) {
     let text = String::from_utf8_lossy(&ended.stdout);
     let report: Value = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok()).unwrap_or_default();

@@ -181,7 +181,7 @@ impl Cluster {
             let limit = control.join(minor(device).to_string()).join("max_background");
             std::fs::write(&limit, MAX_BACKGROUND.to_string())
                 .map_err(|error| format!("{}: {error}", limit.display()))?;
-            // What was never written is read from no OSD.
+            // A read of bytes that were never written reaches no OSD.
             let mut fill =
                 command("fio", ["--name=fill", "--ioengine=io_uring", "--direct=1", "--rw=write", "--bs=1m"]);
             fill.args(["--iodepth=4", &format!("--filename={}", file(name).display()), &format!("--size={size_mib}m")]);
