@@ -164,7 +164,8 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     found->rare = t->is_rare;
     found->within = within_of(t, f);
     look_around(p, prev_cpu, now_ns, found);
-    t->looked = found->beginning;
+    /* Its siblings may fall asleep before `runnable`: without `found->slept` the look has no beginning. */
+    t->looked = found->slept ? found->beginning : found->now;
     t->has_looked = 0;
     if (!slept)
         limit_lag(f, found->now);
