@@ -51,9 +51,6 @@ pub const REP_ERROR_BIT: u32 = 1 << 31;
 /// Information: size and transmission flags.
 pub const INFO_EXPORT: u16 = 0;
 
-/// Transmission flag: clients may open several connections, and a flush on one covers all.
-pub const TRANSMISSION_CAN_MULTI_CONN: u16 = 1 << 8;
-
 /// Request: read.
 pub const CMD_READ: u16 = 0;
 /// Request: write.

@@ -106,8 +106,6 @@ pub mod feature {
     pub const IOCTL_ENCODE: u64 = 1 << 6;
     /// While there is no server, requests fail. Otherwise they wait.
     pub const USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
-    /// The size may change.
-    pub const UPDATE_SIZE: u64 = 1 << 10;
     /// The driver puts a request's pages in the server's ring, and takes them out, by itself. Linux 6.16.
     pub const AUTO_BUF_REG: u64 = 1 << 11;
     /// Features of a device whose payloads stay in the kernel.
