@@ -10,12 +10,14 @@
 //! instructions per request, by the CPU, as glibc chooses a `memset` by it and callgrind counts each round of its `rep
 //! stos`. So count 1,000 batches and 3,000, and divide the difference by the 64,000 requests between them.
 //!
-//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside | pools | BACKINGS]]]`: LAYER is a policy or `raw`; prints
-//! nanoseconds per request. BACKINGS: reads of a `file` device (0) or of a pool of so many backings in turn, each
-//! answered in place of the kernel. GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is
-//! found. `beside`: the same flows in no group take turns with those in groups, of 100 batches each, and medians are
-//! printed. `pools`: so do a `file` device and pools of 1 and 1,000 backings.
+//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto | beside | pools | reads | BACKINGS]]]`: LAYER is a policy or `raw`;
+//! prints nanoseconds per request. BACKINGS: reads of a `file` device (0) or of a pool of so many backings in turn,
+//! each answered in place of the kernel. GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D
+//! is found. `beside`: the same flows in no group take turns with those in groups, of 100 batches each, and medians are
+//! printed. `pools`: so do a `file` device and pools of 1 and 1,000 backings. `reads`: the same three, answered by the
+//! kernel from its page cache, with the kernel's part of the time.
 
+use io_uring::{IoUring, squeue};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions, region_of};
 use mqfq_blk::device::null::NullDevice;
@@ -54,13 +56,22 @@ struct Path {
     /// Backings of a pool; 1: a file, and `None`: the null device.
     backings: Option<u16>,
     next: u16,
+    /// The kernel's answers; `None`: an entry is answered in its place.
+    kernel: Option<IoUring>,
+    /// The kernel's part of all batches so far, ns.
+    kernel_ns: u64,
 }
+
+/// Places that reads come from in turn, so that one file has as much data as many: a backing each, or parts of one.
+const PLACES: u16 = 1000;
+
+const PLACE_BYTES: u64 = 1 << 20;
 
 /// A `file` device (0), or a pool of so many backings, over sparse files that have no name any more.
 fn files(backings: u16) -> Result<FileDevice, String> {
     let folder = mqfq_testing::Folder::new();
     let options = |number: u16| {
-        let path = folder.file(&number.to_string(), 1 << 20);
+        let path = folder.file(&number.to_string(), u64::from(PLACES / backings.max(1) + 1) * PLACE_BYTES);
         FileOptions { direct: Direct::Never, ..FileOptions::new(&path) }
     };
     if backings == 0 {
@@ -111,6 +122,8 @@ fn path(layer: &str, flows: u32, groups: u32, depth_auto: bool, backings: Option
         pending,
         backings: backings.map(|backings| backings.max(1)),
         next: 0,
+        kernel: None,
+        kernel_ns: 0,
     })
 }
 
@@ -138,12 +151,12 @@ fn path_cost_step_event(hctx: &mut HwCtx<AnyPolicy>, user: u32) {
 
 impl Path {
     fn batches(&mut self, batches: u32) {
-        let Path { hctx, buffers, completions, flows, now_ns, pending, backings, next } = self;
+        let Path { hctx, buffers, completions, flows, now_ns, pending, backings, next, kernel, kernel_ns } = self;
         for _ in 0..batches {
             for number in 0..BATCH {
                 let start = backings.map_or(0, |backings| {
-                    *next = if *next + 1 < backings { *next + 1 } else { 0 };
-                    region_of(*next)
+                    *next = if *next + 1 < PLACES { *next + 1 } else { 0 };
+                    region_of(*next % backings) + u64::from(*next / backings) * PLACE_BYTES
                 });
                 let submission = Submission {
                     flow: FlowId(number % *flows),
@@ -157,11 +170,18 @@ impl Path {
                 path_cost_step_submit(hctx, submission, *now_ns).expect("room for a batch");
             }
             path_cost_step_run(hctx, *now_ns);
-            for entry in pending.take() {
-                // SAFETY: an entry is the 64 bytes of struct io_uring_sqe, user_data in 32..40.
-                let bytes: [u8; 64] = unsafe { std::mem::transmute_copy(&entry) };
-                let user = u64::from_ne_bytes(bytes[32..40].try_into().expect("8 bytes"));
-                path_cost_step_event(hctx, device_and_user(user).1);
+            let entries = pending.take();
+            match kernel {
+                None => entries.iter().for_each(|entry| {
+                    path_cost_step_event(hctx, device_and_user(entry.get_user_data()).1);
+                }),
+                Some(ring) => {
+                    *kernel_ns += answered(ring, &entries);
+                    for end in ring.completion() {
+                        assert_eq!(end.result(), LENGTH_BYTES as i32, "a read brings its bytes");
+                        path_cost_step_event(hctx, device_and_user(end.user_data()).1);
+                    }
+                }
             }
             path_cost_step_reap(hctx, *now_ns, completions);
             assert_eq!(completions.len() as u32, BATCH, "a batch goes through at once");
@@ -169,6 +189,15 @@ impl Path {
             *now_ns += 1000;
         }
     }
+}
+
+/// The kernel answers all entries; the time of that, ns.
+fn answered(ring: &mut IoUring, entries: &[squeue::Entry]) -> u64 {
+    let start = Instant::now();
+    // SAFETY: buffers and descriptors of an entry stay with the device's queue until its end is reported.
+    unsafe { ring.submission().push_multiple(entries) }.expect("the ring has room for a batch");
+    ring.submit_and_wait(entries.len()).expect("the kernel takes a batch");
+    start.elapsed().as_nanos() as u64
 }
 
 fn main() -> ExitCode {
@@ -198,13 +227,18 @@ fn measure(arguments: &[String]) -> Result<(), String> {
         None => plain(groups)?,
         Some("auto") => path(layer, flows, groups, true, None)?,
         Some("beside") => return beside([("in no group", plain(0)?), ("in groups", plain(groups)?)], batches),
-        Some("pools") => {
-            let of = |backings| path(layer, flows, groups, false, Some(backings));
+        Some(kind @ ("pools" | "reads")) => {
+            let of = |backings| {
+                let kernel =
+                    if kind == "reads" { Some(IoUring::new(2 * BATCH).map_err(|e| e.to_string())?) } else { None };
+                Ok::<_, String>(Path { kernel, ..path(layer, flows, groups, false, Some(backings))? })
+            };
             return beside([("a file", of(0)?), ("a pool of 1", of(1)?), ("a pool of 1,000", of(1000)?)], batches);
         }
         Some(backings) => {
-            let backings =
-                backings.parse().map_err(|_| "argument 5 is neither auto, beside, pools nor a number".to_string())?;
+            let backings = backings
+                .parse()
+                .map_err(|_| "argument 5 is neither auto, beside, pools, reads nor a number".to_string())?;
             path(layer, flows, groups, false, Some(backings))?
         }
     };
@@ -218,26 +252,42 @@ fn ns_per_request(path: &mut Path, batches: u32) -> f64 {
     start.elapsed().as_nanos() as f64 / (f64::from(batches) * f64::from(BATCH))
 }
 
+/// Nanoseconds of a request of each path, and the kernel's part of them.
+type Round<const N: usize> = [(f64, f64); N];
+
 /// All in turns, so that the machine is the same for each: medians, also of each beside the first in a round.
 fn beside<const N: usize>(mut paths: [(&str, Path); N], batches: u32) -> Result<(), String> {
-    let mut rounds: Vec<[f64; N]> = Vec::new();
+    let mut rounds: Vec<Round<N>> = Vec::new();
     for round in 0..batches.div_ceil(TURN_BATCHES) as usize {
-        let mut each = [0.0; N];
+        let mut each = [(0.0, 0.0); N];
         (0..N).for_each(|at| {
             let at = (at + round) % N;
-            each[at] = ns_per_request(&mut paths[at].1, TURN_BATCHES);
+            let path = &mut paths[at].1;
+            path.kernel_ns = 0;
+            let whole = ns_per_request(path, TURN_BATCHES);
+            each[at] = (whole, path.kernel_ns as f64 / f64::from(TURN_BATCHES * BATCH));
         });
         rounds.push(each);
     }
-    let median = |of: &dyn Fn(&[f64; N]) -> f64| {
+    let median = |of: &dyn Fn(&Round<N>) -> f64| {
         let mut values: Vec<f64> = rounds.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    for (at, (name, _)) in paths.iter().enumerate() {
-        let ns = median(&|round| round[at]);
-        let (more, ratio) = (median(&|round| round[at] - round[0]), median(&|round| round[at] / round[0]));
-        print_line(format_args!("{name}: {ns:.2} ns per request; {more:.2} more per round, {ratio:.4} of the first"))?;
+    for (at, (name, path)) in paths.iter().enumerate() {
+        let ns = median(&|round| round[at].0);
+        let (more, ratio) = (median(&|round| round[at].0 - round[0].0), median(&|round| round[at].0 / round[0].0));
+        let kernel = match path.kernel {
+            None => String::new(),
+            Some(_) => format!(
+                "; {:.2} of them the kernel's, {:.2} more per round",
+                median(&|round| round[at].1),
+                median(&|round| round[at].1 - round[0].1)
+            ),
+        };
+        print_line(format_args!(
+            "{name}: {ns:.2} ns per request; {more:.2} more per round, {ratio:.4} of the first{kernel}"
+        ))?;
     }
     Ok(())
 }
