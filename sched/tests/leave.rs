@@ -8,6 +8,7 @@ use mqfq_sched::policy::{
 };
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::VSpan;
+use mqfq_testing::oracle::late_term;
 use mqfq_testing::random::{Random, for_seeds};
 use std::collections::BTreeSet;
 
@@ -298,14 +299,13 @@ fn i6_holds_for_actual_costs_with_corrections_and_withdrawals() {
         }
         let term = |flow: usize| {
             let Tenant { weight, queues, costs } = &scene.tenants[flow];
-            let over_weight = |cost: u64| cost as f64 * 100.0 / *weight as f64;
-            let most = costs.iter().map(|&(announced, actual)| over_weight(announced.max(actual))).fold(0.0, f64::max);
-            let error = costs.iter().map(|&(announced, actual)| over_weight(announced.abs_diff(actual)));
-            let given_up = if withdraws { most } else { 0.0 };
-            let error = error.fold(given_up, f64::max);
+            let most = costs.iter().map(|&(announced, actual)| announced.max(actual)).max().unwrap();
+            let error = costs.iter().map(|&(announced, actual)| announced.abs_diff(actual)).max().unwrap();
+            let error = if withdraws { most } else { error };
             // Charged and not ended: on the device, and per queue the first of the flow.
-            let charged = f64::from(depth) + queues.len() as f64;
-            2.0 * most + 3.0 * charged * error + 1.0
+            let charged = i128::from(depth) + queues.len() as i128;
+            let bytes = i128::from(most) + late_term(charged, error.into(), most.into());
+            bytes as f64 * 100.0 / *weight as f64 + 1.0
         };
         for f in 0..scene.tenants.len() {
             for m in 0..f {

@@ -29,6 +29,13 @@ use mqfq_sched::vtime::VTime;
 /// A position of virtual time that does not wrap: units since virtual time 0, any number of turns of the circle.
 pub type WideVTime = u128;
 
+/// Term of a flow in the bound, in bytes-equivalent, if its costs are known at the end ("Corrections",
+/// `sched/src/flow/account.rs`): `charged` requests are charged and not ended at most, the error of one is `error` at
+/// most, and the flow's largest request is `largest`.
+pub const fn late_term(charged: i128, error: i128, largest: i128) -> i128 {
+    3 * charged * error + largest
+}
+
 /// The point on the circle that a wide position lies at.
 pub const fn narrow(position: WideVTime) -> VTime {
     VTime::from_raw(position as u64)

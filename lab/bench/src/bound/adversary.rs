@@ -20,6 +20,14 @@ pub struct Side {
     pub bytes: u64,
     /// The request with which it fills the device up.
     pub last_bytes: u64,
+    /// Cost that each of its requests is announced to have; `None`: the right one.
+    #[serde(default)]
+    pub announced: Option<u64>,
+}
+
+/// Costs are known at the end.
+pub fn is_late(sides: &[Side; 2]) -> bool {
+    sides.iter().any(|side| side.announced.is_some())
 }
 
 /// Kind of history.
@@ -47,7 +55,10 @@ impl Scene {
         for side in sides {
             weights.push((Weight::new(side.weight).map_err(|error| error.to_string())?, 1));
         }
-        let machine = Machine::new(options, &Topology::flat(2), &weights, 64)?;
+        let mut machine = Machine::new(options, &Topology::flat(2), &weights, 64)?;
+        if is_late(&sides) {
+            machine.charge_late(true);
+        }
         let mut stage = Stage { machine, sides, depth: options.depth as usize };
         match self {
             Scene::AheadThenBehind => stage.ahead_then_behind(rounds),
@@ -66,7 +77,9 @@ struct Stage {
 
 impl Stage {
     fn submit(&mut self, side: u16, bytes: u64) {
-        assert!(self.machine.submit(u32::from(side), side, bytes), "a scene stages a few requests only");
+        let announced = self.sides[usize::from(side)].announced.unwrap_or(bytes);
+        let is_staged = self.machine.submit_announced(u32::from(side), side, announced, bytes);
+        assert!(is_staged, "a scene stages a few requests only");
     }
 
     /// One pick, and the flow stays backlogged: the request behind the one that may go has `next_bytes`. True: it went.

@@ -1,9 +1,9 @@
 //! The named workloads of `mqfq-lab bench bound`: the table `cases.toml`, and machines drawn by chance.
 
-use super::adversary::{Scene, Side};
+use super::adversary::{Scene, Side, is_late};
 use super::history::History;
 use super::threads::{self, ThreadsPlan};
-use super::workload::{self, Demand, DeviceOrder, End, FlowPlan, Pace, Plan, Sizes, Windows};
+use super::workload::{self, Demand, DeviceOrder, End, FlowPlan, Late, Pace, Plan, Sizes, Windows};
 use crate::contender::Form;
 use mqfq_blk::random::Random;
 use mqfq_policies::MQFQ_SERIAL;
@@ -27,8 +27,9 @@ pub enum Source {
     ByHand(PolicyOptions, Scene, [Side; 2]),
     /// By real threads: the seed does not determine it.
     Threads(ThreadsPlan),
-    /// So many small machines, each with options, tenants and order of its own.
-    RandomMachines(PolicyKind, u64),
+    /// So many small machines, each with options, tenants and order of its own; and with costs that are known at the
+    /// end.
+    RandomMachines(PolicyKind, u64, Option<Late>),
 }
 
 /// A named workload.
@@ -50,6 +51,8 @@ pub struct Played {
     pub hctxs: usize,
     /// Requests of a flow, for each of its hctxs, that threads may have had half done at any moment.
     pub under_way: u32,
+    /// Costs are known at the end.
+    pub is_late: bool,
     /// Events of the flows.
     pub history: History,
 }
@@ -65,7 +68,13 @@ impl Case {
         let run = |plan: &Plan, seed: u64| {
             let history = workload::run(plan, seed).map_err(named)?;
             let hctxs = plan.topology.iter().product();
-            Ok::<Played, String>(Played { options: plan.options, hctxs, under_way: 0, history })
+            Ok::<Played, String>(Played {
+                options: plan.options,
+                hctxs,
+                under_way: 0,
+                is_late: plan.late.is_some(),
+                history,
+            })
         };
         match &self.source {
             Source::Generated(plan) => {
@@ -74,22 +83,25 @@ impl Case {
                     End::CompletedBytes(bytes) => End::CompletedBytes(bytes * scale),
                 };
                 let options = form.of(plan.options, plan.topology.iter().product());
+                let options = if plan.late.is_some() { without_leases(options) } else { options };
                 let plan = Plan { options, end, ..plan.clone() };
                 look(&run(&plan, seed)?);
             }
             Source::ByHand(options, scene, sides) => {
+                let is_late = is_late(sides);
                 let options = form.of(*options, 2);
+                let options = if is_late { without_leases(options) } else { options };
                 let history = scene.play(&options, *sides, ROUNDS * scale).map_err(named)?;
-                look(&Played { options, hctxs: 2, under_way: 0, history });
+                look(&Played { options, hctxs: 2, under_way: 0, is_late, history });
             }
             Source::Threads(plan) => {
                 let options = form.of(plan.options, plan.workers);
                 let plan = ThreadsPlan { options, dispatches: plan.dispatches * scale, ..plan.clone() };
                 let history = threads::run(&plan, seed).map_err(named)?;
                 let (options, hctxs, under_way) = (plan.options, plan.workers, threads::UNDER_WAY);
-                look(&Played { options, hctxs, under_way, history });
+                look(&Played { options, hctxs, under_way, is_late: false, history });
             }
-            Source::RandomMachines(kind, count) => {
+            Source::RandomMachines(kind, count, late) => {
                 let mut random = Random::new(seed);
                 for _ in 0..count * scale {
                     let mut plan = random_plan(&mut random, *kind);
@@ -97,12 +109,20 @@ impl Case {
                     if form != Form::Faithful {
                         relax_somehow(&mut Random::new(!seed), &mut plan.options);
                     }
+                    if late.is_some() {
+                        (plan.late, plan.options) = (*late, without_leases(plan.options));
+                    }
                     look(&run(&plan, seed)?);
                 }
             }
         }
         Ok(())
     }
+}
+
+/// A scheduler that charges late has no leases.
+fn without_leases(options: PolicyOptions) -> PolicyOptions {
+    PolicyOptions { lease: VSpan(0), ..options }
 }
 
 /// Rounds of a scene.
@@ -146,6 +166,10 @@ struct Row {
     device_queue_depth: Option<usize>,
     pace: Pace,
     dispatches: u64,
+    /// Costs are wrong up to so many times, and corrected at the end.
+    wrong_by: Option<u64>,
+    /// Steps per request that is withdrawn.
+    steps_per_withdrawal: Option<u64>,
 }
 
 /// Hctxs of flow n.
@@ -185,6 +209,8 @@ impl Default for Row {
             device_queue_depth: None,
             pace: Pace::Random,
             dispatches: 200_000,
+            wrong_by: None,
+            steps_per_withdrawal: None,
         }
     }
 }
@@ -216,6 +242,11 @@ impl Row {
                 device_queue_depth: self.device_queue_depth,
                 pace: self.pace,
                 windows: least.map(|least| Windows { least, doublings: 4, steps: 300 }),
+                late: (self.wrong_by.is_some() || self.steps_per_withdrawal.is_some()).then(|| Late {
+                    wrong_by: self.wrong_by.unwrap_or(1),
+                    steps_per_withdrawal: self.steps_per_withdrawal,
+                    is_told: true,
+                }),
                 end: End::Dispatches(self.dispatches),
             }),
         };
@@ -256,9 +287,17 @@ pub fn cases() -> Vec<Case> {
     }
     let rows: Rows = toml::from_str(include_str!("cases.toml")).expect("the table is in order");
     let mut cases: Vec<Case> = rows.case.into_iter().map(Row::case).collect();
-    for (name, kind) in [("random machines", PolicyKind::Mqfq), ("random machines, serial", MQFQ_SERIAL)] {
-        let description = "small machines with options, flows and orders drawn by chance; also close to the wrap";
-        let source = Source::RandomMachines(kind, 1500);
+    let late = Some(Late { wrong_by: 8, steps_per_withdrawal: Some(10), is_told: true });
+    for (name, kind, late) in [
+        ("random machines", PolicyKind::Mqfq, None),
+        ("random machines, serial", MQFQ_SERIAL, None),
+        ("random machines, late", PolicyKind::Mqfq, late),
+    ] {
+        let description = match late {
+            None => "small machines with options, flows and orders drawn by chance; also close to the wrap",
+            Some(_) => "the same with costs wrong up to 8 times, and a request withdrawn every tenth step",
+        };
+        let source = Source::RandomMachines(kind, 1500, late);
         cases.push(Case { name: name.into(), description: description.into(), source });
     }
     cases
@@ -340,6 +379,7 @@ fn random_plan(random: &mut Random, kind: PolicyKind) -> Plan {
         device_queue_depth: any(random, &[None, None, Some(1), Some(3)]),
         pace: any(random, &[Pace::Prompt, Pace::Random, Pace::Random, Pace::Lazy]),
         windows: None,
+        late: None,
         end: End::Dispatches(400),
     }
 }
@@ -352,7 +392,7 @@ mod tests {
     fn every_row_of_the_table_is_one_kind_of_case() {
         let all = cases();
         let count = |is: fn(&Source) -> bool| all.iter().filter(|case| is(&case.source)).count();
-        assert_eq!(count(|source| matches!(source, Source::ByHand(..))), 8);
+        assert_eq!(count(|source| matches!(source, Source::ByHand(..))), 9);
         assert_eq!(count(|source| matches!(source, Source::Threads(_))), 2);
         assert!(all.iter().all(|case| !matches!(&case.source, Source::Generated(plan) if plan.flows.len() < 2)));
     }

@@ -44,10 +44,13 @@ pub enum Event {
 pub struct FlowTerms {
     /// r, 1..=10000.
     pub weight: u16,
-    /// l: the largest request of the flow that the history dispatches.
+    /// l: the largest request of the flow that the history dispatches, as announced or as it was.
     pub largest_bytes: u64,
     /// On how many hctxs the flow submits.
     pub hctxs: u32,
+    /// e: the largest difference between what a request was announced to cost and what it did; all of it, if one was
+    /// withdrawn.
+    pub error_bytes: u64,
 }
 
 /// The history of one run.
@@ -64,7 +67,7 @@ pub struct History {
 impl History {
     /// No event yet; per flow its weight and the number of hctxs on which it submits.
     pub fn new(flows: impl IntoIterator<Item = (u16, u32)>) -> History {
-        let terms = |(weight, hctxs)| FlowTerms { weight, largest_bytes: 0, hctxs };
+        let terms = |(weight, hctxs)| FlowTerms { weight, largest_bytes: 0, hctxs, error_bytes: 0 };
         let flows: Vec<FlowTerms> = flows.into_iter().map(terms).collect();
         History { events: Vec::new(), waiting: vec![0; flows.len()], flows }
     }
@@ -91,10 +94,30 @@ impl History {
     /// # Panics
     /// If none waits.
     pub fn dispatched(&mut self, flow: u32, bytes: u64) {
-        let waiting = &mut self.waiting[flow as usize];
-        *waiting = waiting.checked_sub(1).expect("only a request that waits can be dispatched");
         self.push(Event::Dispatched { flow, bytes });
-        if self.waiting[flow as usize] == 0 {
+        self.leaves(flow);
+    }
+
+    /// One of the waiting requests, of this announced cost, was taken back.
+    ///
+    /// # Panics
+    /// If none waits.
+    pub fn withdrawn(&mut self, flow: u32, announced: u64) {
+        self.announced(flow, announced, 0);
+        self.leaves(flow);
+    }
+
+    /// A request of this announced cost was, or will be, of the cost `bytes`.
+    pub fn announced(&mut self, flow: u32, announced: u64, bytes: u64) {
+        let terms = &mut self.flows[flow as usize];
+        terms.largest_bytes = terms.largest_bytes.max(announced);
+        terms.error_bytes = terms.error_bytes.max(announced.abs_diff(bytes));
+    }
+
+    fn leaves(&mut self, flow: u32) {
+        let waiting = &mut self.waiting[flow as usize];
+        *waiting = waiting.checked_sub(1).expect("only a request that waits can leave");
+        if *waiting == 0 {
             self.events.push(Event::Drained { flow });
         }
     }

@@ -15,11 +15,14 @@
 //! and what several threads may have half done ([`super::threads`]). All is compared in units of virtual time times
 //! `r_f r_m`; a difference `x` of bytes times weight is `x * UNITS` there.
 //!
+//! Where costs are known at the end, `3 n e + l` of each flow more ([`late_term`]), and no leases: `n = D + k` requests
+//! are charged and not ended, e is the largest error of one.
+//!
 //! # What is on the device
 //! At most D requests. With token units at most D + u - 1 units, u those of the largest request of any flow, at most D;
 //! a request that fills its units or less weighs at most `unit` bytes per unit. One larger than D units takes D of
 //! them, and two of these would be 2D > D + u - 1. So a flow has at most `(D - 1) unit + max(u unit, l)` bytes there,
-//! and never more than D l.
+//! and never more than D l. Where costs are known at the end it is D l, since units are those of the announced cost.
 //!
 //! # The byte for the grain
 //! In units, of which a byte at the default weight has 1024: T counts as 63 at least (2 * 63); what a flow's tags cover
@@ -30,6 +33,7 @@ use super::history::FlowTerms;
 use mqfq_sched::flow::TAG_GRAIN;
 use mqfq_sched::policy::PolicyOptions;
 use mqfq_sched::vtime::UNITS_PER_BYTE;
+use mqfq_testing::oracle::late_term;
 
 /// Units of virtual time per byte, times weight.
 const UNITS: i128 = UNITS_PER_BYTE as i128 * 100;
@@ -50,6 +54,8 @@ pub struct Limits {
     /// Addition for overlapping operations, in requests of a flow for each of its hctxs: 0 if one thread does
     /// everything.
     under_way: i128,
+    /// Costs are known at the end.
+    is_late: bool,
 }
 
 /// Bounds of a pair, in units of virtual time times the product of the weights.
@@ -79,6 +85,7 @@ impl Limits {
             units_max: units_max.max().unwrap_or(1).min(depth),
             lease_units: i128::from(options.lease.0),
             under_way: 0,
+            is_late: false,
         }
     }
 
@@ -86,6 +93,11 @@ impl Limits {
     /// threads.
     pub fn with_under_way(self, requests_per_hctx: u32) -> Limits {
         Limits { under_way: i128::from(requests_per_hctx), ..self }
+    }
+
+    /// Returns these bounds for flows whose costs are corrected at the end, and whose requests are withdrawn.
+    pub fn charged_late(self) -> Limits {
+        Limits { is_late: true, token_unit_bytes: None, ..self }
     }
 
     /// Most bytes that a flow can have on the device.
@@ -111,7 +123,13 @@ impl Limits {
         };
         // In every bound, the paper's too.
         let half_done = |flow: &FlowTerms| self.under_way * i128::from(flow.hctxs) * i128::from(flow.largest_bytes);
-        let added = over_weight(half_done(f), half_done(m)) + (leases(f) + leases(m)) * r_f * r_m + GRAIN * r_f * r_m;
+        let late = |flow: &FlowTerms| match self.is_late {
+            false => 0,
+            true => late_term(self.depth + i128::from(flow.hctxs), flow.error_bytes.into(), flow.largest_bytes.into()),
+        };
+        let added = over_weight(half_done(f) + late(f), half_done(m) + late(m))
+            + (leases(f) + leases(m)) * r_f * r_m
+            + GRAIN * r_f * r_m;
         let dispatched = windows + largest + added;
         PairLimits {
             dispatched,
@@ -141,7 +159,7 @@ mod tests {
     const KIB: u64 = 1024;
 
     fn flow(weight: u16, largest_bytes: u64) -> FlowTerms {
-        FlowTerms { weight, largest_bytes, hctxs: 1 }
+        FlowTerms { weight, largest_bytes, hctxs: 1, error_bytes: 0 }
     }
 
     fn options(depth: u32, window_bytes: u64, token_unit_bytes: Option<u32>) -> PolicyOptions {
@@ -200,6 +218,18 @@ mod tests {
         assert_eq!(more(&one, &one), 0.0);
         assert_eq!(more(&one, &three), 3.0 * (16.0 * 1024.0 + 1.0 / 16.0));
         assert_eq!(more(&three, &three), 6.0 * (16.0 * 1024.0 + 1.0 / 16.0));
+    }
+
+    #[test]
+    fn costs_known_at_the_end_add_their_errors() {
+        // D = 2: three requests of a flow on one hctx, 3 * 3 KiB each, and its l; four of the flow on two, right ones.
+        let wrong = FlowTerms { error_bytes: 3 * KIB, ..flow(100, 4 * KIB) };
+        let right = FlowTerms { hctxs: 2, ..flow(200, 4 * KIB) };
+        let before = Limits::new(&options(2, 64 * KIB, Some(512)), &[wrong, right]).of(&wrong, &right);
+        let after = Limits::new(&options(2, 64 * KIB, None), &[wrong, right]).charged_late().of(&wrong, &right);
+        let more = |after: i128, before: i128| Limits::bytes(after - before, &wrong, &right);
+        assert_eq!(more(after.dispatched, before.dispatched), (27.0 + 4.0 + 2.0) * 1024.0);
+        assert_eq!(more(after.tight - after.dispatched, 0), (8.0 + 4.0) * 1024.0, "D requests, whatever the units");
     }
 
     #[test]

@@ -27,8 +27,19 @@ pub struct OnDevice {
     pub flow: u32,
     /// Its size.
     pub bytes: u64,
+    announced: u64,
     hctx: u16,
     token: DispatchToken,
+}
+
+/// A request, under its handle.
+#[derive(Clone, Copy)]
+struct Request {
+    flow: u32,
+    announced: u64,
+    bytes: u64,
+    /// Given up, and the scheduler was not told.
+    is_dead: bool,
 }
 
 /// Result of one step of a worker.
@@ -75,11 +86,13 @@ pub struct Machine {
     /// Oldest first.
     device: VecDeque<OnDevice>,
     on_hctx: Vec<usize>,
-    /// By handle: flow and bytes; and the handles that are free.
-    requests: Vec<(u32, u64)>,
+    /// By handle, and the handles that are free.
+    requests: Vec<Request>,
     free_handles: Vec<u32>,
-    /// Requests of a flow that wait at an hctx: `flow * hctxs + hctx`.
-    waiting_at: Vec<u32>,
+    /// Handles of a flow that wait at an hctx, in order: `flow * hctxs + hctx`.
+    waiting_at: Vec<VecDeque<u32>>,
+    /// The scheduler is told what requests did cost, and which are given up.
+    is_told: bool,
     awake: Awake,
     history: History,
     options: PolicyOptions,
@@ -122,13 +135,23 @@ impl Machine {
             on_hctx: vec![0; hctxs],
             requests: Vec::new(),
             free_handles: Vec::new(),
-            waiting_at: vec![0; hctxs * flows.len()],
+            waiting_at: vec![VecDeque::new(); hctxs * flows.len()],
+            is_told: false,
             awake: Awake { list: Vec::new(), places: vec![None; hctxs] },
             history: History::new(flows.iter().map(|(weight, hctxs)| (weight.get(), *hctxs))),
             options: *options,
             frontier: None,
             more_units: 0,
         })
+    }
+
+    /// Costs are known at the end, and requests may be withdrawn. `is_told`: the scheduler learns of either. Before the
+    /// first request.
+    pub fn charge_late(&mut self, is_told: bool) {
+        self.is_told = is_told;
+        if let AnyPolicy::Mqfq(mqfq) = &mut self.policy {
+            mqfq.charge_late(self.queues.len() == 1);
+        }
     }
 
     /// T is `window` from now on, in the form that there is. A worker picks after it.
@@ -164,18 +187,24 @@ impl Machine {
 
     /// A request of the flow arrives at the worker of `hctx`, which wakes. False: its queue is full, nothing happened.
     pub fn submit(&mut self, flow: u32, hctx: u16, bytes: u64) -> bool {
+        self.submit_announced(flow, hctx, bytes, bytes)
+    }
+
+    /// As [`Machine::submit`], of a request that will have cost `bytes`.
+    pub fn submit_announced(&mut self, flow: u32, hctx: u16, announced: u64, bytes: u64) -> bool {
         let queue = &mut self.queues[usize::from(hctx)];
         if self.policy.staged(queue) == self.capacity_requests {
             return false;
         }
+        let request = Request { flow, announced, bytes, is_dead: false };
         let handle = self.free_handles.pop().unwrap_or_else(|| {
-            self.requests.push((0, 0));
+            self.requests.push(request);
             self.requests.len() as u32 - 1
         });
-        self.requests[handle as usize] = (flow, bytes);
+        self.requests[handle as usize] = request;
         let hctxs = self.queues.len();
-        self.waiting_at[flow as usize * hctxs + usize::from(hctx)] += 1;
-        let entry = Entry::read(FlowId(flow), Cost(bytes), Handle(handle));
+        self.waiting_at[flow as usize * hctxs + usize::from(hctx)].push_back(handle);
+        let entry = Entry::read(FlowId(flow), Cost(announced), Handle(handle));
         let awake = &mut self.awake;
         let queue = &mut self.queues[usize::from(hctx)];
         self.policy.submit(queue, entry, 0, &mut |other: HctxId| awake.insert(other.0));
@@ -185,32 +214,75 @@ impl Machine {
         true
     }
 
+    /// The flow gives up the request at `position` of those that wait at `hctx`, oldest first; the worker wakes.
+    ///
+    /// # Panics
+    /// If there is none, or the policy does not know it.
+    pub fn withdraw(&mut self, flow: u32, hctx: u16, position: usize) {
+        let hctxs = self.queues.len();
+        let waiting = &mut self.waiting_at[flow as usize * hctxs + usize::from(hctx)];
+        let handle = waiting.remove(position).expect("it waits");
+        let Request { announced, is_dead, .. } = &mut self.requests[handle as usize];
+        let announced = *announced;
+        match (&self.policy, &mut self.queues[usize::from(hctx)]) {
+            (AnyPolicy::Mqfq(mqfq), AnyQueue::Mqfq(queue)) if self.is_told => {
+                let (name, awake) = ((FlowId(flow), Handle(handle), Cost(announced)), &mut self.awake);
+                assert!(mqfq.withdraw(queue, name, &mut |other: HctxId| awake.insert(other.0)), "it is staged there");
+                self.free_handles.push(handle);
+            }
+            _ => *is_dead = true,
+        }
+        self.awake.insert(hctx);
+        self.history.withdrawn(flow, announced);
+        self.look_ahead();
+    }
+
     /// One pick of a worker, or a pause if its device queue is full.
     pub fn step(&mut self, hctx: u16) -> Step {
+        loop {
+            match self.pick(hctx) {
+                Ok(step) => return step,
+                Err((flow, handle, token)) => {
+                    let awake = &mut self.awake;
+                    let queue = &mut self.queues[usize::from(hctx)];
+                    let done = Done::read(FlowId(flow), handle);
+                    self.policy.complete(queue, done, token, 0, &mut |other: HctxId| awake.insert(other.0));
+                }
+            }
+        }
+    }
+
+    /// As [`Machine::step`]. `Err`: a request that was given up, with its token.
+    fn pick(&mut self, hctx: u16) -> Result<Step, (u32, Handle, DispatchToken)> {
         let awake = &mut self.awake;
         let mut kick = |other: HctxId| awake.insert(other.0);
         let queue = &mut self.queues[usize::from(hctx)];
         if self.on_hctx[usize::from(hctx)] >= self.device_queue_depth {
             self.policy.pause(queue, &mut kick);
             self.awake.remove(hctx);
-            return Step::Sleeps;
+            return Ok(Step::Sleeps);
         }
         match self.policy.pick(queue, 0, &mut kick) {
             Pick::Dispatch(Grant { handle, token, .. }) => {
-                let (flow, bytes) = self.requests[handle.0 as usize];
+                let Request { flow, announced, bytes, is_dead } = self.requests[handle.0 as usize];
                 self.free_handles.push(handle.0);
-                self.waiting_at[flow as usize * self.queues.len() + usize::from(hctx)] -= 1;
+                if is_dead {
+                    return Err((flow, handle, token));
+                }
+                let waiting = &mut self.waiting_at[flow as usize * self.queues.len() + usize::from(hctx)];
+                waiting.retain(|&other| other != handle.0);
                 self.on_hctx[usize::from(hctx)] += 1;
-                self.device.push_back(OnDevice { flow, bytes, hctx, token });
+                self.device.push_back(OnDevice { flow, bytes, announced, hctx, token });
+                self.history.announced(flow, announced, bytes);
                 self.history.dispatched(flow, bytes);
                 self.look_ahead();
                 self.awake.insert(hctx);
-                Step::Dispatched(flow, bytes)
+                Ok(Step::Dispatched(flow, bytes))
             }
             Pick::Throttled | Pick::NoToken | Pick::Later(_) | Pick::Idle => {
                 self.look_ahead();
                 self.awake.remove(hctx);
-                Step::Sleeps
+                Ok(Step::Sleeps)
             }
         }
     }
@@ -220,9 +292,15 @@ impl Machine {
     /// # Panics
     /// If the device holds no such request.
     pub fn complete(&mut self, position: usize) -> u32 {
-        let OnDevice { flow, bytes, hctx, token } = self.device.remove(position).expect("the device holds it");
+        let OnDevice { flow, bytes, announced, hctx, token } =
+            self.device.remove(position).expect("the device holds it");
         self.on_hctx[usize::from(hctx)] -= 1;
         self.history.completed(flow, bytes);
+        if let AnyPolicy::Mqfq(mqfq) = &self.policy
+            && self.is_told
+        {
+            mqfq.correct(FlowId(flow), Cost(announced), Cost(bytes));
+        }
         let awake = &mut self.awake;
         let queue = &mut self.queues[usize::from(hctx)];
         self.policy
@@ -248,7 +326,7 @@ impl Machine {
 
     /// Requests of the flow that wait at `hctx`.
     pub fn waiting_at(&self, flow: u32, hctx: u16) -> u32 {
-        self.waiting_at[flow as usize * self.queues.len() + usize::from(hctx)]
+        self.waiting_at[flow as usize * self.queues.len() + usize::from(hctx)].len() as u32
     }
 
     /// Requests that wait anywhere.

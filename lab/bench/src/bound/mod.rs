@@ -13,7 +13,7 @@
 //! | [`limits`] | how far may they? |
 //! | [`judge`] | the one over the other |
 //! | [`machine`] | what does the real policy do if workers and device take turns like this? |
-//! | [`workload`], [`adversary`], [`threads`] | order of turns, by chance, by hand, and by real threads |
+//! | [`workload`], [`adversary`], [`threads`] | order of turns, by chance (wrong costs, withdrawals), by hand, by threads |
 //! | [`trace`] | what the kernel's elevator did, by its tracepoints |
 //! | [`cases`], [`shares`] | the named workloads |
 //! | [`report`] | JSON, tables, SVG |
@@ -186,7 +186,8 @@ fn seed_of(seed: u64, name: &str) -> u64 {
 
 /// Bounds of a history.
 pub fn limits_of(played: &Played) -> Limits {
-    Limits::new(&played.options, &played.history.flows).with_under_way(played.under_way)
+    let limits = Limits::new(&played.options, &played.history.flows).with_under_way(played.under_way);
+    if played.is_late { limits.charged_late() } else { limits }
 }
 
 /// One case: its row, and the trajectory of its worst pair if it is the case that is drawn.

@@ -58,6 +58,7 @@ pub fn cases() -> Vec<SharesCase> {
             device_queue_depth: None,
             pace: Pace::Prompt,
             windows: None,
+            late: None,
             end: End::CompletedBytes(WARM_UP_BYTES + BYTES_PER_S),
         },
     };

@@ -119,6 +119,8 @@ pub struct Plan {
     pub pace: Pace,
     /// How T changes; `None`: it stays.
     pub windows: Option<Windows>,
+    /// How requests differ from what was announced; `None`: they do not.
+    pub late: Option<Late>,
     /// When it ends.
     pub end: End,
 }
@@ -132,6 +134,18 @@ pub struct Windows {
     pub doublings: u32,
     /// Mean time between changes.
     pub steps: u64,
+}
+
+/// Costs that are known at the end, and requests that are given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Late {
+    /// A request costs up to so many times what was announced, mostly of flows of even number, or down to so small a
+    /// part of it, mostly of the others; 1: the same.
+    pub wrong_by: u64,
+    /// One step in so many withdraws a request of some flow; `None`: none does.
+    pub steps_per_withdrawal: Option<u64>,
+    /// The scheduler is told of either.
+    pub is_told: bool,
 }
 
 /// Requests that one hctx can stage.
@@ -176,6 +190,9 @@ pub fn run(plan: &Plan, seed: u64) -> Result<History, String> {
     let mut machine = Machine::new(&plan.options, &topology, &flows, CAPACITY_REQUESTS)?;
     if let Some(requests) = plan.device_queue_depth {
         machine.set_device_queue_depth(requests);
+    }
+    if let Some(late) = plan.late {
+        machine.charge_late(late.is_told);
     }
     let mut run = Run {
         plan,
@@ -238,6 +255,11 @@ impl Run<'_> {
             let doublings = self.random.below(u64::from(doublings) + 1);
             self.machine.set_window(VSpan(least.0 << doublings));
         }
+        if let Some(steps) = self.plan.late.and_then(|late| late.steps_per_withdrawal)
+            && self.random.below(steps) == 0
+        {
+            self.withdraw();
+        }
         let (some_awake, some_on_device) = (!self.machine.awake().is_empty(), !self.machine.device().is_empty());
         let device_first = self.random.below(8) < self.speed_in_8;
         if some_on_device && (device_first && self.plan.pace != Pace::Prompt || !some_awake) {
@@ -256,6 +278,22 @@ impl Run<'_> {
             return Err(format!("{waiting} requests wait, the device is empty, and nobody will ever move again"));
         }
         Ok(())
+    }
+
+    /// Any request of any flow is given up, if it has one at an hctx that is drawn.
+    fn withdraw(&mut self) {
+        let flow = self.random.below(self.plan.flows.len() as u64) as usize;
+        let hctxs = &self.plan.flows[flow].hctxs;
+        let hctx = hctxs[self.random.below(hctxs.len() as u64) as usize];
+        let flow = flow as u32;
+        let waiting = self.machine.waiting_at(flow, hctx);
+        if waiting > 0 {
+            self.machine.withdraw(flow, hctx, self.random.below(waiting.into()) as usize);
+            match self.plan.flows[flow as usize].demand {
+                Demand::ClosedLoop(_) => self.submit_anywhere(flow),
+                _ => self.fill_at(flow, hctx),
+            }
+        }
     }
 
     fn any_awake(&mut self) -> u16 {
@@ -338,8 +376,7 @@ impl Run<'_> {
             return;
         };
         while self.saturates[flow as usize] && self.machine.waiting_at(flow, hctx) < waiting {
-            let bytes = self.size(flow);
-            if !self.machine.submit(flow, hctx, bytes) {
+            if !self.submit(flow, hctx) {
                 return;
             }
         }
@@ -348,9 +385,19 @@ impl Run<'_> {
     fn submit_anywhere(&mut self, flow: u32) {
         let hctxs = &self.plan.flows[flow as usize].hctxs;
         let hctx = hctxs[self.random.below(hctxs.len() as u64) as usize];
-        let bytes = self.size(flow);
         // A burst that does not fit any more is cut short.
-        let _ = self.machine.submit(flow, hctx, bytes);
+        let _ = self.submit(flow, hctx);
+    }
+
+    /// False: the queue is full.
+    fn submit(&mut self, flow: u32, hctx: u16) -> bool {
+        let announced = self.size(flow);
+        let Some(Late { wrong_by, .. }) = self.plan.late else { return self.machine.submit(flow, hctx, announced) };
+        let factor = 1 + self.random.below(wrong_by);
+        let is_usual = self.random.below(4) > 0;
+        let is_more = flow.is_multiple_of(2) == is_usual;
+        let bytes = if is_more { announced * factor } else { (announced / factor).max(1) };
+        self.machine.submit_announced(flow, hctx, announced, bytes)
     }
 
     fn size(&mut self, flow: u32) -> u64 {

@@ -6,7 +6,7 @@ use mqfq_bench::bound::cases::{Case, Played, Source, cases};
 use mqfq_bench::bound::history::{Event, History};
 use mqfq_bench::bound::judge::Verdict;
 use mqfq_bench::bound::limits::Limits;
-use mqfq_bench::bound::workload::{self, Demand, DeviceOrder, End, FlowPlan, Pace, Plan, Sizes};
+use mqfq_bench::bound::workload::{self, Demand, DeviceOrder, End, FlowPlan, Late, Pace, Plan, Sizes};
 use mqfq_bench::bound::{self, BoundOptions, limits_of, shares};
 use mqfq_bench::contender::Form;
 use mqfq_bench::options::defaults;
@@ -29,7 +29,7 @@ fn shortened(case: Case) -> Case {
     let source = match case.source {
         Source::Generated(plan) => Source::Generated(Plan { end: End::Dispatches(1_500), ..plan }),
         Source::Threads(plan) => Source::Threads(mqfq_bench::bound::threads::ThreadsPlan { dispatches: 2_000, ..plan }),
-        Source::RandomMachines(kind, _) => Source::RandomMachines(kind, 30),
+        Source::RandomMachines(kind, _, late) => Source::RandomMachines(kind, 30, late),
         by_hand @ Source::ByHand(..) => by_hand,
     };
     Case { source, ..case }
@@ -82,7 +82,7 @@ fn theorem_1_does_not_hold_for_completed_service() {
     // start tag that waits, is now 1 MiB. m's first request, of 512 bytes, arrives there too: the tags are level, and
     // of two hctxs either may be asked first. f's is. From m's arrival on f completes 2 MiB and m nothing. Theorem 1
     // says 1 MiB + 512 bytes. In SFQ virtual time is the start tag of the request in service, 0, and m would go first.
-    let side = |bytes| Side { weight: 100, bytes, last_bytes: bytes };
+    let side = |bytes| Side { weight: 100, bytes, last_bytes: bytes, announced: None };
     let history = Scene::LevelWithTheNext.play(&mqfq(1, 0), [side(MIB), side(512)], 1).unwrap();
     let verdict = Verdict::of(&history, &Limits::new(&mqfq(1, 0), &history.flows));
     let theorem_1 = verdict.theorem_1.expect("D is 1");
@@ -99,8 +99,8 @@ fn theorem_1_does_not_hold_for_completed_service() {
 #[test]
 fn leases_need_their_term() {
     // Histories of queues that lease, against the bounds of queues that do not.
-    let Source::RandomMachines(kind, _) = case("random machines").source else { panic!("random machines") };
-    let case = Case { source: Source::RandomMachines(kind, 300), ..case("random machines") };
+    let Source::RandomMachines(kind, ..) = case("random machines").source else { panic!("random machines") };
+    let case = Case { source: Source::RandomMachines(kind, 300, None), ..case("random machines") };
     let (mut with, mut without) = (Verdict::default(), Verdict::default());
     let look = |played: &Played| {
         let exact = PolicyOptions { lease: VSpan(0), ..played.options };
@@ -110,6 +110,52 @@ fn leases_need_their_term() {
     case.play(Form::AllThree, 1, 1, look).unwrap();
     assert_eq!(with.broken(), [""; 0]);
     assert_eq!(without.broken(), ["the bound on service dispatched"]);
+}
+
+#[test]
+fn costs_known_at_the_end_need_their_term() {
+    // D = 64: in each direction 64 KiB on each place of the device but one, which the scheduler took for a byte.
+    let with = verdict(&case("device full of each, late"), Form::AllThree, 1).dispatched.expect("two flows");
+    assert_eq!(with.unfairness_bytes, (2 * 63 * 64 * KIB) as f64);
+    case("device full of each, late")
+        .play(Form::AllThree, 1, 1, |played| {
+            let exact = Verdict::of(&played.history, &Limits::new(&played.options, &played.history.flows));
+            assert_eq!(exact.broken(), ["the bound on service dispatched"]);
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_correction_or_a_withdrawal_that_is_forgotten_is_noticed() {
+    let flow = |hctx, bytes| FlowPlan {
+        weight: 100,
+        sizes: Sizes::One(bytes),
+        hctxs: vec![hctx],
+        demand: Demand::Saturated(3),
+    };
+    let wrong = Late { wrong_by: 8, steps_per_withdrawal: None, is_told: true };
+    let withdrawn = Late { wrong_by: 1, steps_per_withdrawal: Some(3), is_told: true };
+    for late in [wrong, withdrawn] {
+        let broken = |is_told| {
+            let options = mqfq(4, 64 * KIB);
+            let plan = Plan {
+                options,
+                topology: [1, 2, 1],
+                // Of the second flow more is withdrawn.
+                flows: vec![flow(0, 4 * KIB), flow(1, 16 * KIB)],
+                device: DeviceOrder::Oldest,
+                device_queue_depth: None,
+                windows: None,
+                late: Some(Late { is_told, ..late }),
+                pace: Pace::Random,
+                end: End::Dispatches(2_000),
+            };
+            let history = workload::run(&plan, 1).unwrap();
+            Verdict::of(&history, &Limits::new(&options, &history.flows).charged_late()).broken()
+        };
+        assert_eq!(broken(true), [""; 0], "{late:?}");
+        assert_eq!(broken(false)[..2], ["the bound on service dispatched", "the tight bound"], "{late:?}");
+    }
 }
 
 #[test]
@@ -153,6 +199,7 @@ fn a_scheduler_that_is_unfair_is_noticed() {
         device: DeviceOrder::Oldest,
         device_queue_depth: Some(2),
         windows: None,
+        late: None,
         pace: Pace::Random,
         end: End::Dispatches(2_000),
     };
@@ -190,7 +237,7 @@ fn the_command_reports_each_case_and_draws_it() {
 
     let json = serde_json::to_value(&report).unwrap();
     let rows = json["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 4 * 2, "four cases in two forms");
+    assert_eq!(rows.len(), 5 * 2, "five cases in two forms");
     for row in rows {
         assert!(row["case"].as_str().unwrap().starts_with("device full of each"));
         assert!(row["intervals"].as_u64().unwrap() > 1000);
