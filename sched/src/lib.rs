@@ -30,7 +30,7 @@ extern crate alloc;
 extern crate std;
 
 mod base;
-#[cfg(not(any(mqfq_loom, watched)))]
+#[cfg(not(watched))]
 pub mod door;
 #[cfg(not(feature = "internals"))]
 mod flow;

@@ -11,7 +11,8 @@
 //! is always built inside the test body. A third limit is made good in `thorough`.
 #![allow(unused_imports, reason = "each structure takes what it needs; a loom build takes less")]
 
-#[cfg(not(any(mqfq_loom, watched)))]
+// In a model too: what is behind a handle is ordered by itself.
+#[cfg(not(watched))]
 pub use alloc::sync::Arc;
 #[cfg(not(mqfq_loom))]
 pub use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -335,6 +336,11 @@ mod thorough {
                 pub fn fetch_sub(&self, value: $number, order: Ordering) -> $number {
                     self.shadows.before_write();
                     self.word.fetch_sub(value, order)
+                }
+
+                pub fn fetch_max(&self, value: $number, order: Ordering) -> $number {
+                    self.shadows.before_write();
+                    self.word.fetch_max(value, order)
                 }
 
                 pub fn fetch_and(&self, value: $number, order: Ordering) -> $number {

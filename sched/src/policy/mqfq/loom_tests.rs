@@ -61,7 +61,8 @@ impl Worker {
     }
 
     fn submit_of(&mut self, mqfq: &Mqfq, flow: FlowId, cost: Cost) {
-        let entry = Entry::read(flow, cost, Handle(0));
+        // The handle says what it costs, to `step_aside`.
+        let entry = Entry::read(flow, cost, Handle(cost.0 as u32));
         let kicks = &mut self.kicks;
         mqfq.submit(&mut self.queue, entry, 0, &mut |hctx| kicks.push(hctx));
     }
@@ -97,6 +98,22 @@ impl Worker {
         self.complete(mqfq);
         self.run(mqfq);
     }
+
+    /// The worker is away, and another empties its queue: what stood there, in order.
+    fn step_aside(&mut self, mqfq: &Mqfq) -> Vec<(FlowId, Cost)> {
+        let (kicks, mut left) = (&mut self.kicks, Vec::new());
+        let each = |flow, Handle(cost)| {
+            left.push((flow, Cost(cost.into())));
+            Cost(cost.into())
+        };
+        mqfq.step_aside(&mut self.queue, each, &mut |hctx| kicks.push(hctx));
+        left
+    }
+
+    /// The worker is back, and has not picked.
+    fn come_back(&mut self, mqfq: &Mqfq, left: &[(FlowId, Cost)]) {
+        left.iter().for_each(|&(flow, cost)| self.submit_of(mqfq, flow, cost));
+    }
 }
 
 /// A scheduler and its workers, none of them running.
@@ -111,7 +128,18 @@ impl Rig {
     }
 
     fn with(hctxs: usize, options: PolicyOptions) -> Rig {
-        let mqfq = Mqfq::new(&options, &Topology::flat(hctxs), &vec![Weight::DEFAULT; hctxs]);
+        Rig::of(hctxs, Mqfq::new(&options, &Topology::flat(hctxs), &vec![Weight::DEFAULT; hctxs]))
+    }
+
+    /// As [`Rig::new`], charged late, as where workers step aside.
+    fn late(form: Form, hctxs: usize, depth: u32, window: VSpan) -> Rig {
+        let options = form.of(PolicyOptions { depth, window, ..PolicyOptions::new(PolicyKind::Mqfq) });
+        let mut mqfq = Mqfq::new(&options, &Topology::flat(hctxs), &vec![Weight::DEFAULT; hctxs]);
+        mqfq.charge_late(false);
+        Rig::of(hctxs, mqfq)
+    }
+
+    fn of(hctxs: usize, mqfq: Mqfq) -> Rig {
         let worker = |n: usize| Worker {
             queue: mqfq.open_queue(HctxId(n as u16), 4),
             on_device: Vec::new(),
@@ -634,6 +662,104 @@ fn loom_a_queue_that_throttles_itself_beside_a_longer_window_goes() {
         rig.settle();
         assert_eq!(rig.mqfq.staged(&rig.workers[0].queue), 0, "its last request is three ahead, of eight");
         rig.alone(1, |mqfq, worker| worker.run(mqfq));
+        rig.finish();
+    });
+}
+
+const LARGE: Cost = Cost(4 * REQUEST.0);
+
+/// Its first starts at virtual time, which lay between the two points, and its second behind the first.
+fn assert_neither_credit_nor_debt(tags: &[VTime], before: VTime, after: VTime) {
+    let [first, second] = tags else { panic!("two, once each: {tags:?}") };
+    assert!(!first.is_before(before), "credit: {first:?} before {before:?}");
+    assert!(!after.is_before(*first), "debt: {first:?} after {after:?}");
+    assert_eq!(*second, first.plus(VSpan::from_bytes(LARGE.0)), "credit for what was charged before");
+}
+
+/// Race: A is ahead and throttles itself while B, which holds virtual time and whose worker is away, is set aside.
+/// Virtual time goes on. B comes back at it.
+/// Shown to fail if `step_aside` does not announce, and if `take_back` gives nothing back.
+#[test]
+fn loom_a_queue_that_throttles_itself_beside_one_that_steps_aside_goes() {
+    model(|form| {
+        let mut rig = Rig::late(form, 2, 4, NONE);
+        rig.alone(1, |mqfq, worker| (0..2).for_each(|_| worker.submit_cost(mqfq, LARGE)));
+        rig.alone(0, |mqfq, worker| {
+            worker.submit(mqfq);
+            worker.submit(mqfq);
+            assert!(worker.pick(mqfq), "its first request starts at virtual time");
+        });
+        rig.race(
+            |mqfq, worker| worker.run(mqfq),
+            |mqfq, worker| assert_eq!(worker.step_aside(mqfq), [(FlowId(1), LARGE); 2]),
+        );
+        rig.settle();
+        rig.assert_nothing_staged();
+        let now = rig.mqfq.global_vtime();
+        assert_eq!(now, VTime::ZERO.plus(requests(1)), "of A alone");
+        rig.alone(1, |mqfq, worker| {
+            worker.come_back(mqfq, &[(FlowId(1), LARGE); 2]);
+            worker.run(mqfq);
+            assert_neither_credit_nor_debt(&worker.tags, now, now);
+        });
+        rig.finish();
+    });
+}
+
+/// Race: A gives its token to B, which waits for it, while B, whose worker is away, is set aside. C waits, too.
+/// Shown to fail if `rest` does not search.
+#[test]
+fn loom_a_token_sent_to_a_queue_that_steps_aside_is_passed_on() {
+    model(|form| {
+        let mut rig = Rig::late(form, 3, 1, WIDE);
+        for n in 0..3 {
+            rig.alone(n, |mqfq, worker| {
+                worker.submit(mqfq);
+                worker.run(mqfq);
+            });
+        }
+        assert_eq!(rig.mqfq.free_units(), 0);
+        rig.race(
+            |mqfq, worker| worker.complete_and_run(mqfq),
+            |mqfq, worker| assert_eq!(worker.step_aside(mqfq), [(FlowId(1), REQUEST)]),
+        );
+        rig.settle();
+        rig.assert_nothing_staged();
+        assert_eq!(rig.workers.iter().map(|worker| worker.dispatched).collect::<Vec<_>>(), [1, 0, 1]);
+        rig.alone(2, |mqfq, worker| worker.complete_and_run(mqfq));
+        rig.settle();
+        rig.alone(1, |mqfq, worker| {
+            worker.come_back(mqfq, &[(FlowId(1), REQUEST)]);
+            worker.run(mqfq);
+            assert_eq!(worker.dispatched, 1);
+        });
+        rig.finish();
+    });
+}
+
+/// Race: B is back and submits again what had stood aside while A dispatches and moves virtual time.
+/// Shown to fail if `take_back` gives nothing back.
+#[test]
+fn loom_a_queue_that_comes_back_beside_a_dispatch_starts_at_virtual_time() {
+    model(|form| {
+        let mut rig = Rig::late(form, 2, 5, NONE);
+        rig.alone(1, |mqfq, worker| {
+            (0..2).for_each(|_| worker.submit_cost(mqfq, LARGE));
+            worker.step_aside(mqfq);
+        });
+        rig.alone(0, |mqfq, worker| (0..2).for_each(|_| worker.submit(mqfq)));
+        let before = rig.mqfq.global_vtime();
+        rig.race(
+            |mqfq, worker| assert!(worker.pick(mqfq)),
+            |mqfq, worker| worker.come_back(mqfq, &[(FlowId(1), LARGE); 2]),
+        );
+        for n in [1, 0] {
+            rig.alone(n, |mqfq, worker| worker.run(mqfq));
+        }
+        rig.settle();
+        rig.assert_nothing_staged();
+        // A's second request starts a request's length later, and virtual time came no farther.
+        assert_neither_credit_nor_debt(&rig.workers[1].tags, before, VTime::ZERO.plus(requests(1)));
         rig.finish();
     });
 }
