@@ -110,6 +110,16 @@ impl Worker {
         left
     }
 
+    /// The worker leaves for good: its queue is closed, another takes the place, and what is on the device gives its
+    /// tokens back.
+    fn close(&mut self, mqfq: &Mqfq) {
+        let next = mqfq.open_queue(self.queue.hctx, 4);
+        let (queue, kicks) = (core::mem::replace(&mut self.queue, next), &mut self.kicks);
+        let mut kick = |hctx| kicks.push(hctx);
+        mqfq.close(queue, |_, Handle(cost)| Cost(cost.into()), &mut kick);
+        self.on_device.drain(..).for_each(|(_, token)| mqfq.give_back(self.queue.hctx, token, &mut kick));
+    }
+
     /// The worker is back, and has not picked.
     fn come_back(&mut self, mqfq: &Mqfq, left: &[(FlowId, Cost)]) {
         left.iter().for_each(|&(flow, cost)| self.submit_of(mqfq, flow, cost));
@@ -760,6 +770,27 @@ fn loom_a_queue_that_comes_back_beside_a_dispatch_starts_at_virtual_time() {
         rig.assert_nothing_staged();
         // A's second request starts a request's length later, and virtual time came no farther.
         assert_neither_credit_nor_debt(&rig.workers[1].tags, before, VTime::ZERO.plus(requests(1)));
+        rig.finish();
+    });
+}
+
+/// Race: A's queue is closed with a request staged, and what it has on the device gives its token back, while B finds
+/// no token and marks itself.
+/// Shown to fail if `give_back` does not search, and if `close` leaves what is staged.
+#[test]
+fn loom_a_token_of_a_closed_queue_meets_the_queue_that_waits_for_it() {
+    model(|form| {
+        let mut rig = Rig::late(form, 2, 1, NONE);
+        rig.alone(0, |mqfq, worker| {
+            worker.submit(mqfq);
+            worker.submit(mqfq);
+            worker.run(mqfq);
+        });
+        rig.alone(1, |mqfq, worker| (0..2).for_each(|_| worker.submit(mqfq)));
+        rig.race(|mqfq, worker| worker.close(mqfq), |mqfq, worker| worker.run(mqfq));
+        rig.settle();
+        rig.alone(1, |mqfq, worker| worker.complete_and_run(mqfq));
+        assert_eq!(rig.workers[1].dispatched, 2);
         rig.finish();
     });
 }
