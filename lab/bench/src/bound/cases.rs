@@ -170,6 +170,8 @@ struct Row {
     wrong_by: Option<u64>,
     /// Steps per request that is withdrawn.
     steps_per_withdrawal: Option<u64>,
+    /// Steps until a worker goes away or comes back.
+    steps_per_absence: Option<u64>,
 }
 
 /// Hctxs of flow n.
@@ -211,6 +213,7 @@ impl Default for Row {
             dispatches: 200_000,
             wrong_by: None,
             steps_per_withdrawal: None,
+            steps_per_absence: None,
         }
     }
 }
@@ -242,15 +245,18 @@ impl Row {
                 device_queue_depth: self.device_queue_depth,
                 pace: self.pace,
                 windows: least.map(|least| Windows { least, doublings: 4, steps: 300 }),
-                late: (self.wrong_by.is_some() || self.steps_per_withdrawal.is_some()).then(|| Late {
-                    wrong_by: self.wrong_by.unwrap_or(1),
-                    steps_per_withdrawal: self.steps_per_withdrawal,
-                    is_told: true,
-                }),
+                late: self.late(),
                 end: End::Dispatches(self.dispatches),
             }),
         };
         Case { name: self.name, description: self.description, source }
+    }
+
+    fn late(&self) -> Option<Late> {
+        let Row { wrong_by, steps_per_withdrawal, steps_per_absence, .. } = *self;
+        let is_late = wrong_by.or(steps_per_withdrawal).or(steps_per_absence).is_some();
+        let wrong_by = wrong_by.unwrap_or(1);
+        is_late.then_some(Late { wrong_by, steps_per_withdrawal, steps_per_absence, is_told: true })
     }
 
     fn flow(&self, n: usize) -> FlowPlan {
@@ -287,7 +293,8 @@ pub fn cases() -> Vec<Case> {
     }
     let rows: Rows = toml::from_str(include_str!("cases.toml")).expect("the table is in order");
     let mut cases: Vec<Case> = rows.case.into_iter().map(Row::case).collect();
-    let late = Some(Late { wrong_by: 8, steps_per_withdrawal: Some(10), is_told: true });
+    let (steps_per_withdrawal, steps_per_absence) = (Some(10), Some(40));
+    let late = Some(Late { wrong_by: 8, steps_per_withdrawal, steps_per_absence, is_told: true });
     for (name, kind, late) in [
         ("random machines", PolicyKind::Mqfq, None),
         ("random machines, serial", MQFQ_SERIAL, None),
@@ -295,7 +302,7 @@ pub fn cases() -> Vec<Case> {
     ] {
         let description = match late {
             None => "small machines with options, flows and orders drawn by chance; also close to the wrap",
-            Some(_) => "the same with costs wrong up to 8 times, and a request withdrawn every tenth step",
+            Some(_) => "the same with costs wrong up to 8 times, withdrawals, and workers that come and go",
         };
         let source = Source::RandomMachines(kind, 1500, late);
         cases.push(Case { name: name.into(), description: description.into(), source });

@@ -29,6 +29,8 @@ pub struct OnDevice {
     pub bytes: u64,
     announced: u64,
     hctx: u16,
+    /// How often its queue had been closed.
+    closed: u32,
     token: DispatchToken,
 }
 
@@ -91,6 +93,9 @@ pub struct Machine {
     free_handles: Vec<u32>,
     /// Handles of a flow that wait at an hctx, in order: `flow * hctxs + hctx`.
     waiting_at: Vec<VecDeque<u32>>,
+    /// Per hctx whose worker is away: the handles that stand aside. And how often its queue was closed.
+    away: Vec<Option<Vec<u32>>>,
+    closed: Vec<u32>,
     /// The scheduler is told what requests did cost, and which are given up.
     is_told: bool,
     awake: Awake,
@@ -136,6 +141,8 @@ impl Machine {
             requests: Vec::new(),
             free_handles: Vec::new(),
             waiting_at: vec![VecDeque::new(); hctxs * flows.len()],
+            away: vec![None; hctxs],
+            closed: vec![0; hctxs],
             is_told: false,
             awake: Awake { list: Vec::new(), places: vec![None; hctxs] },
             history: History::new(flows.iter().map(|(weight, hctxs)| (weight.get(), *hctxs))),
@@ -193,7 +200,7 @@ impl Machine {
     /// As [`Machine::submit`], of a request that will have cost `bytes`.
     pub fn submit_announced(&mut self, flow: u32, hctx: u16, announced: u64, bytes: u64) -> bool {
         let queue = &mut self.queues[usize::from(hctx)];
-        if self.policy.staged(queue) == self.capacity_requests {
+        if self.policy.staged(queue) == self.capacity_requests || self.away[usize::from(hctx)].is_some() {
             return false;
         }
         let request = Request { flow, announced, bytes, is_dead: false };
@@ -202,6 +209,12 @@ impl Machine {
             self.requests.len() as u32 - 1
         });
         self.requests[handle as usize] = request;
+        self.stage(hctx, handle);
+        true
+    }
+
+    fn stage(&mut self, hctx: u16, handle: u32) {
+        let Request { flow, announced, .. } = self.requests[handle as usize];
         let hctxs = self.queues.len();
         self.waiting_at[flow as usize * hctxs + usize::from(hctx)].push_back(handle);
         let entry = Entry::read(FlowId(flow), Cost(announced), Handle(handle));
@@ -211,7 +224,51 @@ impl Machine {
         self.awake.insert(hctx);
         self.history.submitted(flow);
         self.look_ahead();
-        true
+    }
+
+    /// The worker goes away, or is back if it is away. `closes`: it closes its queue for good, in place of standing
+    /// aside, and another one comes in its place. Whoever is kicked for it meanwhile picks in its place.
+    ///
+    /// # Panics
+    /// If the policy is another one than `mqfq`.
+    pub fn go_or_come(&mut self, hctx: u16, closes: bool) {
+        let at = usize::from(hctx);
+        if let Some(handles) = self.away[at].take() {
+            handles.into_iter().for_each(|handle| self.stage(hctx, handle));
+            return;
+        }
+        let AnyPolicy::Mqfq(mqfq) = &self.policy else { panic!("{} has no such call", self.policy.kind()) };
+        let (awake, requests, mut handles) = (&mut self.awake, &self.requests, Vec::new());
+        let mut kick = |other: HctxId| awake.insert(other.0);
+        let each = |_: FlowId, Handle(handle)| {
+            handles.push(handle);
+            Cost(requests[handle as usize].announced)
+        };
+        if closes {
+            // One that takes its place, and has no meaning until the other is closed.
+            let next = AnyQueue::Mqfq(mqfq.open_queue(HctxId(hctx), self.capacity_requests));
+            let AnyQueue::Mqfq(queue) = std::mem::replace(&mut self.queues[at], next) else { return };
+            mqfq.close(queue, each, &mut kick);
+            self.closed[at] += 1;
+        } else if let AnyQueue::Mqfq(queue) = &mut self.queues[at] {
+            mqfq.step_aside(queue, each, &mut kick);
+        }
+        for &handle in &handles {
+            let Request { flow, announced, .. } = self.requests[handle as usize];
+            self.history.withdrawn(flow, announced);
+        }
+        let hctxs = self.queues.len();
+        self.waiting_at.iter_mut().skip(at).step_by(hctxs).for_each(VecDeque::clear);
+        if closes {
+            self.free_handles.append(&mut handles);
+        }
+        self.away[at] = Some(handles);
+        self.look_ahead();
+    }
+
+    /// Some hctx whose worker is away.
+    pub fn away(&self) -> Option<u16> {
+        self.away.iter().position(Option::is_some).map(|at| at as u16)
     }
 
     /// The flow gives up the request at `position` of those that wait at `hctx`, oldest first; the worker wakes.
@@ -272,7 +329,8 @@ impl Machine {
                 let waiting = &mut self.waiting_at[flow as usize * self.queues.len() + usize::from(hctx)];
                 waiting.retain(|&other| other != handle.0);
                 self.on_hctx[usize::from(hctx)] += 1;
-                self.device.push_back(OnDevice { flow, bytes, announced, hctx, token });
+                let closed = self.closed[usize::from(hctx)];
+                self.device.push_back(OnDevice { flow, bytes, announced, hctx, closed, token });
                 self.history.announced(flow, announced, bytes);
                 self.history.dispatched(flow, bytes);
                 self.look_ahead();
@@ -292,7 +350,7 @@ impl Machine {
     /// # Panics
     /// If the device holds no such request.
     pub fn complete(&mut self, position: usize) -> u32 {
-        let OnDevice { flow, bytes, announced, hctx, token } =
+        let OnDevice { flow, bytes, announced, hctx, closed, token } =
             self.device.remove(position).expect("the device holds it");
         self.on_hctx[usize::from(hctx)] -= 1;
         self.history.completed(flow, bytes);
@@ -300,6 +358,11 @@ impl Machine {
             && self.is_told
         {
             mqfq.correct(FlowId(flow), Cost(announced), Cost(bytes));
+            if self.closed[usize::from(hctx)] != closed {
+                let awake = &mut self.awake;
+                mqfq.give_back(HctxId(hctx), token, &mut |other: HctxId| awake.insert(other.0));
+                return flow;
+            }
         }
         let awake = &mut self.awake;
         let queue = &mut self.queues[usize::from(hctx)];

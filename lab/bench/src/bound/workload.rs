@@ -144,6 +144,8 @@ pub struct Late {
     pub wrong_by: u64,
     /// One step in so many withdraws a request of some flow; `None`: none does.
     pub steps_per_withdrawal: Option<u64>,
+    /// One step in so many a worker goes away, or comes back if it is; `None`: none does.
+    pub steps_per_absence: Option<u64>,
     /// The scheduler is told of either.
     pub is_told: bool,
 }
@@ -225,8 +227,18 @@ impl Run<'_> {
                     let at = self.random.below(steps);
                     self.due.push(Reverse((at, flow)));
                 }
-                Demand::ClosedLoop(requests) => (0..requests).for_each(|_| self.submit_anywhere(flow)),
+                Demand::ClosedLoop(_) => self.begin_loop(flow),
             }
+        }
+    }
+
+    fn has_closed_loops(&self) -> bool {
+        self.plan.flows.iter().any(|flow| matches!(flow.demand, Demand::ClosedLoop(1..)))
+    }
+
+    fn begin_loop(&mut self, flow: u32) {
+        if let Demand::ClosedLoop(requests) = self.plan.flows[flow as usize].demand {
+            (0..requests).for_each(|_| self.submit_anywhere(flow));
         }
     }
 
@@ -260,6 +272,13 @@ impl Run<'_> {
         {
             self.withdraw();
         }
+        if let Some(steps) = self.plan.late.and_then(|late| late.steps_per_absence)
+            && self.random.below(steps) == 0
+        {
+            let hctx = self.random.below(self.machine.hctxs() as u64) as u16;
+            let closes = self.random.below(4) == 0;
+            self.go_or_come(hctx, closes);
+        }
         let (some_awake, some_on_device) = (!self.machine.awake().is_empty(), !self.machine.device().is_empty());
         let device_first = self.random.below(8) < self.speed_in_8;
         if some_on_device && (device_first && self.plan.pace != Pace::Prompt || !some_awake) {
@@ -273,6 +292,11 @@ impl Run<'_> {
             self.pick(hctx);
         } else if let Some(&Reverse((at, _))) = self.due.peek() {
             self.now = at;
+        } else if let Some(hctx) = self.machine.away() {
+            self.go_or_come(hctx, false);
+        } else if self.machine.staged() == 0 && self.has_closed_loops() {
+            // Their requests were dropped with a queue, or found none.
+            (0..self.plan.flows.len() as u32).for_each(|flow| self.begin_loop(flow));
         } else {
             let waiting = self.machine.staged();
             return Err(format!("{waiting} requests wait, the device is empty, and nobody will ever move again"));
@@ -293,6 +317,14 @@ impl Run<'_> {
                 Demand::ClosedLoop(_) => self.submit_anywhere(flow),
                 _ => self.fill_at(flow, hctx),
             }
+        }
+    }
+
+    fn go_or_come(&mut self, hctx: u16, closes: bool) {
+        self.machine.go_or_come(hctx, closes);
+        for at in 0..self.flows_at[usize::from(hctx)].len() {
+            let flow = self.flows_at[usize::from(hctx)][at];
+            self.fill_at(flow, hctx);
         }
     }
 

@@ -133,8 +133,8 @@ fn a_correction_or_a_withdrawal_that_is_forgotten_is_noticed() {
         hctxs: vec![hctx],
         demand: Demand::Saturated(3),
     };
-    let wrong = Late { wrong_by: 8, steps_per_withdrawal: None, is_told: true };
-    let withdrawn = Late { wrong_by: 1, steps_per_withdrawal: Some(3), is_told: true };
+    let wrong = Late { wrong_by: 8, steps_per_withdrawal: None, steps_per_absence: None, is_told: true };
+    let withdrawn = Late { wrong_by: 1, steps_per_withdrawal: Some(3), ..wrong };
     for late in [wrong, withdrawn] {
         let broken = |is_told| {
             let options = mqfq(4, 64 * KIB);
