@@ -292,6 +292,11 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         Some(core)
     }
 
+    /// Where the thread ran last.
+    pub fn last_core(&self, thread: ThreadId) -> Option<CoreId> {
+        self.last_core[thread.index()]
+    }
+
     /// Sets the floors of the program's next request, before which it does not begin.
     pub fn align(&mut self, program: ProgramId, to: [VTime; CHAINS]) {
         let program = &mut self.programs[program.index()];

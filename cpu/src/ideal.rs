@@ -19,11 +19,11 @@
 //!    it is the one whose program's finish tag is the largest once it has paid for its run. By rule 2 the new request
 //!    begins at v, the largest start tag, so rule 3 alone lets it wait for the end of a quantum.
 //! 7. Ours, if asked for ([`Ideal::kin`]): a thread that wakes and takes no core by the rules above goes on with the
-//!    quantum of a sibling that is ahead of it in CPU time and has run for m: of several, that of the one furthest
-//!    ahead. A thread that slept begins at most 16 quanta behind the furthest. m is l_min for a thread that last ran
-//!    for at most a 60th of a quantum, or that is a quantum behind and slept for 16 times as long as it last ran; else
-//!    m is a third of a quantum. Such a thread waits before the others if no sibling has a core, and once more if the
-//!    rest of the quantum is over.
+//!    quantum of a sibling that is ahead of it in CPU time and has run for m: of several, that of the one on the core
+//!    where it ran last, else of the furthest ahead. A thread that slept begins at most 16 quanta behind the furthest.
+//!    m is l_min for a thread that last ran for at most a 60th of a quantum, or that is a quantum behind and slept for
+//!    16 times as long as it last ran; else m is a third of a quantum. Such a thread waits before the others if no
+//!    sibling has a core, and once more if the rest of the quantum is over.
 //! 8. Ours, if asked for ([`Ideal::light`]), for threads that wake together for short. A thread that slept for 4 times
 //!    as long as it last ran is *light*. Its request is charged ahead for twice that run, at least a 30th of a quantum,
 //!    and may preempt by rule 6 although its program is backlogged. A program that was away begins at the largest *own
@@ -423,7 +423,8 @@ impl Ideal {
         let (Some(kin), pin, program) = (&self.kin, self.queue.pin(thread), self.queue.program_of(thread)) else {
             return;
         };
-        let mut furthest: Option<(u64, Reverse<CoreId>, u64)> = None;
+        let last = self.queue.last_core(thread);
+        let mut best: Option<(bool, u64, Reverse<CoreId>, u64)> = None;
         for (core, on) in self.queue.all_in_service().filter(|(_, on)| on.program == program) {
             let is_overdue = self.books.as_ref().is_some_and(|books| books.was_overdue(core));
             if self.queue.asked[core.index()] || is_overdue || pin.is_some_and(|pin| pin != core) {
@@ -432,10 +433,10 @@ impl Ideal {
             let ran_ns = now_ns - on.since_ns;
             let rest_ns = on.left_ns.saturating_sub(ran_ns);
             if let Some(reached_ns) = kin.ahead_ns(thread, on.thread, ran_ns).filter(|_| rest_ns > 0) {
-                furthest = furthest.max(Some((reached_ns, Reverse(core), rest_ns)));
+                best = best.max(Some((last == Some(core), reached_ns, Reverse(core), rest_ns)));
             }
         }
-        if let Some((_, Reverse(core), rest_ns)) = furthest {
+        if let Some((_, _, Reverse(core), rest_ns)) = best {
             self.queue.shorten(thread, rest_ns);
             self.due_ns[core.index()] = None;
             self.promised[core.index()] = Some(thread);

@@ -26,7 +26,7 @@ struct look {
     u64 own_most;
     /* Such a CPU whose minimum slice is not over. */
     s32 due;
-    /* The CPU of the sibling that is furthest ahead of those that have run for long, and its place. */
+    /* The CPU of a sibling that has run for long: its own, or that of the one furthest ahead; and that one's place. */
     s32 sibling;
     u64 reached;
     /* A CPU serves no request: it may be idle. */
@@ -133,8 +133,9 @@ static __noinline void look_at_cpus(struct task_struct *p, u32 word, struct look
         if (on->program == slot) {
             u64 ran_ns = now_ns - on->since_ns, at = on->within + ran_ns;
 
+            /* The one on its own CPU needs no word to another CPU. */
             if (may_swap(found->brief, found->rare, found->within, at, ran_ns) &&
-                (found->sibling < 0 || is_before(found->reached, at))) {
+                (found->sibling < 0 || cpu == own || (found->sibling != own && is_before(found->reached, at)))) {
                 found->sibling = cpu;
                 found->reached = at;
             }

@@ -57,6 +57,30 @@ fn virtual_time_is_the_largest_start_tag_in_service_and_each_program_has_its_own
 }
 
 #[test]
+fn a_thread_that_wakes_takes_the_core_of_its_last_run_before_that_of_the_sibling_furthest_ahead() {
+    let (mut by_hand, threads) = machine(2, &[(1024, 4)], 0);
+    by_hand.scheduler = by_hand.scheduler.clone().kin(&by_hand.tasks);
+    let [sleeper, far, near, fresh] = threads[0][..] else { unreachable!() };
+    by_hand.wake(sleeper);
+    by_hand.wake(far);
+    by_hand.run_to(1);
+    by_hand.block(sleeper);
+    by_hand.wake(near);
+    by_hand.run_to(50);
+    // Core 1 is 50 ahead, the sleeper's core 49.
+    by_hand.wake(sleeper);
+    assert_eq!((by_hand.core_of(sleeper), by_hand.core_of(far)), (Some(CoreId(0)), Some(CoreId(1))));
+    by_hand.run_to(51);
+    by_hand.block(sleeper);
+    assert_eq!(by_hand.core_of(near), Some(CoreId(0)), "the sibling goes on where it was");
+    // A sibling that is not ahead keeps its core.
+    by_hand.block(near);
+    by_hand.wake(fresh);
+    by_hand.wake(sleeper);
+    assert_eq!((by_hand.core_of(sleeper), by_hand.core_of(fresh)), (Some(CoreId(1)), Some(CoreId(0))));
+}
+
+#[test]
 fn an_arrival_below_virtual_time_preempts_the_largest_start_tag_which_pays_for_what_it_ran() {
     // F runs alone on three cores (0, 100, 200; at 100 its first resumes at 300), G joins at v and lags as its only
     // thread blocks at once.
