@@ -201,12 +201,36 @@ static __always_inline void look_around(struct task_struct *p, s32 home, u64 now
             look_at_cpus(p, word, found);
 }
 
+/* No program in a word has a thread for the CPU, which looks there again once one comes that may have. */
+static __noinline void narrow(u32 at, u32 cpu)
+{
+    u64 bits, *here = reach_at(at);
+    int step;
+
+    if (!(*here & bit_of(cpu)))
+        return;
+    __sync_fetch_and_and(here, ~bit_of(cpu));
+    bits = *word_at(at);
+    bpf_for(step, 0, 64) {
+        struct program *f;
+
+        if (!bits)
+            return;
+        f = program_at(at * 64 + __builtin_ctzll(bits));
+        bits &= bits - 1;
+        if (f && f->where & bit_of(cpu)) {
+            __sync_fetch_and_or(here, bit_of(cpu));
+            return;
+        }
+    }
+}
+
 /* The program with the smallest finish tag of those in a word that wait with a thread that may run on the CPU, if it is
  * before the best so far. What is found of the word is remembered. */
 static __noinline void look_at_word(u32 at, u32 cpu, u32 *best, u64 *tag)
 {
     u64 *least = least_at(at), had = *least, bits = *word_at(at), smallest = 0;
-    bool any = false;
+    bool any = false, is_here = false;
     int step;
 
     bpf_for(step, 0, 64) {
@@ -225,19 +249,24 @@ static __noinline void look_at_word(u32 at, u32 cpu, u32 *best, u64 *tag)
         if (!any || is_before(finish, smallest))
             smallest = finish;
         any = true;
-        if (f->where & bit_of(cpu) && (*best == PROGRAMS_MAX || is_before(finish, *tag))) {
+        if (!(f->where & bit_of(cpu)))
+            continue;
+        is_here = true;
+        if (*best == PROGRAMS_MAX || is_before(finish, *tag)) {
             *best = slot;
             *tag = finish;
         }
     }
+    if (any && !is_here && words > 1)
+        narrow(at, cpu);
     if (any && is_before(had, smallest))
         __sync_val_compare_and_swap(least, had, smallest);
 }
 
 /*
  * CentralQueue::first_on: the program with the smallest finish tag of those that wait with a thread that may run on the
- * CPU. The word that may have the smallest is looked at first, then the others that may have a smaller one: of 1,000
- * programs with free threads about one word of 16.
+ * CPU. Of the words that may have one, that which may have the smallest is looked at first, then the others that may have
+ * a smaller one: of 1,000 programs with free threads about one word of 16.
  */
 static u32 first_on(u32 cpu, u64 *tag)
 {
@@ -261,6 +290,8 @@ static u32 first_on(u32 cpu, u64 *tag)
                 break;
             at = top * 64 + __builtin_ctzll(left);
             left &= left - 1;
+            if (!(*reach_at(at) & bit_of(cpu)))
+                continue;
             least = *least_at(at);
             if (first == PROGRAMS_MAX / 64 || is_before(least, smallest)) {
                 first = at;
@@ -268,6 +299,8 @@ static u32 first_on(u32 cpu, u64 *tag)
             }
         }
     }
+    if (first == PROGRAMS_MAX / 64)
+        return best;
     look_at_word(first, cpu, &best, tag);
     bpf_for(top, 0, (words + 63) / 64) {
         u64 left = *top_at(top);
@@ -279,7 +312,8 @@ static u32 first_on(u32 cpu, u64 *tag)
                 break;
             at = top * 64 + __builtin_ctzll(left);
             left &= left - 1;
-            if (at != first && (best == PROGRAMS_MAX || is_before(*least_at(at), *tag)))
+            if (at != first && *reach_at(at) & bit_of(cpu) &&
+                (best == PROGRAMS_MAX || is_before(*least_at(at), *tag)))
                 look_at_word(at, cpu, &best, tag);
         }
     }

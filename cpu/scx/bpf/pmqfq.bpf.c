@@ -219,7 +219,7 @@ static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most, u64 *rest_
 }
 
 /* A thread of the program is about to wait, for any CPU that it may use, or for this one. */
-static void note_where(struct task_struct *p, struct program *f, s32 only)
+static void note_where(struct task_struct *p, u32 slot, struct program *f, s32 only)
 {
     u64 cpus = 0;
     int word;
@@ -234,6 +234,9 @@ static void note_where(struct task_struct *p, struct program *f, s32 only)
                 cpus |= bit_of(word);
     if (~f->where & cpus)
         __sync_fetch_and_or(&f->where, cpus);
+    set_bit(slot);
+    widen(slot, cpus);
+    lower(slot, f->finish);
 }
 
 /*
@@ -325,9 +328,7 @@ wait:
         scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, quantum_ns, enq_flags);
         return;
     }
-    note_where(p, f, may_move ? -1 : cpu);
-    set_bit(t->program);
-    lower(t->program, f->finish);
+    note_where(p, t->program, f, may_move ? -1 : cpu);
     /* CentralQueue::push_front: the rest of a quantum goes before the siblings, as does a thread by rule 7. */
     is_first = t->left_ns || ((enq_flags & FLAG(SCX_ENQ_WAKEUP) || t->has_rest) &&
                               is_soon(is_brief(t), t->is_rare, t->within, f->within));

@@ -82,6 +82,8 @@ static u64 waits[PROGRAMS_MAX / 64];
 static u64 full[PROGRAMS_MAX / 4096];
 /* For each word of it: no program with a bit there has a smaller finish tag. Every `lower` changes it. */
 static u64 least[PROGRAMS_MAX / 64];
+/* And the CPUs, modulo 64, that may run a waiting thread of a program with a bit there; some may be named in vain. */
+static u64 reach[PROGRAMS_MAX / 64];
 /* Largest finish tag of programs that had nothing left in service. */
 static u64 served;
 /* Slots ever used, in words of `waits`. */
@@ -499,6 +501,22 @@ static __always_inline void set_bit(u32 slot)
         __sync_fetch_and_or(top, above);
 }
 
+static __always_inline u64 *reach_at(u64 at)
+{
+    at &= PROGRAMS_MAX / 64 - 1;
+    barrier_var(at);
+    return &reach[at];
+}
+
+/* After the program's bit and its `where` are set. Who clears a bit of `reach` looks at both once more (`narrow`). */
+static __always_inline void widen(u32 slot, u64 cpus)
+{
+    u64 *at = reach_at(slot / 64);
+
+    if (~*at & cpus)
+        __sync_fetch_and_or(at, cpus);
+}
+
 /* So many of the threads that count as waiting are in no queue. */
 static void clear_bit(u32 slot, struct program *f, s32 taken)
 {
@@ -514,6 +532,7 @@ static void clear_bit(u32 slot, struct program *f, s32 taken)
     if (f->waiting > taken) {
         f->where = ~0ULL;
         set_bit(slot);
+        widen(slot, ~0ULL);
         lower(slot, f->finish);
     }
 }
