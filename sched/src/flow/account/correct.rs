@@ -119,7 +119,8 @@ impl FlowTable {
             Some(lease) => lease.refund += back,
             None => {
                 let finish = interval.finish_tag().raw();
-                // Relaxed: see the module's text. If it succeeds, no queue holds an interval behind this one.
+                // Relaxed: see the module's text. If it succeeds, no queue holds an interval behind this one, unless of
+                // length 0: [`StageQueue`](crate::stage_queue::StageQueue) keeps those in order.
                 let is_undone =
                     is_last && cell.charged.finish.compare_exchange(finish, from.raw(), Relaxed, Relaxed).is_ok();
                 let credit = if is_undone { back - of_axis } else { back };

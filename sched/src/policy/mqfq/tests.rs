@@ -345,3 +345,30 @@ fn a_request_shorter_than_a_grain_takes_nothing_in_the_exact_form_and_a_grain_in
         assert_eq!(policy.flows.finish_tag(FLOW), VTime::from_raw(taken));
     }
 }
+
+/// A request given back on queue 0 ends where one of queue 1 begins that is cheaper than a grain, and so of length 0.
+#[test]
+fn tags_of_a_queue_stay_in_order_when_another_gives_back_what_lies_before_a_request_of_length_0() {
+    let options = PolicyOptions { depth: 4, ..PolicyOptions::new(PolicyKind::Mqfq) };
+    for options in [options, PolicyOptions { lease: VSpan(0), ..options.relaxed(2) }] {
+        let mut policy = Mqfq::new(&options, &Topology::flat(2), &[Weight::MAX, Weight::DEFAULT]);
+        policy.charge_late(false);
+        let [mut zero, mut one] = [0, 1].map(|at| policy.open_queue(HctxId(at), 8));
+        submit(&policy, &mut zero, 1, 4096, 0);
+        submit(&policy, &mut zero, 0, 4096, 1);
+        // A cost of 1 is a sixth of a grain.
+        (0..3).for_each(|handle| submit(&policy, &mut one, 0, 1, handle));
+        let first = one.stage.lead().expect("three are staged");
+        assert_eq!(first, VTime::ZERO.plus(VSpan(4096 * 1024 / 100 / 64 * 64)), "behind the other queue's");
+        assert!(policy.withdraw(&mut zero, (FLOW, Handle(1), Cost(4096)), &mut |_| ()));
+        for _ in 0..2 {
+            let grant = dispatched(&policy, &mut one, &mut Vec::new());
+            _ = grant.token.into_units();
+            assert_eq!(one.stage.lead(), Some(first), "I9");
+        }
+        _ = dispatched(&policy, &mut one, &mut Vec::new()).token.into_units();
+        // The axis has the order of its own: what comes next begins before.
+        submit(&policy, &mut one, 0, 4096, 3);
+        assert!(one.stage.lead().is_some_and(|lead| lead.is_before(first)));
+    }
+}
