@@ -28,7 +28,7 @@
 //! the burst. A cost is rounded to 1/16 ns: at most 0.85% for 512 bytes at 128 GiB/s, and 0.3% at 100 million requests
 //! per second. Times are counted from the engine's start and do not wrap within 36 years.
 
-use mqfq_sched::sync::{AtomicU64, Ordering, Setting};
+use mqfq_sched::sync::{AtomicU64, Ordering, Setting, fence};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -168,7 +168,7 @@ impl Budget {
 
     /// Takes `amount`, and says when that may go, ns. 0: at once.
     fn take(&self, amount: u64, now_ns: u64) -> u64 {
-        let per_s = self.per_s.get();
+        let per_s = self.rate();
         if per_s == 0 || amount == 0 {
             return 0;
         }
@@ -189,7 +189,7 @@ impl Budget {
 
     /// Gives back an `amount` that was taken and will not be used.
     fn give_back(&self, amount: u64) {
-        let per_s = self.per_s.get();
+        let per_s = self.rate();
         if per_s > 0 {
             self.change(|paid_units| paid_units.saturating_sub(cost_units(amount, per_s)));
         }
@@ -208,7 +208,6 @@ impl Budget {
     /// Sets the rate. Debts stay, in requests or bytes: they are paid at the new rate.
     fn set(&self, limit: Option<u64>, now_ns: u64) {
         let (old, new, now_units) = (self.per_s.get(), limit.unwrap_or(0), now_ns * UNITS_PER_NS);
-        self.per_s.set(new);
         self.change(|paid_units| match paid_units.checked_sub(now_units) {
             // Without a limit before nothing was owed, and this comes to nothing.
             Some(owed_units) if new > 0 => {
@@ -218,6 +217,19 @@ impl Budget {
             Some(_) => now_units,
             None => paid_units,
         });
+        // The rate comes last: a take at the new one is not among these debts, where a hundredth of the rate would make
+        // its second a hundred. One at the old rate that comes after them has its old price. Pairs with `rate`.
+        fence(Ordering::Release);
+        self.per_s.set(new);
+    }
+
+    /// Amount per second; 0: no limit.
+    #[inline]
+    fn rate(&self) -> u64 {
+        let per_s = self.per_s.get();
+        // Pairs with `set`: what is added at a rate comes after the debts at the one before.
+        fence(Ordering::Acquire);
+        per_s
     }
 
     fn limit(&self) -> Option<u64> {
