@@ -23,10 +23,9 @@ const DEPTH: usize = 256;
 const WARM_UP: u64 = 10_000;
 const MEASURED: u64 = 12_000;
 
-/// Most measurements of a case. The quota lets the server run for up to 4 ms and holds it for 40 then. If the client
-/// gets no core in that time, as where the machine is a virtual one, the requests that are there are served by no
-/// weight, and the ratio is nearer to 1 by up to a half. A server that does not follow the weights shows it each time.
-const MEASUREMENTS_MAX: usize = 4;
+/// Most measurements of a case. One in which the hypervisor kept a core from this machine says nothing if it is out of
+/// range: while the client is away, the server serves whatever is there.
+const MEASUREMENTS_MAX: usize = 20;
 
 /// A cgroup that holds its processes to 1 ms of CPU in 10 ms.
 struct Quota(PathBuf);
@@ -155,17 +154,22 @@ fn ratios(cases: &'static [Case]) {
     let Some(quota) = Quota::new() else { return };
     let run = move || {
         for (device, connections, lengths_bytes, allowed) in cases {
-            let mut measured = Vec::new();
-            while measured.len() < MEASUREMENTS_MAX && !measured.iter().any(|ratio| allowed.contains(ratio)) {
+            let case = format!("{device}, {connections:?} connections, {lengths_bytes:?} bytes");
+            for measurement in 1..=MEASUREMENTS_MAX {
                 // Threads that it starts do not inherit it.
                 if !run_at_once() {
                     return;
                 }
-                measured.push(ratio(&quota, device, *connections, *lengths_bytes));
+                let before = machine::stolen_ticks();
+                let ratio = ratio(&quota, device, *connections, *lengths_bytes);
+                let stolen = machine::stolen_ticks() - before;
+                println!("{case}: weights 1:3 gave 1:{ratio:.3}, {stolen} ticks stolen");
+                if allowed.contains(&ratio) {
+                    break;
+                }
+                let is_void = stolen > 0 && measurement < MEASUREMENTS_MAX;
+                assert!(is_void, "{case}: 1:{ratio:.3} is not in {allowed:?}");
             }
-            let case = format!("{device}, {connections:?} connections, {lengths_bytes:?} bytes");
-            println!("{case}: weights 1:3 gave 1:{measured:.3?}");
-            assert!(measured.iter().any(|ratio| allowed.contains(ratio)), "{case}: 1:{measured:.3?}, not {allowed:?}");
         }
     };
     std::thread::spawn(run).join().unwrap();
