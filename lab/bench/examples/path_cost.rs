@@ -155,7 +155,7 @@ impl Path {
         for _ in 0..batches {
             for number in 0..BATCH {
                 let start = backings.map_or(0, |backings| {
-                    *next = if *next + 1 < PLACES { *next + 1 } else { 0 };
+                    *next = if *next + 1 < PLACES.max(backings) { *next + 1 } else { 0 };
                     region_of(*next % backings) + u64::from(*next / backings) * PLACE_BYTES
                 });
                 let submission = Submission {

@@ -209,7 +209,7 @@ mod loom_tests {
 
     /// Race: a permit is dropped while a call comes to wait for it, and finds no waker yet.
     /// Shown to fail if a permit's end does not pick for the calls; if a call that comes does not look; and if a grant
-    /// wakes nobody.
+    /// wakes no call.
     #[test]
     fn loom_door_a_permit_dropped_beside_a_call_that_comes_goes_to_it() {
         Builder::new().check(|| {

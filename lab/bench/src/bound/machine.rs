@@ -227,7 +227,8 @@ impl Machine {
     }
 
     /// The worker goes away, or is back if it is away. `closes`: it closes its queue for good, in place of standing
-    /// aside, and another one comes in its place. Whoever is kicked for it meanwhile picks in its place.
+    /// aside, and another one comes in its place. The machine steps a worker that is away if it is kicked: its empty
+    /// queue passes a token on.
     ///
     /// # Panics
     /// If the policy is another one than `mqfq`.

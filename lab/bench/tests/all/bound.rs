@@ -141,7 +141,7 @@ fn a_correction_or_a_withdrawal_that_is_forgotten_is_noticed() {
             let plan = Plan {
                 options,
                 topology: [1, 2, 1],
-                // Of the second flow more is withdrawn.
+                // The second flow loses more by withdrawals.
                 flows: vec![flow(0, 4 * KIB), flow(1, 16 * KIB)],
                 device: DeviceOrder::Oldest,
                 device_queue_depth: None,
