@@ -17,6 +17,9 @@ pub struct DemoReport {
     pub svg_path: Option<String>,
     /// Why the numbers are of this machine and not of the drive, as a sentence; `null`: they are of the drive.
     pub machine_limits: Option<String>,
+    /// Runs of a scenario under a policy that were measured again, because the cores were the limit.
+    #[serde(default)]
+    pub measured_again: u32,
     /// The result in words; `null`: [`DemoReport::machine_limits`].
     pub sentence: Option<String>,
     /// Wall-clock time of the whole run, seconds.
@@ -260,6 +263,7 @@ mod tests {
             device: "flash-60k".into(),
             svg_path: Some("mqfq-demo.svg".into()),
             machine_limits: None,
+            measured_again: 0,
             sentence: Some("A reader got more.".into()),
             elapsed_s: 24.0,
         }

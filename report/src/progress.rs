@@ -35,6 +35,12 @@ impl Progress {
         self.step(&line);
     }
 
+    /// So many more steps are to come, which take `total_s` seconds together.
+    pub fn again(&mut self, steps: usize, total_s: f64) {
+        self.steps += steps;
+        self.left_s += total_s;
+    }
+
     /// All is done: the line goes.
     pub fn finish(&mut self) {
         self.show("");
