@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{caps, goal, poll};
+use mqfq_blk::PriorityClass;
 use mqfq_blk::slots::Slot;
 
 /// The configured and effective values of everything; of nothing without a control plane, where they have no reader.
@@ -67,7 +68,10 @@ pub(super) fn flow_in_force(device: &DevicePlan, slot: Slot, keys: &mut Map<Stri
             keys.insert("group".into(), device.groups[group.0 as usize].name.clone().into());
         }
     }
-    keys.insert("class".into(), flow.class.name().into());
+    // A key of another program's config, which has further policies.
+    if flow.class != PriorityClass::default() {
+        keys.insert("class".into(), flow.class.name().into());
+    }
     keys.insert("staged-requests".into(), flow.staged.requests_max.into());
     keys.insert("staged-bytes".into(), flow.staged.bytes_max.into());
     keys.insert("memory".into(), flow.memory_bytes.into());

@@ -525,7 +525,8 @@ fn ctl_changes_shows_and_saves_and_the_file_keeps_its_comments() {
     let set = said(&ctl(&server, &["tenant", "set", "web", "--weight", "400"]));
     assert_eq!(set, "tenant.web.weight: 300 -> 400\nin force: tenant web on device d: weight 300 -> 400\nrevision 2\n");
     let shown = said(&ctl(&server, &["tenant", "show", "web"]));
-    assert!(shown.lines().any(|line| line.starts_with("weight           400         400          ctl uid")), "{shown}");
+    assert!(shown.lines().any(|line| line.starts_with("weight           400         400       ctl uid")), "{shown}");
+    assert!(!shown.contains("class"), "no policy of this program has classes: {shown}");
     assert_eq!(
         said(&ctl(&server, &["tenant", "add", "new", "--weight", "7", "--memory", "1MiB"])).lines().last(),
         Some("revision 3")
