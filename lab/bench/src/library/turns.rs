@@ -89,18 +89,22 @@ impl Turns {
     pub fn run(&mut self, requests: u64) -> f64 {
         let (over, begin) = (&AtomicBool::new(false), &Barrier::new(self.threads.len()));
         let Some((first, others)) = self.threads.split_first_mut() else { return 0.0 };
-        let (elapsed, ended) = std::thread::scope(|scope| {
-            let run = |other: &'_ mut Turning| {
-                begin.wait();
-                other(requests, over)
-            };
-            let others: Vec<_> = others.iter_mut().map(|other| scope.spawn(move || run(other))).collect();
+        // Each thread's own times: one that loses its core behind the barrier may begin when the other has ended.
+        let run = |turning: &'_ mut Turning| {
             begin.wait();
             let start = Instant::now();
-            let ended = first(requests, over);
-            let elapsed = start.elapsed();
-            (elapsed, ended + others.into_iter().map(|other| other.join().expect("it ends")).sum::<u64>())
+            let ended = turning(requests, over);
+            (start, Instant::now(), ended)
+        };
+        let (start, end, ended) = std::thread::scope(|scope| {
+            let others: Vec<_> = others.iter_mut().map(|other| scope.spawn(move || run(other))).collect();
+            let first = run(first);
+            others
+                .into_iter()
+                .map(|other| other.join().expect("it ends"))
+                .fold(first, |all, one| (all.0.min(one.0), all.1.max(one.1), all.2 + one.2))
         });
+        let elapsed = end - start;
         elapsed.as_secs_f64() * 1e9 * self.threads.len() as f64 / ended as f64
     }
 }
