@@ -13,7 +13,7 @@
 //! [host](worker::host), and need no feature. The feature `uring` (default) adds what touches the machine: the worker's
 //! thread, the ring, the clock, the engine, and the file device.
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 extern crate self as mqfq_blk; // for what `testing` writes into tests
 
 pub mod device;

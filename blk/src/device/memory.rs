@@ -105,7 +105,7 @@ impl DeviceQueue for MemoryQueue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::buffer::Buffer;

@@ -133,7 +133,7 @@ impl NullQueue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::buffer::Buffer;

@@ -257,7 +257,7 @@ impl SparseStore {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::extents::{self, Extent};

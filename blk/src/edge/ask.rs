@@ -237,7 +237,7 @@ impl dyn Context + '_ {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -345,7 +345,7 @@ fn layout(capacity_bytes: usize) -> Layout {
     Layout::from_size_align(capacity_bytes, ALIGNMENT_BYTES).expect("a power of two of at least 4096 below isize::MAX")
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

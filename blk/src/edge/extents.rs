@@ -119,7 +119,7 @@ fn get(buffer: &Buffer, place: usize) -> u64 {
     u64::from_ne_bytes(buffer.as_slice()[at..at + WORD_BYTES].try_into().expect("as many bytes"))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use Stored::{Data, Hole, Zeroes};

@@ -460,7 +460,7 @@ unsafe fn fill(to: *mut u8, length_bytes: usize, value: u8) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 pub(crate) mod tests {
     use super::*;
 

@@ -48,7 +48,7 @@ fn grow<T>(list: &mut Vec<T>) {
     list.reserve(1);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -120,7 +120,7 @@ pub(crate) fn at_bytes(address: *const u8) -> usize {
     address.addr() - NOWHERE
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::buffer::{Buffer, Cut};

@@ -267,7 +267,7 @@ impl Closers {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use mqfq_testing::stranger::lingering;

@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -233,7 +233,7 @@ impl<'a> StateReader<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -451,7 +451,7 @@ macro_rules! hctx_counts {
 }
 crate::stats::of_hctx!(hctx_counts);
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -139,7 +139,7 @@ impl Latencies {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

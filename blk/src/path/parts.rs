@@ -332,7 +332,7 @@ pub(super) fn share(cost: Cost, taken_bytes: u32, length_bytes: u32, whole_bytes
     Cost(((until(end) - until(start)) as u64).max(1))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

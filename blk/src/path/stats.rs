@@ -192,7 +192,7 @@ pub struct Trouble {
     pub stuck: u64,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

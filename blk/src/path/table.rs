@@ -361,7 +361,7 @@ impl<'a> Taken<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -51,7 +51,7 @@ impl Send {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::ask::Ask;

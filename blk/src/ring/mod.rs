@@ -700,5 +700,5 @@ impl Drop for Ring {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;

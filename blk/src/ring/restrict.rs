@@ -44,7 +44,7 @@ pub(super) fn restricted(ring: IoUring) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::super::Ring;
     use super::*;

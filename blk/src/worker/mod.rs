@@ -448,7 +448,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod turn_tests;

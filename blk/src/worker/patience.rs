@@ -40,7 +40,7 @@ impl Patience {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

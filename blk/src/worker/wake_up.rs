@@ -82,7 +82,7 @@ pub(crate) fn measure(cpus: &[Cpu], clock: Clock) -> Option<u64> {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

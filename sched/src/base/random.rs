@@ -66,7 +66,7 @@ pub fn for_seeds(count: u64, body: impl Fn(&mut Random)) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

@@ -191,7 +191,7 @@ impl TreeShape {
     }
 
     /// The nodes from the leaf of `hctx` up to the root, both included.
-    #[cfg(test)]
+    #[cfg(all(test, not(mqfq_loom)))]
     pub(crate) fn path(&self, hctx: HctxId) -> impl Iterator<Item = usize> + '_ {
         core::iter::successors(Some(self.leaf(hctx)), |&node| (node != self.root()).then(|| self.parent(node)))
     }
@@ -257,7 +257,7 @@ impl TreeBuilder {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
 

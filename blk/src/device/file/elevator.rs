@@ -111,7 +111,7 @@ fn scheduler(drive: &Path) -> Option<String> {
     active.or_else(|| text.split_whitespace().next()).map(str::to_string)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;

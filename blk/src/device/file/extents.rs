@@ -156,7 +156,7 @@ fn seek(file: BorrowedFd<'_>, offset_bytes: u64, whence: libc::c_int) -> io::Res
     u64::try_from(found).map_err(|_| io::Error::last_os_error())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::extents::{answered, ask};

@@ -48,7 +48,7 @@ mod syncs;
 mod watch;
 mod work;
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;
 
 use super::{Ailing, Device, DeviceInfo, DeviceQueue, Health, QueueOptions};

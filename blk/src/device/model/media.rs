@@ -401,7 +401,7 @@ impl Media {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::super::spells::{Drift, Late, Pauses, Slow};
     use super::*;

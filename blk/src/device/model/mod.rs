@@ -24,7 +24,7 @@
 pub mod media;
 pub mod presets;
 pub mod spells;
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests;
 
 use super::store::SparseStore;

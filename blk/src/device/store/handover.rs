@@ -62,7 +62,7 @@ impl SparseStore {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
     use crate::state::VERSION;
