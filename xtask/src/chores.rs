@@ -33,7 +33,7 @@ fn whole(has_all_tools: bool) -> Part {
 
 /// Limits on instructions, which are those of an optimised build: the tests say "skipped" in the other one.
 fn counted() -> Part {
-    let mut part = cargo("test --release -p mqfq-bench --test counted");
+    let mut part = cargo("test --release -p mqfq-bench --no-default-features --test counted");
     part.env("MQFQ_REQUIRE_TOOLS", "1");
     ("instructions, beside it", part)
 }

@@ -16,28 +16,45 @@
 //! Loads and harness are those of `mqfq-demo`; tables and pictures those of `mqfq-report`. README.md beside this crate
 //! says for each command what it shows and what would make it lie.
 
+#[cfg(feature = "whole")]
 pub mod bound;
+#[cfg(feature = "whole")]
 pub mod clients;
 pub mod contender;
+#[cfg(feature = "whole")]
 pub mod day;
+#[cfg(feature = "whole")]
 pub mod fairness;
+#[cfg(feature = "whole")]
 mod fio;
+#[cfg(feature = "whole")]
 pub mod hostile;
+#[cfg(feature = "whole")]
 pub mod intake;
+#[cfg(feature = "whole")]
 pub mod kernel;
+#[cfg(feature = "whole")]
 pub mod library;
 pub mod machine;
+#[cfg(feature = "whole")]
 pub mod model;
 pub mod options;
 pub mod overhead;
+#[cfg(feature = "whole")]
 pub mod price;
+#[cfg(feature = "whole")]
 pub mod report;
 pub mod rounds;
+#[cfg(feature = "whole")]
 pub mod scale;
 pub mod scenario;
 pub mod schedulers;
 pub mod shell;
+#[cfg(feature = "whole")]
 pub mod simulate;
+#[cfg(feature = "whole")]
 pub mod structures;
+#[cfg(feature = "whole")]
 pub mod transfers;
+#[cfg(feature = "whole")]
 pub mod validate;

@@ -40,6 +40,7 @@ pub fn defaults<A: clap::Args>() -> A {
 pub const WORKERS_MAX: usize = 256;
 
 /// A number of workers.
+#[cfg(feature = "whole")]
 pub(crate) fn workers(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(workers) if (1..=WORKERS_MAX).contains(&workers) => Ok(workers),
@@ -61,11 +62,13 @@ pub(crate) fn kib() -> impl TypedValueParser<Value = u64> {
 }
 
 /// Seconds from 1 to an hour, as milliseconds.
+#[cfg(feature = "whole")]
 pub(crate) fn seconds() -> impl TypedValueParser<Value = u64> {
     clap::value_parser!(u64).range(1..=3600).map(|seconds| seconds * 1000)
 }
 
 /// A count of at most `most`.
+#[cfg(feature = "whole")]
 pub(crate) fn count(most: i64) -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u16).range(1..=most).map(usize::from)
 }
