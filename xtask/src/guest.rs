@@ -83,7 +83,7 @@ const SCX: Case = Case {
     outside: None,
     emulated: &[],
     is_of_cpus: true,
-    patience: Duration::from_secs(1800),
+    patience: Duration::from_secs(3600),
 };
 
 /// The kernel's tests of ublk; those that take their time by the clock have a machine of another time.

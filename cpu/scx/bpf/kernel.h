@@ -77,8 +77,19 @@ struct cgroup_subsys_state {
     struct cgroup_subsys_state *parent;
 };
 
+enum cgroup_subsys_id {
+    cpu_cgrp_id,
+};
+
+/* What the cpu controller has of a cgroup. */
+struct task_group {
+    struct cgroup_subsys_state css;
+    int idle;
+};
+
 struct cgroup {
     struct cgroup_subsys_state self;
+    struct cgroup_subsys_state *subsys[1];
     int level;
     struct kernfs_node *kn;
 };
@@ -127,6 +138,7 @@ struct sched_ext_ops {
     void (*cgroup_exit)(struct cgroup *);
     void (*cgroup_move)(struct task_struct *, struct cgroup *, struct cgroup *);
     void (*cgroup_set_weight)(struct cgroup *, u32);
+    void (*cgroup_set_idle)(struct cgroup *, bool);
     void (*cpu_online)(s32);
     void (*cpu_offline)(s32);
     s32 (*init)(void);

@@ -771,6 +771,7 @@ struct sched_ext_ops pmqfq = {
     .cgroup_exit = (void *)pmqfq_cgroup_exit,
     .cgroup_move = (void *)pmqfq_cgroup_move,
     .cgroup_set_weight = (void *)pmqfq_cgroup_set_weight,
+    .cgroup_set_idle = (void *)pmqfq_cgroup_set_idle,
     .cpu_online = (void *)pmqfq_cpu_online,
     .cpu_offline = (void *)pmqfq_cpu_offline,
     .init = (void *)pmqfq_init,

@@ -193,6 +193,19 @@ void BPF_PROG(pmqfq_exit_task, struct task_struct *p, struct scx_exit_task_args 
         forget(f->id);
 }
 
+/* cpu.idle of a cgroup is set: it weighs as little as any can. */
+#define IDLE_WEIGHT 1
+
+static bool is_idle(struct cgroup *cgroup)
+{
+    struct cgroup_subsys_state **at = cgroup->subsys, *css = NULL;
+
+    at += bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id);
+    bpf_probe_read_kernel(&css, sizeof(css), at);
+    /* The group's first member. */
+    return css && BPF_CORE_READ((struct task_group *)css, idle) > 0;
+}
+
 SEC("struct_ops.s/pmqfq_cgroup_init")
 s32 BPF_PROG(pmqfq_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_args *args)
 {
@@ -212,7 +225,7 @@ s32 BPF_PROG(pmqfq_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_ar
         }
         parent = *known;
     }
-    slot_for(cgroup->kn->id, args->weight ? args->weight : 100, parent);
+    slot_for(cgroup->kn->id, is_idle(cgroup) ? IDLE_WEIGHT : args->weight ? args->weight : 100, parent);
     return 0;
 }
 
@@ -240,8 +253,7 @@ void BPF_PROG(pmqfq_cgroup_move, struct task_struct *p, struct cgroup *from, str
         __sync_fetch_and_add(&g->threads, 1);
 }
 
-SEC("struct_ops/pmqfq_cgroup_set_weight")
-void BPF_PROG(pmqfq_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
+static void set_weight(struct cgroup *cgroup, u32 weight)
 {
     u64 id = cgroup->kn->id;
     u32 *known = bpf_map_lookup_elem(&slots, &id), slot = known ? *known : 0;
@@ -258,4 +270,17 @@ void BPF_PROG(pmqfq_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
     }
     __sync_fetch_and_add(&generation, 1);
     note(EVENT_WEIGHT, 0, slot, 0, f->finish, weight);
+}
+
+SEC("struct_ops/pmqfq_cgroup_set_weight")
+void BPF_PROG(pmqfq_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
+{
+    set_weight(cgroup, weight);
+}
+
+/* A cgroup that is idle no longer has the default weight, as the kernel has it. */
+SEC("struct_ops/pmqfq_cgroup_set_idle")
+void BPF_PROG(pmqfq_cgroup_set_idle, struct cgroup *cgroup, bool idle)
+{
+    set_weight(cgroup, idle ? IDLE_WEIGHT : 100);
 }

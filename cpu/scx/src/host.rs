@@ -56,9 +56,6 @@ pub fn warnings(root: &Path, said: &mut BTreeSet<String>) -> Vec<String> {
                 folder.join("cpu.max").display()
             ));
         }
-        if read(&folder.join("cpu.idle")).trim() == "1" {
-            found.push(format!("{} has no effect: a cgroup weighs at least 1", folder.join("cpu.idle").display()));
-        }
     }
     found.sort();
     found.retain(|sentence| said.insert(sentence.clone()));
@@ -91,14 +88,11 @@ mod tests {
         write("cgroup.subtree_control", "cpuset memory\n");
         write("a/cpu.max", "max 100000\n");
         write("a/b/cpu.max", "50000 100000\n");
-        write("a/c/cpu.idle", "1\n");
-        write("a/cpu.idle", "0\n");
         let mut said = BTreeSet::new();
         let first = warnings(&root, &mut said);
-        assert_eq!(first.len(), 3, "{first:?}");
+        assert_eq!(first.len(), 2, "{first:?}");
         assert!(first[0].contains("a/b/cpu.max has no effect: this scheduler sets no upper limit"), "{first:?}");
-        assert!(first[1].contains("a/c/cpu.idle has no effect"), "{first:?}");
-        assert!(first[2].ends_with("so all processes are one program"), "{first:?}");
+        assert!(first[1].ends_with("so all processes are one program"), "{first:?}");
         assert!(warnings(&root, &mut said).is_empty());
         write("cgroup.subtree_control", "cpuset cpu memory\n");
         write("d/cpu.max", "1000 100000\n");
