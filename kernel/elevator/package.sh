@@ -11,7 +11,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 to=$tree/usr/src/mqfq-$version
-mkdir -p "$to" "$tree/DEBIAN" "$tree/usr/share/doc/mqfq-dkms/examples" "$out"
+examples=$tree/usr/share/doc/mqfq-dkms/examples
+mkdir -p "$to" "$tree/DEBIAN" "$examples" "$tree/usr/lib/systemd/system" "$out"
 cp ./*.c ./*.h Kbuild layouts.sh "$to"
 sed "s/@VERSION@/$version/" dkms.conf >"$to/dkms.conf"
 for one in "$@"; do
@@ -19,7 +20,29 @@ for one in "$@"; do
     cp "${one#*=}"/*.h "$to/private-${one%%=*}"
 done
 cp ../../LICENSE-GPL-2.0 "$tree/usr/share/doc/mqfq-dkms/copyright"
-cp 60-mqfq.rules "$tree/usr/share/doc/mqfq-dkms/examples"
+cat >"$examples/60-mqfq.rules" <<END
+# An example: NVMe drives and virtio disks get the elevator as they appear. Copy it to /etc/udev/rules.d/.
+ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", KERNEL=="nvme*n*|vd*", ATTR{queue/scheduler}="mqfq"
+END
+install -D -m 755 io-weights.sh "$tree/usr/libexec/mqfq-io-weights"
+cat >"$tree/usr/lib/systemd/system/mqfq-io-weights.service" <<END
+# Not enabled by itself: systemctl enable --now mqfq-io-weights
+
+[Unit]
+Description=IOWeight and IODeviceWeight of units, for the elevator mqfq
+After=systemd-modules-load.service
+
+[Service]
+ExecStart=/usr/libexec/mqfq-io-weights 5
+Restart=on-failure
+RestartSec=10
+ProtectHome=yes
+PrivateNetwork=yes
+NoNewPrivileges=yes
+
+[Install]
+WantedBy=multi-user.target
+END
 cat >"$tree/DEBIAN/control" <<END
 Package: mqfq-dkms
 Version: $version

@@ -74,4 +74,4 @@ else
     make -C "$tree" M="$build" modules >"$out/build.log" 2>&1 ||
         { tail -n 20 "$out/build.log" >&2; exit 1; }
 fi
-cp "$build/mqfq.ko" "$out/mqfq.ko"
+cp "$build/mqfq.ko" "$source/io-weights.sh" "$out"

@@ -42,4 +42,7 @@ fi
 rm -rf "$share"
 mkdir -p "$(dirname "$share")"
 cp -r "$cache/tests" "$share"
-cp "$here/kublk" "$here/udevadm" "$share"
+cp "$here/kublk" "$share"
+# A guest has no udev: the kernel makes the devices' files by itself, and there is nothing to wait for.
+printf '#!/bin/sh\nexit 0\n' >"$share/udevadm"
+chmod 755 "$share/udevadm"

@@ -6,3 +6,4 @@ mod histories;
 mod memory;
 mod processes;
 mod races;
+mod weights;
