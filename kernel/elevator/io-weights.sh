@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Which weights has systemd for its units? Gives them to io.mqfq.weight; systemd itself writes io.weight, which is io.cost's.
+# Which weights has systemd for its units? Gives them to io.mqfq.weight; systemd itself writes io.weight of io.cost.
 #
 #   io-weights.sh [SECONDS]    looks each SECONDS; without: once
 #
 # A unit's IOWeight becomes its cgroup's default, an IODeviceWeight that of the device, or of the whole drive of a
-# partition. A weight that a unit had and has no longer becomes the default again. Cgroups whose units have none keep what
-# stands in io.mqfq.weight. A device that has another scheduler takes no weight, and is asked again at the next look.
+# partition. A weight that a unit had and has no longer becomes the default again. Cgroups whose units have none keep
+# their io.mqfq.weight. A device that has another scheduler takes no weight, and is asked again at the next look.
 set -euo pipefail
 cgroups=${MQFQ_CGROUPS:-/sys/fs/cgroup} state=${MQFQ_STATE:-/run/mqfq-io-weights}
 systemctl=${MQFQ_SYSTEMCTL:-systemctl}
@@ -28,7 +28,9 @@ asked() {
             if (cgroup != "") for (i = 1; i <= n; i++) print cgroup, device[i], weight[i]
             cgroup = ""; n = 0
         }
-        function add(to, is) { if (is ~ /^[0-9]+$/ && is + 0 >= 1 && is + 0 <= 10000) { n++; device[n] = to; weight[n] = is } }
+        function add(to, is) {
+            if (is ~ /^[0-9]+$/ && is + 0 >= 1 && is + 0 <= 10000) { n++; device[n] = to; weight[n] = is }
+        }
         /^$/ { tell(); next }
         { at = index($0, "="); name = substr($0, 1, at - 1); is = substr($0, at + 1) }
         name == "ControlGroup" { cgroup = is }
@@ -37,7 +39,7 @@ asked() {
         END { tell() }' "$1"
 }
 
-# The same with numbers of devices.
+# Its lines with numbers of devices.
 wanted() {
     asked "$1" | while IFS=$tab read -r cgroup device weight; do
         [ "$device" = default ] || device=$(number_of "$device") || continue

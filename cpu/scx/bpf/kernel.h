@@ -81,7 +81,7 @@ enum cgroup_subsys_id {
     cpu_cgrp_id,
 };
 
-/* What the cpu controller has of a cgroup. */
+/* The cpu controller's part of a cgroup. */
 struct task_group {
     struct cgroup_subsys_state css;
     int idle;
