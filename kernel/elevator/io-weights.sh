@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which weights has systemd for its units? Gives them to io.mqfq.weight; systemd itself writes io.weight of io.cost.
+# Gives io.mqfq.weight the weights that systemd has for its units; systemd itself writes those of io.cost (io.weight).
 #
 #   io-weights.sh [SECONDS]    looks each SECONDS; without: once
 #

@@ -1,4 +1,4 @@
-//! io-weights.sh: which weights of a service manager's units does io.mqfq.weight get?
+//! `io-weights.sh`: io.mqfq.weight gets the weights of a service manager's units.
 
 use mqfq_testing::Folder;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -69,7 +69,7 @@ fn a_units_weight_is_its_cgroups_until_the_unit_has_none() {
 
 #[test]
 fn a_units_weight_on_a_device_is_written_with_the_devices_number() {
-    let Some((path, number)) = device() else { return };
+    let Some((path, number)) = device() else { return eprintln!("skipped: this machine has no block device") };
     let machine = Machine::new(&["a.slice"]);
     let with = format!(
         "ControlGroup=/a.slice\nIOWeight=300\nIODeviceWeight={} 40\nIODeviceWeight=/dev/no-such 7\n",
