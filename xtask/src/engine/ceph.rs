@@ -373,12 +373,13 @@ fn measure(options: &Options, program: &Path, folder: &Path) -> Result<Samples, 
 /// Windows of a round: a label each, and what changes at the device before it.
 fn windows(depths: &[String]) -> Vec<(String, Vec<String>)> {
     let set = |policy: &str| vec!["--policy".to_owned(), policy.to_owned()];
-    let under_mqfq = depths.iter().map(|depth| match depth.as_str() {
-        "auto" => ("mqfq".to_owned(), set("mqfq")),
-        depth => (
-            format!("mqfq, D = {depth}"),
-            [set("mqfq"), vec!["--expert".into(), format!("{{depth={depth}}}")]].concat(),
-        ),
+    let under_mqfq = depths.iter().map(|depth| {
+        // A fixed D would stay in force in the window after it.
+        let (label, expert) = match depth.as_str() {
+            "auto" => ("mqfq".to_owned(), ["--unset".into(), "expert".into()]),
+            depth => (format!("mqfq, D = {depth}"), ["--expert".into(), format!("{{depth={depth}}}")]),
+        };
+        (label, [set("mqfq"), expert.into()].concat())
     });
     [("none".to_owned(), set("none"))].into_iter().chain(under_mqfq).collect()
 }
@@ -705,10 +706,13 @@ mod tests {
             let all = windows(&depths).into_iter().map(|(label, change)| format!("{label}: {}", change.join(" ")));
             all.collect::<Vec<_>>()
         };
-        assert_eq!(words(&["auto"]), ["none: --policy none", "mqfq: --policy mqfq"]);
         assert_eq!(
-            words(&["24", "31"])[1..],
-            ["mqfq, D = 24: --policy mqfq --expert {depth=24}", "mqfq, D = 31: --policy mqfq --expert {depth=31}"]
+            words(&["auto", "31"]),
+            [
+                "none: --policy none",
+                "mqfq: --policy mqfq --unset expert",
+                "mqfq, D = 31: --policy mqfq --expert {depth=31}"
+            ]
         );
         let text = server_config(&Folder::new(), Path::new("/images"));
         assert!(text.contains("folders = [\"/images\"]\ntimeout = \"20s\"\n[tenant"), "{text}");
