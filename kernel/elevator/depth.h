@@ -79,7 +79,7 @@ enum mqfq_task { MQFQ_LOOK, MQFQ_FIRST, MQFQ_TRIAL, MQFQ_AGAIN, MQFQ_HOLD };
 /* Phases of one depth in one comparison; each row is in order, the largest first. */
 struct mqfq_phases {
 	u32 count;
-	s64 device_log, request_log, waiting;	/* sums */
+	s64 device_log, system_log, request_log, waiting;	/* sums */
 	s32 logs[3][MQFQ_ROUNDS_MAX + 1];
 };
 

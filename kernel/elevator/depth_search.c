@@ -32,6 +32,13 @@
 /* Until then so many times the range of the phases at D are no gain, where an accident does harm. */
 #define RANGES 2
 
+/*
+ * A smaller depth with less than a quarter of the units is taken as surely as a deeper one, and not in
+ * doubt, where SURE errors are more than 20%.
+ */
+#define DOUBT_MAX 17238
+#define TIGHT (2 * ONE)
+
 /* The smallest scatter, and what the first round must show; before any round, and its weight. */
 #define SCATTER_MIN 189
 #define FIRST_ROUND 1891
@@ -115,6 +122,7 @@ static void add_phase(struct mqfq_phases *phases, const struct mqfq_phase *phase
 	}
 	phases->count++;
 	phases->device_log += phase->device_log;
+	phases->system_log += phase->system_log;
 	phases->request_log += phase->request_log;
 	phases->waiting += phase->waiting;
 }
@@ -341,7 +349,7 @@ static u32 end_round(struct mqfq_search *search, const struct mqfq_phase *after,
 	enum mqfq_verdict verdict;
 	s64 variance = search->variance;
 	s32 of_deeper, more;
-	bool is_early;
+	bool is_early, is_taken, is_guarded;
 	enum of of;
 	u32 rounds;
 
@@ -355,16 +363,19 @@ static u32 end_round(struct mqfq_search *search, const struct mqfq_phase *after,
 	of_deeper = search->is_up ? gain(trial, base, &of, &more, &variance) :
 				      gain(base, trial, &of, &more, &variance);
 	is_early = rounds < ROUNDS_UP && (search->is_up ? of_deeper > 0 : more < -FIRST_ROUND);
+	is_taken = of_deeper < 0 && !search->is_up;
 	/* An accident refuses no smaller D where no request waits, and takes none elsewhere. */
-	is_early |= rounds < ROUNDS_UP &&
-		    (is_full(after) ? of_deeper < 0 && !search->is_up : of_deeper > 0) &&
+	is_early |= rounds < ROUNDS_UP && (is_full(after) ? is_taken : of_deeper > 0) &&
 		    (u32)magnitude(of_deeper) <= RANGES * range(base, of);
+	is_guarded = is_taken && is_full(after) &&
+		     trial->system_log - trial->device_log > (s64)TIGHT * trial->count &&
+		     limit(max_t(u32, rounds, ROUNDS_UP), variance, SURE) > DOUBT_MAX;
 	if (!is_early && (u64)magnitude(of_deeper) >
-	    limit(rounds, variance, of_deeper > 0 ? SURE_DEEPER : SURE)) {
+	    limit(rounds, variance, of_deeper > 0 || is_guarded ? SURE_DEEPER : SURE)) {
 		verdict = (of_deeper > 0) == search->is_up ? MQFQ_BETTER : MQFQ_WORSE;
 	} else if (rounds >= rounds_max[search->factor]) {
 		/* In doubt the smaller one. */
-		verdict = of_deeper < 0 && !search->is_up ? MQFQ_BETTER : MQFQ_UNSURE;
+		verdict = is_taken && !is_guarded ? MQFQ_BETTER : MQFQ_UNSURE;
 	} else {
 		search->task = MQFQ_TRIAL;
 		search->before = *after;

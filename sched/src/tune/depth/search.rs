@@ -28,6 +28,8 @@
 //! refuse a smaller D only by more than twice the range of the phases at D; elsewhere they take one only by as much.
 //! Example: 64 reads on a Ceph cluster, whose phases differ by a factor of 2. One round each said "34% worse" of 31,
 //! "22%" of 44 and "28%" of 50, and D stayed at 64, where no weight binds; one round each also led to 3.
+//! Where phases scatter so for long, doubt alone led on from 16 to 2 in half an hour. So there a depth that has less
+//! than a quarter of the units is taken only as surely as a deeper one (`DOUBT_MAX`).
 
 use super::log::{ONE, log2_of_millionths};
 use super::sample::Phase;
@@ -62,6 +64,11 @@ const ROUNDS_UP: u32 = 4;
 
 /// Until then a gain counts beyond so many times the range of the phases at D, where an accident does harm.
 const RANGES: u32 = 2;
+
+/// A smaller depth that is tight is taken as surely as a deeper one, and not in doubt, where [`SURE`] standard errors
+/// are more than this, 20%; and units in the system over those on the device, above which a depth is tight: 4.
+const DOUBT_MAX: u64 = log2_of_millionths(1_200_000) as u64;
+const TIGHT: i32 = 2 * ONE;
 
 /// Smallest scatter that is believed, 0.2%; and what the first round must show besides, 2%.
 const SCATTER_MIN: u64 = log2_of_millionths(1_002_002) as u64;
@@ -465,10 +472,14 @@ impl Search {
         let Compared { of, gain, variance, earned } = compare(deep, shallow, self.variance);
         self.gain = if self.is_up { gain } else { -gain };
         let rounds = self.at_trial.count as u32;
-        let errors = if gain > 0 { SURE_DEEPER } else { SURE };
         let is_early = rounds < ROUNDS_UP && if self.is_up { gain > 0 } else { earned < -(FIRST_ROUND as i32) };
         // An accident refuses no smaller D where no request waits, and takes none elsewhere (R4).
         let is_taken = gain < 0 && !self.is_up;
+        let is_guarded = is_taken
+            && is_full(after)
+            && shallow.is_tight()
+            && limit(rounds.max(ROUNDS_UP), variance, SURE) > DOUBT_MAX;
+        let errors = if gain > 0 || is_guarded { SURE_DEEPER } else { SURE };
         let is_scatter = rounds < ROUNDS_UP
             && if is_full(after) { is_taken } else { gain > 0 }
             && gain.unsigned_abs() <= RANGES * self.at_base.range(of);
@@ -477,7 +488,7 @@ impl Search {
             if self.gain > 0 { Verdict::Better } else { Verdict::Worse }
         } else if rounds >= ROUNDS_MAX[self.factor] {
             // In doubt the smaller one.
-            if self.gain > 0 && !self.is_up { Verdict::Better } else { Verdict::Unsure }
+            if is_taken && !is_guarded { Verdict::Better } else { Verdict::Unsure }
         } else {
             self.task = Task::Trial { base: *after };
             return self.trial;
@@ -672,8 +683,9 @@ enum Of {
 struct Phases {
     count: u16,
     is_in_parts: bool,
-    /// Sums of `device_log`, `request_log` and `waiting`.
+    /// Sums of `device_log`, `system_log`, `request_log` and `waiting`.
     device_log: i64,
+    system_log: i64,
     request_log: i64,
     waiting: i64,
     /// By [`Of`], the largest first.
@@ -684,12 +696,20 @@ impl Phases {
     /// Those at D are one more than the rounds.
     const MAX: usize = ROUNDS_MAX[2] as usize + 1;
 
-    const NONE: Phases =
-        Phases { count: 0, is_in_parts: true, device_log: 0, request_log: 0, waiting: 0, logs: [[0; Phases::MAX]; 3] };
+    const NONE: Phases = Phases {
+        count: 0,
+        is_in_parts: true,
+        device_log: 0,
+        system_log: 0,
+        request_log: 0,
+        waiting: 0,
+        logs: [[0; Phases::MAX]; 3],
+    };
 
     fn add(&mut self, phase: &Phase) {
         if self.count == 0 {
-            (self.is_in_parts, self.device_log, self.request_log, self.waiting) = (true, 0, 0, 0);
+            (self.is_in_parts, self.device_log, self.system_log) = (true, 0, 0);
+            (self.request_log, self.waiting) = (0, 0);
         }
         let of_phase = [phase.units_log, phase.weighed_log, phase.units_log - phase.system_log];
         for (logs, log) in self.logs.iter_mut().zip(of_phase) {
@@ -703,6 +723,7 @@ impl Phases {
         self.count += 1;
         self.is_in_parts &= phase.is_in_parts;
         self.device_log += i64::from(phase.device_log);
+        self.system_log += i64::from(phase.system_log);
         self.request_log += i64::from(phase.request_log);
         self.waiting += i64::from(phase.waiting);
     }
@@ -711,6 +732,11 @@ impl Phases {
     fn beside(&self, base: &Phases, depth: u32) -> Tried {
         let work_log = self.mean(Of::Units) - base.mean(Of::Units);
         Tried { depth, work_log, stay_log: self.device_log() - base.device_log() - work_log }
+    }
+
+    /// Whether less than a quarter of the units in the system are on the device, so that weights bind.
+    fn is_tight(&self) -> bool {
+        self.system_log - self.device_log > i64::from(TIGHT) * i64::from(self.count)
     }
 
     /// Phases that count: the faster half.

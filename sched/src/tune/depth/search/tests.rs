@@ -366,6 +366,24 @@ fn in_doubt_the_smaller_depth_is_taken_after_as_many_rounds_as_a_factor_has() {
 }
 
 #[test]
+fn where_phases_scatter_doubt_does_not_lead_to_less_than_a_quarter_of_the_units() {
+    // Each depth is worth its price, and phases differ by a factor of 4. 1000 units are in the system, or as many as
+    // are on the device.
+    let ends = |is_tight: bool| {
+        let (mut talk, mut random) = (Talk::new(1024, 4096), 1u64);
+        for _ in 0..6_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let phase = priced((random >> 32) as i32 % ONE / 16)(talk.depth);
+            let system_log = if is_tight { phase.system_log } else { phase.device_log };
+            talk.say(Phase { system_log, ..phase });
+        }
+        talk.search.state().chosen
+    };
+    let [tight, loose] = [true, false].map(ends);
+    assert!(tight > 200 && loose < 20, "{tight}, {loose}");
+}
+
+#[test]
 fn the_deeper_of_two_must_be_better_by_twice_as_much() {
     // Rounds until the deeper one is taken, from below and from above, and until the shallower one is.
     let rounds = |start: u32, more| {
