@@ -186,29 +186,83 @@ struct bpf_timer {
 #define CLOCK_MONOTONIC 1
 #define BPF_F_TIMER_CPU_PIN (1ULL << 1)
 
-extern s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __attribute__((section(".ksyms")));
-extern bool scx_bpf_dsq_move_to_local(u64 dsq_id) __attribute__((section(".ksyms")));
-/* Linux 7.1 and later; libbpf drops the last suffix. */
-extern bool scx_bpf_dsq_move_to_local___v2___here(u64 dsq_id, u64 enq_flags) __attribute__((section(".ksyms"), weak));
-extern void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags)
-    __attribute__((section(".ksyms")));
-extern s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle)
-    __attribute__((section(".ksyms")));
-extern s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __attribute__((section(".ksyms")));
-extern bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __attribute__((section(".ksyms")));
-extern s32 scx_bpf_task_cpu(const struct task_struct *p) __attribute__((section(".ksyms")));
-extern bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __attribute__((section(".ksyms")));
-extern int bpf_iter_num_new(struct bpf_iter_num *it, int start, int end) __attribute__((section(".ksyms")));
-extern int *bpf_iter_num_next(struct bpf_iter_num *it) __attribute__((section(".ksyms")));
-extern void bpf_iter_num_destroy(struct bpf_iter_num *it) __attribute__((section(".ksyms")));
-extern int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __attribute__((section(".ksyms")));
-extern struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __attribute__((section(".ksyms")));
-extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __attribute__((section(".ksyms")));
-extern void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it__iter, u64 slice) __attribute__((section(".ksyms")));
-extern bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags)
-    __attribute__((section(".ksyms")));
-extern struct task_struct *bpf_task_from_pid(s32 pid) __attribute__((section(".ksyms")));
-extern void bpf_task_release(struct task_struct *p) __attribute__((section(".ksyms")));
-extern const struct cpumask *scx_bpf_get_online_cpumask(void) __attribute__((section(".ksyms")));
-extern void scx_bpf_put_cpumask(const struct cpumask *mask) __attribute__((section(".ksyms")));
-extern u64 scx_bpf_now(void) __attribute__((section(".ksyms")));
+#define KSYM extern __attribute__((section(".ksyms")))
+KSYM s32 scx_bpf_create_dsq(u64 dsq_id, s32 node);
+KSYM s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle);
+KSYM s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags);
+KSYM bool scx_bpf_test_and_clear_cpu_idle(s32 cpu);
+KSYM s32 scx_bpf_task_cpu(const struct task_struct *p);
+KSYM bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask);
+KSYM int bpf_iter_num_new(struct bpf_iter_num *it, int start, int end);
+KSYM int *bpf_iter_num_next(struct bpf_iter_num *it);
+KSYM void bpf_iter_num_destroy(struct bpf_iter_num *it);
+KSYM int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags);
+KSYM struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it);
+KSYM void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it);
+KSYM void bpf_rcu_read_lock(void);
+KSYM void bpf_rcu_read_unlock(void);
+KSYM struct task_struct *bpf_task_from_pid(s32 pid);
+KSYM void bpf_task_release(struct task_struct *p);
+KSYM const struct cpumask *scx_bpf_get_online_cpumask(void);
+KSYM void scx_bpf_put_cpumask(const struct cpumask *mask);
+
+/*
+ * Some kernels lack one or the other of these. libbpf drops the last suffix, ours, and the verifier skips a call of what
+ * is not there. Linux 6.12 has the names with `dispatch` and `consume`, 6.13 those with `insert` and `move`, 6.14 the
+ * clock, 7.1 flags of a move.
+ */
+#define KSYM_MAYBE extern __attribute__((section(".ksyms"), weak))
+KSYM_MAYBE void scx_bpf_dispatch___6_12(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags);
+KSYM_MAYBE void scx_bpf_dsq_insert___6_13(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags);
+KSYM_MAYBE bool scx_bpf_consume___6_12(u64 dsq_id);
+KSYM_MAYBE bool scx_bpf_dsq_move_to_local___6_13(u64 dsq_id);
+KSYM_MAYBE bool scx_bpf_dsq_move_to_local___v2___7_1(u64 dsq_id, u64 enq_flags);
+KSYM_MAYBE void scx_bpf_dispatch_from_dsq_set_slice___6_12(struct bpf_iter_scx_dsq *it__iter, u64 slice);
+KSYM_MAYBE void scx_bpf_dsq_move_set_slice___6_13(struct bpf_iter_scx_dsq *it__iter, u64 slice);
+KSYM_MAYBE bool scx_bpf_dispatch_from_dsq___6_12(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
+                                                 u64 enq_flags);
+KSYM_MAYBE bool scx_bpf_dsq_move___6_13(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
+                                        u64 enq_flags);
+KSYM_MAYBE u64 scx_bpf_now___6_14(void);
+
+#include <bpf/bpf_helpers.h>
+
+static __always_inline void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags)
+{
+    if (bpf_ksym_exists(scx_bpf_dsq_insert___6_13))
+        scx_bpf_dsq_insert___6_13(p, dsq_id, slice, enq_flags);
+    else
+        scx_bpf_dispatch___6_12(p, dsq_id, slice, enq_flags);
+}
+
+/* Before Linux 7.1 without the flags. */
+static __always_inline bool scx_bpf_dsq_move_to_local(u64 dsq_id, u64 enq_flags)
+{
+    if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___7_1))
+        return scx_bpf_dsq_move_to_local___v2___7_1(dsq_id, enq_flags);
+    if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___6_13))
+        return scx_bpf_dsq_move_to_local___6_13(dsq_id);
+    return scx_bpf_consume___6_12(dsq_id);
+}
+
+static __always_inline void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice)
+{
+    if (bpf_ksym_exists(scx_bpf_dsq_move_set_slice___6_13))
+        scx_bpf_dsq_move_set_slice___6_13(it, slice);
+    else
+        scx_bpf_dispatch_from_dsq_set_slice___6_12(it, slice);
+}
+
+static __always_inline bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
+                                             u64 enq_flags)
+{
+    if (bpf_ksym_exists(scx_bpf_dsq_move___6_13))
+        return scx_bpf_dsq_move___6_13(it, p, dsq_id, enq_flags);
+    return scx_bpf_dispatch_from_dsq___6_12(it, p, dsq_id, enq_flags);
+}
+
+/* The older clock differs from that of a callback by less than the callback takes. */
+static __always_inline u64 scx_bpf_now(void)
+{
+    return bpf_ksym_exists(scx_bpf_now___6_14) ? scx_bpf_now___6_14() : bpf_ktime_get_ns();
+}

@@ -26,7 +26,6 @@
  * - `waiting` counts threads from enqueue to running or quiescent.
  */
 #include "kernel.h"
-#include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "shared.h"
@@ -339,9 +338,7 @@ wait:
 
 static __always_inline bool move_here(u64 queue)
 {
-    return bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___here)
-               ? scx_bpf_dsq_move_to_local___v2___here(queue, AT_ONCE)
-               : scx_bpf_dsq_move_to_local(queue);
+    return scx_bpf_dsq_move_to_local(queue, AT_ONCE);
 }
 
 /*
@@ -497,16 +494,15 @@ static void take_by_tags(struct service *on, u32 cpu, u64 flags)
  * A short request is over. The thread that is next is put before it, for no call tells a CPU to pick that all kernels
  * with this scheduler class can be asked for (Debian's 7.2 has no scx_bpf_kick_cpu). Books::pick has the order.
  */
-static int slice_ends(void *map, u32 *key, struct end_of_slice *end)
+static void end_slice(u32 cpu)
 {
     u64 preempt = FLAG(SCX_ENQ_PREEMPT);
-    u32 cpu = *key;
     struct service *on = service_of(cpu);
     struct ticket *overdue;
 
     if (cpu != bpf_get_smp_processor_id() || !on->is_busy || !on->ends_ns ||
         (s64)(scx_bpf_now() - on->ends_ns) < 0)
-        return 0;
+        return;
     /* Until here `ends_ns` keeps the tick away from the books. */
     if (__sync_val_compare_and_swap(&on->is_asked, ASKED_NOT, ASKED))
         goto over;
@@ -519,10 +515,18 @@ static int slice_ends(void *map, u32 *key, struct end_of_slice *end)
     if (!overdue || on->was_overdue || !take_overdue(on, overdue, cpu, preempt)) {
         on->ends_ns = 0;
         take_by_tags(on, cpu, preempt);
-        return 0;
+        return;
     }
 over:
     on->ends_ns = 0;
+}
+
+static int slice_ends(void *map, u32 *cpu, struct end_of_slice *end)
+{
+    /* Linux 6.16 takes the callback for one that may sleep, since the program may that sets the timer. */
+    bpf_rcu_read_lock();
+    end_slice(*cpu);
+    bpf_rcu_read_unlock();
     return 0;
 }
 

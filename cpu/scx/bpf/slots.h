@@ -170,7 +170,8 @@ s32 BPF_PROG(pmqfq_init_task, struct task_struct *p, struct scx_init_task_args *
     t->last_cpu = -1;
     t->asks = -1;
     if (!by_process || p->flags & PF_KTHREAD)
-        t->program = slot_of_thread(p, args->cgroup);
+        /* Where CONFIG_EXT_GROUP_SCHED is set. */
+        t->program = slot_of_thread(p, bpf_core_field_exists(args->cgroup) ? args->cgroup : NULL);
     else
         t->program = slot_for(p->tgid, 100, 0);
     f = program_at(t->program);

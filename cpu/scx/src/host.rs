@@ -1,5 +1,7 @@
-//! Which settings of cgroups have no effect under the scheduler? When does a scheduler that was taken out come back?
+//! Which settings of cgroups have no effect under the scheduler? What does an older kernel lack? When does a scheduler
+//! come back that was taken out?
 
+use crate::settings::By;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -31,6 +33,28 @@ impl Restarts {
         }
         self.failed += 1;
         (self.failed <= self.most).then(|| PAUSE_MAX.min(Duration::from_secs(1 << (self.failed - 1).min(6))))
+    }
+}
+
+/// Callbacks about cgroups; some kernels lack them, or the last one.
+pub const OF_CGROUPS: [&str; 5] = ["cgroup_init", "cgroup_exit", "cgroup_move", "cgroup_set_weight", "cgroup_set_idle"];
+
+/// Callbacks that a kernel lacks, and a sentence about what does not work for that reason.
+///
+/// # Errors
+/// One sentence: the scheduler is of no use on this kernel.
+pub fn left_out(has: impl Fn(&str) -> bool, by: By) -> Result<(Vec<&'static str>, Option<&'static str>), String> {
+    let lacks: Vec<&str> = OF_CGROUPS.into_iter().filter(|name| !has(name)).collect();
+    match (by, lacks.as_slice()) {
+        (By::Process, _) | (By::Cgroup, []) => Ok((lacks, None)),
+        (By::Cgroup, ["cgroup_set_idle"]) => {
+            let sentence =
+                "Linux before 6.19 tells of no change of cpu.idle: one counts once the scheduler is loaded again";
+            Ok((lacks, Some(sentence)))
+        }
+        (By::Cgroup, _) => {
+            Err("this kernel's sched_ext knows no cgroups (CONFIG_EXT_GROUP_SCHED), `--by process` needs none".into())
+        }
     }
 }
 
@@ -75,6 +99,18 @@ mod tests {
         assert_eq!(restarts.next(Duration::from_secs(599)), None);
         assert_eq!(restarts.next(LONG), Some(Duration::from_secs(1)));
         assert_eq!(Restarts::new(0).next(LONG), None);
+    }
+
+    #[test]
+    fn an_older_kernel_is_told_what_it_lacks_or_refused() {
+        let all = |_: &str| true;
+        assert_eq!(left_out(all, By::Cgroup), Ok((vec![], None)));
+        let (lacks, sentence) = left_out(|name| name != "cgroup_set_idle", By::Cgroup).unwrap();
+        assert_eq!(lacks, ["cgroup_set_idle"]);
+        assert!(sentence.unwrap().contains("6.19"), "{sentence:?}");
+        let none = |name: &str| !name.starts_with("cgroup_");
+        assert!(left_out(none, By::Cgroup).unwrap_err().contains("CONFIG_EXT_GROUP_SCHED"));
+        assert_eq!(left_out(none, By::Process), Ok((OF_CGROUPS.to_vec(), None)));
     }
 
     #[test]

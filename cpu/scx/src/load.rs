@@ -1,6 +1,7 @@
 //! How does the scheduler get into the kernel, and how does it get out?
 
 use crate::{Options, show};
+use libbpf_rs::btf::{Btf, types};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
 use scx_pmqfq::host::{self, Restarts};
@@ -70,6 +71,15 @@ fn caches(cpus: usize) -> Vec<u8> {
     };
     let found: Vec<usize> = (0..cpus).map(&mut of).collect();
     if seen.len() > LLCS_MAX { vec![0; cpus] } else { found.into_iter().map(|llc| llc as u8).collect() }
+}
+
+/// Callbacks that the running kernel's sched_ext has.
+fn callbacks() -> Result<BTreeSet<String>, String> {
+    let kernel =
+        Btf::from_vmlinux().map_err(|error| format!("the kernel does not describe itself (BTF): {error:#}"))?;
+    let ops = kernel.type_by_name::<types::Struct<'_>>("sched_ext_ops");
+    let ops = ops.ok_or("the kernel's BTF lacks sched_ext_ops")?;
+    Ok(ops.iter().filter_map(|member| Some(member.name?.to_string_lossy().into_owned())).collect())
 }
 
 /// Time between two looks at what this machine's cgroups ask for in vain.
@@ -151,6 +161,20 @@ fn hold(options: &Options, chosen: &Settings) -> Result<End, String> {
     let ops = open.struct_ops.pmqfq_mut();
     ops.timeout_ms = (chosen.stall_ns / 1_000_000) as u32;
     ops.hotplug_seq = read_number("/sys/kernel/sched_ext/hotplug_seq").unwrap_or(0);
+    let callbacks = callbacks()?;
+    let (left_out, sentence) = host::left_out(|name| callbacks.contains(name), chosen.by)?;
+    for name in left_out {
+        *match name {
+            "cgroup_init" => &mut ops.cgroup_init,
+            "cgroup_exit" => &mut ops.cgroup_exit,
+            "cgroup_move" => &mut ops.cgroup_move,
+            "cgroup_set_weight" => &mut ops.cgroup_set_weight,
+            _ => &mut ops.cgroup_set_idle,
+        } = std::ptr::null_mut();
+    }
+    if let Some(sentence) = sentence {
+        eprintln!("scx_pmqfq: {sentence}");
+    }
     let mut loaded = open.load().map_err(failed("the kernel refuses the scheduler"))?;
     let link = loaded.maps.pmqfq.attach_struct_ops().map_err(failed(
         "the scheduler cannot be put in force, perhaps another one is (/sys/kernel/sched_ext/root/ops)",
