@@ -91,7 +91,7 @@ static __always_inline u64 paid_of(struct service *on, struct program *g, u64 no
  * requests of one program the former takes the one on `own`: the program's tags are a chain, which closes up the same
  * whichever of them ends, and a thread that stays where it was needs no other CPU's lock.
  */
-static __noinline void look_at_cpus(struct task_struct *p, u32 word, struct look *found)
+__noinline int look_at_cpus(struct task_struct *p __arg_trusted, u32 word, struct look *found __arg_nonnull)
 {
     u64 all = nr_cpus >= (word + 1) * 64 ? ~0ULL : bit_of(nr_cpus) - 1, left = *busy_at(word);
     u32 slot = found->slot;
@@ -180,6 +180,7 @@ static __noinline void look_at_cpus(struct task_struct *p, u32 word, struct look
         found->victim = cpu;
         found->victims = on->program;
     }
+    return 0;
 }
 
 static __always_inline void look_around(struct task_struct *p, s32 home, u64 now_ns, struct look *found)
@@ -268,7 +269,7 @@ static __noinline void look_at_word(u32 at, u32 cpu, u32 *best, u64 *tag)
  * CPU. Of the words that may have one, that which may have the smallest is looked at first, then the others that may have
  * a smaller one: of 1,000 programs with free threads about one word of 16.
  */
-static u32 first_on(u32 cpu, u64 *tag)
+__noinline u32 first_on(u32 cpu, u64 *tag __arg_nonnull)
 {
     u32 best = PROGRAMS_MAX, first = PROGRAMS_MAX / 64;
     u64 smallest = 0;

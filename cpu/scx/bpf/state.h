@@ -4,6 +4,10 @@
  *
  * Source: cpu/src/vtime.rs and cpu/src/central.rs; P-MQFQ section 3, rules 1 and 2.
  *
+ * # What the verifier sees
+ * Functions with loops that several others call are global (`__noinline`, and not static): each is looked at once, not at
+ * each call on each path, with which Linux 6.12 was not done after a minute.
+ *
  * # Invariants
  * - Points of virtual time are compared by `is_before` alone, so they may wrap.
  * - `waiting` of a program is not 0: its bit in `waits` is set, or is about to be set by the one who counted.
@@ -295,7 +299,7 @@ static __always_inline void note(u32 kind, u32 cpu, u32 slot, u32 pid, u64 tag, 
 }
 
 /* Rate::of in cpu/src/vtime.rs; of a nested program by its part of what is above it, among those that want to run. */
-static u64 rate_of(struct program *f)
+__noinline u64 rate_of(struct program *f __arg_nonnull)
 {
     u32 now = generation;
     u64 weight = 1ULL << 20;
@@ -378,7 +382,7 @@ static void raise_finish(struct program *f, u64 to)
 }
 
 /* Ideal::virtual_time: rule 1; or Ideal::beginning: where a program begins that slept, by rule 8. */
-static u64 virtual_time(bool is_beginning)
+__noinline u64 virtual_time(bool is_beginning)
 {
     bool any = false;
     u64 most = served, now_ns = is_beginning ? scx_bpf_now() : 0;
