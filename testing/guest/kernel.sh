@@ -1,41 +1,47 @@
 #!/usr/bin/env bash
 # Which kernel does a guest run? Unpacks one of Debian's, with its modules, and installs nothing.
 #
-#   kernel.sh SERIES FOLDER      SERIES: 6.1, 6.12, 7.2, 7.3, debug
+#   kernel.sh SERIES FOLDER      SERIES: 6.1, 6.12, 6.16, 6.17, 6.18, 7.2, 7.3, debug, 6.12-scx
 #
 # Leaves FOLDER/vmlinuz, FOLDER/version and FOLDER/lib/modules/VERSION. A folder that has a version is complete.
-# 6.1 and 6.12 come from the machine's own package lists (bookworm). 7.2 and 7.3 come from trixie-backports on the same
+# 6.1 and 6.12 come from the machine's own package lists (bookworm). The others come from trixie-backports on the same
 # mirror, by lists of their own: the machine's stay as they are. A series is its newest kernel that is there today.
-# `debug` is built from 6.12's source with the options of debug.config, and complains of the most; it leaves
-# FOLDER/source too, and FOLDER/build, which modules are built against. Without FOLDER/version it goes on where an earlier
-# run ended: some 1,450 files are compiled.
+# `debug` and `6.12-scx` are built from 6.12's source with their options of built.config: the one complains of the most,
+# the other has sched_ext, which Debian's 6.12 lacks. They leave FOLDER/source too, a link to the source of both, and
+# FOLDER/build, which modules are built against. Without FOLDER/version it goes on where an earlier run ended; some
+# 1,450 and 1,120 files are compiled.
 set -euo pipefail
 series=$1 folder=$2
 [ -e "$folder/version" ] && exit 0
 
-build_debug() {
-    config=$(realpath "$(dirname "$0")/debug.config")
-    mkdir -p "$folder"
+build() {
+    config=$(realpath "$(dirname "$0")/built.config")
+    mkdir -p "$folder/build"
     cd "$folder"
     if [ ! -e source/complete ]; then
-        rm -rf source packages
-        mkdir -p source packages
-        (cd packages && apt-get -o APT::Sandbox::User=root download -q linux-source-6.12 >&2)
-        dpkg-deb -x packages/linux-source-6.12_*.deb packages/root
-        tar xf packages/root/usr/src/linux-source-6.12.tar.xz -C source --strip-components=1
-        rm -rf packages
-        touch source/complete
+        source=$(dirname "$folder")/source-6.12
+        if [ ! -e "$source/complete" ]; then
+            rm -rf "$source"
+            mkdir -p "$source" packages
+            (cd packages && apt-get -o APT::Sandbox::User=root download -q linux-source-6.12 >&2)
+            dpkg-deb -x packages/linux-source-6.12_*.deb packages/root
+            tar xf packages/root/usr/src/linux-source-6.12.tar.xz -C "$source" --strip-components=1
+            rm -rf packages
+            touch "$source/complete"
+        fi
+        ln -sfn "$source" source
     fi
     make_kernel() { make -C source O="$folder/build" "$@"; }
-    if ! cmp -s "$config" build/options; then
+    awk -v own="$series:" '/^## / { is_of = $2 == "all:" || $2 == own; next } is_of' "$config" >options
+    if ! cmp -s options build/options; then
         make_kernel tinyconfig >&2
-        (cd source && scripts/kconfig/merge_config.sh -O ../build -m ../build/.config "$config" >&2)
+        (cd source && scripts/kconfig/merge_config.sh -O "$folder/build" -m "$folder"/{build/.config,options} >&2)
         make_kernel olddefconfig >&2
         # An option that needs another one is dropped without a word.
         while read -r option; do
             grep -qxF "$option" build/.config || { echo "the kernel's source does not take $option" >&2; exit 1; }
-        done < <(grep = "$config")
-        cp "$config" build/options
+        done < <(grep = options)
+        cp options build/options
     fi
     make_kernel -j"$(nproc)" bzImage modules >build.log 2>&1 || { grep -E ' error|Error' build.log | tail -n 1 >&2; exit 1; }
     version=$(cat build/include/config/kernel.release)
@@ -44,10 +50,12 @@ build_debug() {
     cp build/arch/x86/boot/bzImage vmlinuz
     echo "$version" >version
 }
-if [ "$series" = debug ]; then
-    build_debug
+case $series in
+debug | 6.12-scx)
+    build
     exit
-fi
+    ;;
+esac
 rm -rf "$folder"
 mkdir -p "$folder/packages" "$folder/lists/partial" "$folder/cache/archives/partial" "$folder/none"
 cd "$folder"
@@ -66,7 +74,7 @@ apt() { # COMMAND WORDS...
 case $series in
 6.1) meta=linux-image-amd64 ;;
 6.12) meta=linux-image-6.12-amd64 ;;
-7.2 | 7.3)
+6.16 | 6.17 | 6.18 | 7.2 | 7.3)
     # The mirror that this machine already uses for Debian itself.
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(SUITE)' 'Created-By: Packages' |
         sed -n 's/ \(oldstable\|stable\|bookworm\|trixie\)$//p' | awk "NR == 1")
@@ -77,7 +85,7 @@ case $series in
     meta=$(apt apt-cache pkgnames "linux-image-$series." | grep -E '^linux-image-[0-9.]+\+deb13-amd64$' | sort -V | tail -n 1 || true)
     [ -n "$meta" ] || { echo "trixie-backports has no kernel of series $series today" >&2; exit 1; }
     ;;
-*) echo "there is no kernel series $series here, allowed is 6.1, 6.12, 7.2, 7.3 and debug" >&2; exit 1 ;;
+*) echo "there is no kernel series $series here, allowed is 6.1, 6.12, 6.16, 6.17, 6.18, 7.2, 7.3, debug and 6.12-scx" >&2; exit 1 ;;
 esac
 
 # A meta package names the image of today; what an image needs of its own version comes along.

@@ -70,7 +70,7 @@ const KILLS: u32 = 100;
 const SCX: Case = Case {
     name: "scx",
     about: "CPU time of parallel programs under EEVDF and under scx_pmqfq, on 4 virtual CPUs",
-    kernels: &["7.2", "7.3"],
+    kernels: &["7.2", "7.3", "6.18", "6.17", "6.16", "6.12-scx"],
     time: Time::Even,
     cpus: 4,
     modules: &[],
