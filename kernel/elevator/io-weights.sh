@@ -47,8 +47,11 @@ wanted() {
     done
 }
 
-# write CGROUP default|MAJ:MIN WEIGHT. The cgroup may be gone.
-write() { (echo "$2 $3" >>"$cgroups$1/io.mqfq.weight") 2>/dev/null || true; }
+# write CGROUP default|MAJ:MIN WEIGHT, unless the cgroup has it: one of a unit that was started again is new. It may be gone.
+write() {
+    file=$cgroups$1/io.mqfq.weight
+    grep -qsxF "$2 $3" "$file" || (echo "$2 $3" >>"$file") 2>/dev/null || true
+}
 
 look() {
     $systemctl show --property=ControlGroup,IOWeight,IODeviceWeight '*' >"$state.units"
