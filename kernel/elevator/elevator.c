@@ -375,8 +375,9 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 	if (own->queue->stage.first && !own->queue->waiting)
 		note(own, own->queue, mqfq_settle(&e->s, own->queue));
 	spin_unlock(&own->lock);
+	/* As the worker does; blk_mq_run_hw_queue() would first ask whether there is work. */
 	if (may_dispatch(hctx) && mqfq_has_work(hctx))
-		blk_mq_run_hw_queue(hctx, false);
+		hctx->run_work.work.func(&hctx->run_work.work);
 }
 
 /* With nothing granted: the first of those that are staged, if it may go. */
