@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Which kernel does a guest run? Unpacks one of Debian's, with its modules, and installs nothing.
 #
-#   kernel.sh SERIES FOLDER      SERIES: 6.1, 6.12, 6.16, 6.17, 6.18, 7.2, 7.3, debug, 6.12-scx
+#   kernel.sh SERIES FOLDER      SERIES: 6.1, 6.12, 6.16, 6.17, 6.18, 7.2, 7.3, debug, kcsan, 6.12-scx
 #
 # Leaves FOLDER/vmlinuz, FOLDER/version and FOLDER/lib/modules/VERSION. A folder that has a version is complete.
 # 6.1 and 6.12 come from the machine's own package lists (bookworm). The others come from trixie-backports on the same
 # mirror, by lists of their own: the machine's stay as they are. A series is its newest kernel that is there today.
-# `debug` and `6.12-scx` are built from 6.12's source with their options of built.config: the one complains of the most,
-# the other has sched_ext, which Debian's 6.12 lacks. They leave FOLDER/source too, a link to the source of both, and
-# FOLDER/build, which modules are built against. Without FOLDER/version it goes on where an earlier run ended; some
-# 1,450 and 1,120 files are compiled.
+# `debug`, `kcsan` and `6.12-scx` are built from 6.12's source with their options of built.config. `debug` complains of the
+# most. `kcsan` reports data races and nothing else: KASAN excludes it, and checks of each lock hide races. `6.12-scx` has
+# sched_ext, which Debian's 6.12 lacks. They leave FOLDER/source too, a link to the source of all, and FOLDER/build, which
+# modules are built against. Without FOLDER/version it goes on where an earlier run ended; 1,120 to 1,450 files are compiled.
 set -euo pipefail
 series=$1 folder=$2
 [ -e "$folder/version" ] && exit 0
@@ -32,7 +32,7 @@ build() {
         ln -sfn "$source" source
     fi
     make_kernel() { make -C source O="$folder/build" "$@"; }
-    awk -v own="$series:" '/^## / { is_of = $2 == "all:" || $2 == own; next } is_of' "$config" >options
+    awk -v own=" $series " -F: '/^## / { is_of = $1 == "## all" || index($1 " ", own); next } is_of' "$config" >options
     if ! cmp -s options build/options; then
         make_kernel tinyconfig >&2
         (cd source && scripts/kconfig/merge_config.sh -O "$folder/build" -m "$folder"/{build/.config,options} >&2)
@@ -51,7 +51,7 @@ build() {
     echo "$version" >version
 }
 case $series in
-debug | 6.12-scx)
+debug | kcsan | 6.12-scx)
     build
     exit
     ;;
@@ -85,7 +85,7 @@ case $series in
     meta=$(apt apt-cache pkgnames "linux-image-$series." | grep -E '^linux-image-[0-9.]+\+deb13-amd64$' | sort -V | tail -n 1 || true)
     [ -n "$meta" ] || { echo "trixie-backports has no kernel of series $series today" >&2; exit 1; }
     ;;
-*) echo "there is no kernel series $series here, allowed is 6.1, 6.12, 6.16, 6.17, 6.18, 7.2, 7.3, debug and 6.12-scx" >&2; exit 1 ;;
+*) echo "there is no kernel series $series here, allowed is 6.1, 6.12, 6.16, 6.17, 6.18, 7.2, 7.3, debug, kcsan and 6.12-scx" >&2; exit 1 ;;
 esac
 
 # A meta package names the image of today; what an image needs of its own version comes along.

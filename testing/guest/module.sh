@@ -21,7 +21,7 @@ if [ ! -e "$headers/complete" ]; then
     mkdir -p "$headers/packages" "$headers/block"
     cd "$headers/packages"
     case $series in
-    debug) ;;
+    debug | kcsan) ;;
     6.1 | 6.12)
         more=$(apt-cache depends "linux-headers-$version" |
             sed -n 's/^ *Depends: \(linux-headers-.*-common\|linux-kbuild-.*\)$/\1/p')
@@ -42,7 +42,7 @@ if [ ! -e "$headers/complete" ]; then
         mv "$headers/trixie"/linux-source-* .
         ;;
     esac
-    if [ "$series" = debug ]; then
+    if [ -e "$folder/build" ]; then
         cp "$folder"/source/block/*.h "$headers/block"
     else
         dpkg-deb -x linux-source-* source
@@ -70,7 +70,7 @@ if [ -n "$root" ]; then
         { tail -n 20 "$out/build.log" >&2; exit 1; }
     umount "$root/proc"
 else
-    if [ "$series" = debug ]; then tree=$folder/build; else tree=$headers/usr/src/linux-headers-$version; fi
+    if [ -e "$folder/build" ]; then tree=$folder/build; else tree=$headers/usr/src/linux-headers-$version; fi
     make -C "$tree" M="$build" modules >"$out/build.log" 2>&1 ||
         { tail -n 20 "$out/build.log" >&2; exit 1; }
 fi

@@ -311,7 +311,11 @@ impl Guest<'_> {
             .args(["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string(), "-cpu", "max"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         qemu.arg("-kernel").arg(kernel.join("vmlinuz")).arg("-initrd").arg(initramfs);
-        qemu.args(["-append", "console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check"]);
+        // Where a virtual CPU waits for this machine's, nothing stalls for longer than this.
+        let stalls = "rcupdate.rcu_cpu_stall_timeout=300";
+        let append =
+            format!("console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check {stalls}");
+        qemu.args(["-append", &append]);
         let files = |path: &Path, tag: &str, more: &str| {
             let path = path.to_string_lossy().replace(',', ",,");
             format!("local,path={path},mount_tag={tag},security_model=none{more}")

@@ -347,8 +347,8 @@ const ELEVATOR_KERNELS: &[&str] = &["6.12", "6.1", "7.2"];
 const ELEVATOR_MODULES: &[&str] =
     &["null_blk", "nvme", "bfq", "kyber-iosched", "mq-deadline", "configfs", "crc32c_generic", "ext4", "xfs"];
 
-/// `debug` complains of far more, and is slow.
-const SOAK_KERNELS: &[&str] = &["6.12", "6.1", "7.2", "debug"];
+/// The last two complain of far more, and are slow.
+const SOAK_KERNELS: &[&str] = &["6.12", "6.1", "7.2", "debug", "kcsan"];
 
 const ELEVATOR_PACKAGES: &[(&str, &str)] = &[
     ("fio", "fio"),
@@ -453,7 +453,7 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
             job: &job,
             arguments: &arguments,
             // Also where others keep the machine busy.
-            patience: patience * if kernel == "debug" { 2 } else { 1 },
+            patience: patience * if ["debug", "kcsan"].contains(&kernel) { 2 } else { 1 },
         };
         let more = guest.run(&folder, &mut |line| match (line.strip_prefix("HOST "), &mut server) {
             (Some(asked), Some(server)) => server.answer(asked),
