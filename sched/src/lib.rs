@@ -29,7 +29,19 @@ extern crate alloc;
 #[cfg(all(feature = "std", not(any(test, mqfq_loom, watched))))]
 extern crate std;
 
-mod base;
+mod base {
+    //! Words that every room uses: virtual time, costs, queues and their topology, atomics, wake-ups.
+
+    pub mod class;
+    pub mod cost;
+    #[cfg(all(test, not(mqfq_loom)))]
+    #[allow(dead_code, reason = "the tests of other crates use the rest")]
+    pub mod random;
+    pub mod sync;
+    pub mod topology;
+    pub mod vtime;
+    pub mod wake;
+}
 #[cfg(not(watched))]
 pub mod door;
 #[cfg(not(feature = "internals"))]
@@ -40,14 +52,33 @@ pub mod flow;
 mod policy;
 #[cfg(feature = "internals")]
 pub mod policy;
-mod queue;
-mod shared;
-mod tune;
+mod queue {
+    //! One worker's queue of staged requests, ordered by start tag.
+
+    mod lane_order;
+    pub mod stage_queue;
+}
+mod shared {
+    //! State that the queues of a device share without a lock: virtual time, dispatch tokens, and which queue waits.
+
+    pub mod mindicator;
+    pub mod ready_set;
+    pub mod throttle_wheel;
+    pub mod token_tree;
+}
+mod tune {
+    //! Parameters that follow the device while it runs: D and goals that lower it, the window T, the cost of a write.
+
+    pub mod depth;
+    pub mod goal;
+    pub mod window_rule;
+    pub mod write_cost;
+}
 
 #[cfg(not(feature = "internals"))]
-use base::{cache_padded, class, cost, sync, topology, vtime, wake};
+use base::{class, cost, sync, topology, vtime, wake};
 #[cfg(feature = "internals")]
-pub use base::{cache_padded, class, cost, sync, topology, vtime, wake};
+pub use base::{class, cost, sync, topology, vtime, wake};
 #[cfg(feature = "internals")]
 pub use queue::stage_queue;
 #[cfg(not(feature = "internals"))]

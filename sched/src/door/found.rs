@@ -8,9 +8,9 @@
 //! The window follows D as it is chosen.
 
 use super::shared::{Kicks, Place, Shared, lock, window_of};
-use crate::cache_padded::CachePadded;
 use crate::depth::{Controller, Counted, Gathering, Sample, State};
 use crate::policy::{Pick, Policy, WindowTerms};
+use crate::sync::CachePadded;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::topology::HctxId;
 use crate::vtime::VSpan;

@@ -3,12 +3,12 @@
 use super::found::{Found, FoundPermits, Meter};
 use super::refused::{BuildError, Refused};
 use super::worker::Wait;
-use crate::cache_padded::CachePadded;
 use crate::cost::{COST_MAX, Cost};
 use crate::flow::{FlowId, Weight};
 use crate::policy::{
     DispatchToken, Done, Entry, Grant, Handle, Mqfq, MqfqQueue, Pick, Policy, PolicyKind, PolicyOptions,
 };
+use crate::sync::CachePadded;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crate::topology::{HCTXS_MAX, HctxId, Topology};
 use crate::vtime::VSpan;

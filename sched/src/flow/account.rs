@@ -760,12 +760,10 @@ impl Charged {
     }
 }
 
-mod ahead;
 mod correct;
-mod retire;
 mod weights;
 
-pub(crate) use ahead::Ahead;
+pub(crate) use correct::Ahead;
 
 #[cfg(all(test, mqfq_loom))]
 mod loom_tests;

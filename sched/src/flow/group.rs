@@ -92,8 +92,8 @@
 //! charge that came before.
 
 use super::weight::{FRACTION_BITS, FlowId, Weight, units_per_cost};
-use crate::cache_padded::CachePadded;
 use crate::cost::Cost;
+use crate::sync::CachePadded;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
 use alloc::boxed::Box;

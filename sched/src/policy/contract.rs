@@ -5,7 +5,7 @@ use super::options::WindowTerms;
 use crate::class::PriorityClass;
 use crate::cost::{Cost, CostKind};
 use crate::flow::{FlowId, GroupId, Weight};
-use crate::shared::token::DispatchToken;
+use crate::shared::token_tree::DispatchToken;
 use crate::topology::HctxId;
 
 /// A scheduling policy for one device. [`policy`](super) says which thread calls what. The feature `internals` alone

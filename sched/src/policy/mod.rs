@@ -28,7 +28,7 @@ mod other;
 mod registry;
 pub mod tunables;
 
-pub use crate::shared::token::DispatchToken;
+pub use crate::shared::token_tree::DispatchToken;
 pub use any::{AnyDirect, AnyPolicy, AnyQueue};
 pub use contract::{Done, Entry, Grant, Handle, Kick, Pick, Policy};
 pub use descriptor::Descriptor;

@@ -81,7 +81,7 @@
 //!
 //! Lock-free: a compare-and-exchange fails only because another one succeeded.
 
-use crate::cache_padded::CachePadded;
+use crate::sync::CachePadded;
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::topology::{HctxId, Topology, TreeShape};
 use crate::vtime::{VSpan, VTime};

@@ -61,7 +61,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::cache_padded::CachePadded;
+use crate::sync::CachePadded;
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::topology::{HCTXS_MAX, HctxId, Topology};
 

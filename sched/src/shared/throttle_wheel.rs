@@ -85,8 +85,8 @@
 //! it. `throttle`: one read-modify-write on the bucket's line, one fence, one reading of virtual time. `withdraw`: one
 //! read, and one read-modify-write if the bit is still there.
 
-use crate::cache_padded::CachePadded;
 use crate::mindicator::Mindicator;
+use crate::sync::CachePadded;
 use crate::sync::{AtomicU64, Ordering, Setting, fence};
 use crate::topology::{HCTXS_MAX, HctxId};
 use crate::vtime::{VSpan, VTime};

@@ -22,8 +22,8 @@ mod estimate;
 
 pub use estimate::{Estimate, Phase};
 
-use crate::cache_padded::CachePadded;
 use crate::cost::{CostKind, CostModel, CostTerm};
+use crate::sync::CachePadded;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::topology::HctxId;
 use alloc::boxed::Box;

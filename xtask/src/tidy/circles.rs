@@ -80,6 +80,16 @@ impl<'a> Modules<'a> {
             modules.by_path.insert(at.clone(), modules.all.len());
             modules.all.push(Module::read(file, at));
         }
+        // A room whose modules the file above it lists (`mod base { pub mod cost; }`) has no file and names nothing.
+        for module in 0..modules.all.len() {
+            let (file, at) = (modules.all[module].file, modules.all[module].at.clone());
+            for room in (1..at.len()).map(|length| &at[..length]) {
+                if !modules.by_path.contains_key(room) {
+                    modules.by_path.insert(room.to_vec(), modules.all.len());
+                    modules.all.push(Module::empty(file, room.to_vec()));
+                }
+            }
+        }
         modules
     }
 
@@ -163,16 +173,14 @@ fn reach(named: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
 const ITEMS: &[&str] = &["const", "enum", "fn", "static", "struct", "trait", "type", "union"];
 
 impl<'a> Module<'a> {
+    fn empty(file: &'a str, at: Vec<&'a str>) -> Module<'a> {
+        let (imports, paths) = (Vec::new(), Vec::new());
+        Module { file, at, imports, paths, defines: BTreeSet::new(), words: BTreeMap::new() }
+    }
+
     fn read(file: &'a File, at: Vec<&'a str>) -> Module<'a> {
         let tokens: Vec<&str> = file.shipped().flat_map(|(_, line)| tokens(&line.code)).collect();
-        let mut module = Module {
-            file: &file.path,
-            at,
-            imports: Vec::new(),
-            paths: Vec::new(),
-            defines: BTreeSet::new(),
-            words: BTreeMap::new(),
-        };
+        let mut module = Module::empty(&file.path, at);
         for &word in &tokens {
             *module.words.entry(word).or_default() += 1;
         }

@@ -45,8 +45,8 @@
 //! An update: a load and a comparison, and for the holder that moved by a grain or a flow that is behind a
 //! compare-and-exchange.
 
-use mqfq_sched::cache_padded::CachePadded;
 use mqfq_sched::flow::FlowId;
+use mqfq_sched::sync::CachePadded;
 use mqfq_sched::sync::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},

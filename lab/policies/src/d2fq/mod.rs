@@ -65,13 +65,13 @@ pub use options::D2fqOptions;
 
 use self::flow_state::{Block, Flow, QueueFlow};
 use self::ratio::{Adjuster, Sample};
-use mqfq_sched::cache_padded::CachePadded;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{
     ClassWeights, Descriptor, DirectPolicy, DispatchToken, Done, Entry, Kick, Pick, Policy, PolicyError, PolicyKind,
     PolicyOptions, QueueClass, Registered,
 };
+use mqfq_sched::sync::CachePadded;
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};

@@ -22,7 +22,7 @@
 //! Two counters of the worker's own line per request, without a read-modify-write. Every 100 ms one worker sums those
 //! of all.
 
-use mqfq_sched::cache_padded::CachePadded;
+use mqfq_sched::sync::CachePadded;
 use mqfq_sched::sync::{AtomicU32, Ordering::Relaxed};
 use mqfq_sched::topology::HctxId;
 

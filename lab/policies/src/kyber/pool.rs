@@ -33,8 +33,8 @@
 //! A take is a compare-and-exchange on a line that all share; to give back is one more, a fence, and a look at the
 //! marks.
 
-use mqfq_sched::cache_padded::CachePadded;
 use mqfq_sched::policy::Kick;
+use mqfq_sched::sync::CachePadded;
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Ordering::Relaxed, fence};
 use mqfq_sched::topology::HctxId;
 

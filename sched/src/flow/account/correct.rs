@@ -1,12 +1,13 @@
-//! Corrections: a request that cost more or less than it was charged for, or that left before it was dispatched.
+//! Charges that are not a flow's plain one: corrections, of a request that cost more or less than it was charged for or
+//! left before it was dispatched; and charges ahead.
 //!
-//! Answers: what does its flow pay, or get back, and where on the axis? "Corrections" in the file above has the rule
-//! and its term in the bound. Invariants: F1, F3 and L3 hold through every correction; the fraction of a grain is
-//! carried as a charge's is.
+//! Answers: what does the flow of a corrected request pay, or get back, and where on the axis? "Corrections" in the
+//! file above has the rule and its term in the bound. Invariants: F1, F3 and L3 hold through every correction; the
+//! fraction of a grain is carried as a charge's is.
 
 use super::{Charged, FRACTION_MASK, FlowCell, FlowTable, GRAIN_BITS, Interval, Lease, TAG_GRAIN, in_grains};
 use crate::cost::{COST_MAX, Cost};
-use crate::flow::group::Member;
+use crate::flow::group::{Member, span_fixed_at};
 use crate::flow::weight::FlowId;
 use crate::sync::Ordering::Relaxed;
 use crate::vtime::{VSpan, VTime};
@@ -180,5 +181,32 @@ impl Charged {
     fn is_passed(&self, global_vtime: VTime) -> bool {
         // Relaxed: see the module's text.
         VTime::from_raw(self.finish.load(Relaxed)).is_before(global_vtime)
+    }
+}
+
+// Charging ahead: what a flow in a group is charged for requests behind the first that it has in a queue.
+//
+// Answers: which interval has such a request, out of the lease that the first was charged from? Invariants: it is cut
+// from what is left of that lease alone, so no line that others read is touched.
+
+/// Rate at which a flow in a group is charged at a moment, out of the rest of a lease. So requests of a lease at most
+/// are charged at a weight that changes meanwhile.
+pub(crate) struct Ahead {
+    pub(super) units_per_cost: u64,
+    pub(super) global_vtime: VTime,
+}
+
+impl Ahead {
+    /// An interval for a request whose cost is in range. `None`: too little is left.
+    #[inline(always)]
+    pub(crate) fn cut(&self, cost: Cost, lease: &mut Lease) -> Option<Interval> {
+        let (grains, fraction) = in_grains(span_fixed_at(self.units_per_cost, cost));
+        let carry = lease.carry + fraction;
+        let span = (grains + (carry >> GRAIN_BITS)) * TAG_GRAIN.0;
+        if lease.left().0 < span || lease.refund > 0 || lease.next.is_before(self.global_vtime) {
+            return None;
+        }
+        lease.carry = carry & FRACTION_MASK;
+        Some(lease.cut(span))
     }
 }

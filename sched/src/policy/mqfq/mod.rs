@@ -782,8 +782,6 @@ impl Registered for Mqfq {
     }
 }
 
-#[cfg(all(test, not(mqfq_loom)))]
-mod example_tests;
 #[cfg(all(test, mqfq_loom))]
 mod loom_tests;
 #[cfg(all(test, not(mqfq_loom)))]

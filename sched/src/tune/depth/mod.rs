@@ -20,8 +20,7 @@
 //! # Parts
 //! | file | answers |
 //! |---|---|
-//! | `sample.rs` | what is read of a device, and what was the rate between two readings? |
-//! | `log.rs` | by which factor do two counts differ? |
+//! | `sample.rs` | what is read of a device, what was the rate between two readings, and by which factor? |
 //! | `controller.rs` | when is a measurement over, and which D is measured next? |
 //! | `search.rs` | which D is better, and when is that sure? |
 //! | `turns.rs` | which D where the device is empty whenever a worker looks? |
@@ -40,7 +39,6 @@
 //!     a silence for a quarter of it is thrown away.
 
 mod controller;
-mod log;
 mod sample;
 mod search;
 mod turns;
@@ -50,7 +48,5 @@ pub use sample::{CLASSES, Counted, Gathering, Sample, Work, class_of};
 pub use search::{Probe, Reason, State, Table, Tried, Verdict};
 pub use turns::{Reaps, Turns};
 
-#[cfg(all(test, not(mqfq_loom)))]
-mod drive;
 #[cfg(all(test, not(mqfq_loom)))]
 mod tests;
