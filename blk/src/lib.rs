@@ -28,9 +28,7 @@ pub mod ring;
 
 #[cfg(feature = "uring")]
 pub use edge::passed;
-pub use edge::{
-    ask, buffer, cap, client, command, device_info, extents, foreign, pages, random, request, slots, state, tag,
-};
+pub use edge::{ask, buffer, cap, client, command, extents, foreign, pages, random, request, slots, state, tag};
 pub use path::{counters, hctx, latencies, path_options, split, stage, stats, table, trace, tuning};
 
 pub use mqfq_sched::class::PriorityClass;

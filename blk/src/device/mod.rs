@@ -7,7 +7,7 @@ pub mod model;
 pub mod null;
 pub mod store;
 
-pub use crate::device_info::DeviceInfo;
+pub use crate::request::DeviceInfo;
 
 use crate::buffer::Buffer;
 use crate::extents::{Answer, Stored};

@@ -17,8 +17,6 @@
 
 #[cfg(feature = "uring")]
 mod arena;
-#[cfg(feature = "uring")]
-mod handover;
 
 #[cfg(not(feature = "uring"))]
 mod arena {

@@ -20,7 +20,7 @@
 use crate::ask::Ask;
 use crate::buffer::Buffer;
 use crate::cap::Caps;
-use crate::device_info::DeviceInfo;
+use crate::request::DeviceInfo;
 use crate::request::{Completion, Submission};
 use crate::slots::Slot;
 use mqfq_sched::flow::FlowId;

@@ -25,9 +25,10 @@
 //! (`loom_flow_in_a_place_that_was_freed_inherits_nothing_of_the_one_before`,
 //! `a_flow_in_the_place_of_another_starts_with_nothing_of_it`.)
 
-use super::{Current, Engine, FlowOptions, Grouping};
+use super::{Current, Engine, FlowGoal, FlowOptions, Grouping};
 use crate::client::Remains;
 use crate::stage::StageLimits;
+use crate::tuning::{Goal, Goals};
 use crate::worker::host::Mail;
 use mqfq_sched::flow::{FlowId, GroupId, Tree, Weight};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyError, PolicyOptions};
@@ -407,6 +408,39 @@ impl Engine {
     }
 }
 
+// Latency goals of a device's flows, as its tuning holds them.
+
+/// The goals of these flows, by place: one for each owner.
+pub(super) fn goals_of(flows: &[Option<FlowOptions>]) -> Goals {
+    let mut by_owner: BTreeMap<&str, Goal> = BTreeMap::new();
+    let mut floor_thousandths = None;
+    for (flow, options) in (0..).map(FlowId).zip(flows) {
+        let Some(FlowGoal { owner, goal_ns, floor_thousandths: floor }) =
+            options.as_ref().and_then(|of| of.goal.as_ref())
+        else {
+            continue;
+        };
+        let new = || Goal { name: owner.clone(), goal_ns: *goal_ns, flows: Vec::new() };
+        by_owner.entry(owner).or_insert_with(new).flows.push(flow);
+        floor_thousandths = floor_thousandths.max(Some(*floor));
+    }
+    let default = Goals::default();
+    Goals {
+        floor_thousandths: floor_thousandths.unwrap_or(default.floor_thousandths),
+        goals: by_owner.into_values().collect(),
+    }
+}
+
+impl Engine {
+    /// Has the tuning of a device hold the goals of its present flows.
+    pub(super) fn put_goals(&self, device: usize) {
+        let goals = self.of(device, |at| goals_of(&at.flows));
+        if let Some(tuning) = self.shared_device(device).running().tuning {
+            tuning.set_goals(&goals);
+        }
+    }
+}
+
 #[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
@@ -432,5 +466,22 @@ mod tests {
             let built = FlowCapacity::new(&all, &tree, capacity_of(all.len())).at_least(&capacity.limits);
             assert!(!lacks(&built, 0, more) && !lacks(&built, taken, StageLimits::DEFAULT), "{taken} flows and one");
         }
+    }
+}
+
+#[cfg(all(test, not(mqfq_loom)))]
+mod goals_tests {
+    use super::*;
+
+    #[test]
+    fn flows_of_one_owner_have_one_goal_and_the_largest_floor_counts() {
+        let flow = |name: &str, owner: Option<&str>, floor_thousandths| {
+            let goal = owner.map(|owner| FlowGoal { owner: owner.to_owned(), goal_ns: 7, floor_thousandths });
+            Some(FlowOptions { goal, ..FlowOptions::new(name) })
+        };
+        let flows = [flow("a", Some("x"), 500), None, flow("b", None, 0), flow("c", Some("x"), 600)];
+        let goal = Goal { name: "x".into(), goal_ns: 7, flows: vec![FlowId(0), FlowId(3)] };
+        assert_eq!(goals_of(&flows), Goals { floor_thousandths: 600, goals: vec![goal] });
+        assert_eq!(goals_of(&flows[1..3]), Goals::default());
     }
 }

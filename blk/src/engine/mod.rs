@@ -1,15 +1,12 @@
 //! The engine: devices, their policies and flows, and the workers that run them.
 //!
-//! This is what an embedder starts. Clients come and go; so do flows (`engine/flows.rs`) and devices
-//! (`engine/devices.rs`); policies and weights can be changed (`engine/change.rs`). The workers are fixed at start.
+//! This is what an embedder starts. Clients come and go; so do flows (`engine/flows.rs`) and devices; policies and
+//! weights can be changed (`engine/change.rs`). The workers are fixed at start.
 
 mod change;
-mod devices;
 mod flows;
-mod goals;
 mod pause;
 mod prepare;
-mod pulse;
 
 pub use prepare::{Finding, Prepare, Settled};
 
@@ -679,7 +676,7 @@ impl Prepared {
         let tuning = Tuning::new(&settled.policy, workers);
         let flows: Vec<Option<FlowOptions>> = device.flows.into_iter().map(Some).collect();
         if let Some(tuning) = &tuning {
-            tuning.set_goals(&goals::of(&flows));
+            tuning.set_goals(&flows::goals_of(&flows));
         }
         let shared = Arc::new(SharedDevice {
             device: device.device,

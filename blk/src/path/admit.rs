@@ -1,7 +1,7 @@
 //! Admission of a request: its charge, the bound of its flow, its place in the table; whole, or as parts.
 
-use super::context::Full;
 use super::parts::{Cuts, Pending, share};
+use super::path_options::Full;
 use super::request_path::RequestPath;
 use crate::extents::SHEET_BYTES;
 use crate::request::{Op, Submission};

@@ -11,8 +11,8 @@
 //! only while there is no tag. Every request completes once, because its place by tag is emptied by its completion
 //! (I10); one whose place is dropped full went away with its engine.
 
-use super::context::{Full, Run};
 use super::direct;
+use super::path_options::{Full, Run};
 use super::request_path::RequestPath;
 use crate::device::{Command, QueueFull, Reaped};
 use crate::request::{Completion, Op, Submission};

@@ -6,8 +6,8 @@
 //! All of it is asked by mail, between two turns of the worker's loop, and may take memory or look through the whole
 //! table of requests. The data path pays nothing for it.
 
-use super::context::capacity_requests;
 use super::hctx::{HwCtx, Path};
+use super::path_options::capacity_requests;
 use crate::client::Remains;
 use crate::stage::StageLimits;
 use crate::table::Request;

@@ -21,7 +21,7 @@
 //! (I4): a tag comes free by a reap, and a run follows each reap that brought something.
 
 use super::complete::Ending;
-use super::context::Run;
+use super::path_options::Run;
 use super::request_path::RequestPath;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, Kick, Policy, QueueClass};

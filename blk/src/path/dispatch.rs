@@ -9,7 +9,7 @@
 //! ```
 
 use super::complete::Ending;
-use super::context::{BATCH_MAX, Run};
+use super::path_options::{BATCH_MAX, Run};
 use super::recall::{Nowhere, Recall};
 use super::request_path::RequestPath;
 use crate::device::{Command, DeviceQueue, QueueFull, Reaped};

@@ -14,14 +14,14 @@
 //! must call [`HwCtx::run`] after any `submit`, any `reap` that returned something, and any kick, and again while it
 //! answers [`Run::again`]: the policy counts on a queue with a free token and an eligible request being run (I4).
 
-pub use super::context::{Full, HwCtxOptions, Run};
 pub use super::fair_intake::CLIENT_BYTES;
+pub use super::path_options::{Full, HwCtxOptions, Run};
 
 use super::bypass::BypassPath;
-use super::context::capacity_requests;
-use super::context_counters::ContextCounters;
 use super::direct::{self, DirectPath};
 use super::dispatch::{Commands, StagedPath};
+use super::path_options::capacity_requests;
+use super::request_path::ContextCounters;
 use super::request_path::RequestPath;
 use super::write_cost_meter::WriteCostMeter;
 use crate::counters::Counters;

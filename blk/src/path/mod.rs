@@ -13,17 +13,15 @@
 //! | `fair_intake.rs` | when does a turn of the loop end for the sake of fairness |
 //! | `timeout.rs` | what becomes of a command that the device does not end |
 //! | `stage.rs`, `table.rs` | how much may a flow stage, and where is a request until it has ended |
-//! | `context_counters.rs`, `counters.rs`, `stats.rs`, `latencies.rs`, `trace.rs` | what is counted and recorded |
+//! | `request_path.rs`, `counters.rs`, `stats.rs`, `latencies.rs`, `trace.rs` | what is counted and recorded |
 //! | `write_cost_meter.rs`, `tuning.rs` | what does a write cost the device now, and which D and T suit it |
 //! | `changes.rs` | what changes while it serves: flows, their bounds, the size of its tables |
-//! | `context.rs`, `path_options.rs` | what does a context take, and what does it answer |
+//! | `path_options.rs` | what does a context take, and what does it answer |
 
 mod admit;
 mod bypass;
 mod changes;
 mod complete;
-mod context;
-mod context_counters;
 pub mod counters;
 mod direct;
 mod dispatch;

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use crate::ask::Ask;
     use crate::client::Event;
-    use crate::edge::host_event::HostEvent;
+    use crate::edge::ask::HostEvent;
     use crate::worker::bell::Bell;
     use std::os::fd::OwnedFd;
 

@@ -57,7 +57,7 @@ mod tests {
     use crate::ask::Ask;
     use crate::buffer::Buffer;
     use crate::client::Event;
-    use crate::edge::host_event::HostEvent;
+    use crate::edge::ask::HostEvent;
     use crate::worker::bell::Bell;
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;

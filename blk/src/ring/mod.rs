@@ -19,7 +19,7 @@ mod restrict;
 use crate::ask::Ask;
 use crate::buffer::Buffer;
 use crate::client::{Descriptors, Event, Part};
-use crate::edge::host_event::{Ended, HostEvent};
+use crate::edge::ask::{Ended, HostEvent};
 use command::InFlight;
 pub use door::{DeviceRing, Pending, device_and_user};
 use door::{Files, KIND_DEVICE, Pushed};

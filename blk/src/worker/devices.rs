@@ -1,8 +1,8 @@
 //! The devices of a worker, and all else that its clients may reach: run, reap, spin.
 
+use super::WorkerOptions;
 use super::cap_queue::CapQueues;
 use super::host::Host;
-use super::options::WorkerOptions;
 use crate::client::DeviceIndex;
 use crate::device::DeviceInfo;
 use crate::hctx::HwCtx;

@@ -9,7 +9,7 @@
 //! [`Host::dispatched`], [`Host::completed`], [`Host::turned`]) tell a host that makes up its time what the loop did;
 //! a real one has spent it already, and for it they are nothing.
 
-pub use crate::edge::host_event::{Ended, HostEvent};
+pub use crate::edge::ask::{Ended, HostEvent};
 
 use crate::ask::Ask;
 use crate::client::{ClientFilter, MakeClient, PackedClient, Remains};

@@ -25,6 +25,8 @@
 //! A client asks for a time, or for a descriptor to become ready, and is called then. A client that is done is not kept
 //! for the sake of these: they are cancelled, and its number may be given to another at once ([`Host::cancel_waits`]).
 
+use crate::client::POLL_NS_MIN;
+
 #[cfg(feature = "uring")]
 pub(crate) mod bell;
 mod cap_queue;
@@ -36,9 +38,7 @@ pub mod clock;
 pub mod cores;
 mod devices;
 pub mod host;
-mod options;
 mod patience;
-mod pause;
 #[cfg(feature = "uring")]
 pub mod steps;
 #[cfg(feature = "uring")]
@@ -46,7 +46,6 @@ pub(crate) mod thread;
 #[cfg(feature = "uring")]
 pub(crate) mod wake_up;
 
-pub use options::WorkerOptions;
 #[cfg(feature = "uring")]
 pub use thread::{HasWorkerContext, WorkerContext};
 
@@ -57,14 +56,13 @@ use crate::request::Completion;
 use crate::table::Owner;
 use crate::tuning::Tuning;
 use cap_queue::CapQueues;
-use changes::{AwaitedEnd, LiveDevices};
+use changes::{AwaitedEnd, LiveDevices, Pausing};
 use clients::{Counts, RoomNotices, Slot};
 use devices::{Core, Plug};
 use host::{Ended, Host, Mail, Sweep};
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use patience::Patience;
-use pause::Pausing;
 use std::sync::{Arc, mpsc};
 
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
@@ -452,3 +450,29 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 mod tests;
 #[cfg(all(test, not(mqfq_loom)))]
 mod turn_tests;
+
+// Options of a worker, fixed at its start.
+
+/// Options of a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WorkerOptions {
+    /// A worker whose next device event is nearer than this goes round again instead of sleeping, ns.
+    pub spin_ns: u64,
+    /// Time that a worker that waits for another spins before it sleeps, ns, as long as that pays; 0: it sleeps at
+    /// once.
+    pub patience_ns: u64,
+    /// Longest time that looking for a client's next request pays, ns.
+    pub poll_ns: u64,
+    /// Most ended operations that one look at the host brings: memory for so many is taken at the start.
+    pub ended_max: usize,
+    /// Turns end for the sake of fairness ([`HwCtx::begin_turn`](crate::hctx::HwCtx::begin_turn)). Off for clients that
+    /// have staged all that they have: there are no sockets in which requests could wait.
+    pub fair_turns: bool,
+}
+
+impl Default for WorkerOptions {
+    /// Options for a device that interrupts, on real cores.
+    fn default() -> WorkerOptions {
+        WorkerOptions { spin_ns: 0, patience_ns: POLL_NS_MIN, poll_ns: POLL_NS_MIN, ended_max: 0, fair_turns: true }
+    }
+}

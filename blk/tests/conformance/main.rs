@@ -5,8 +5,7 @@
 
 mod bodies;
 mod doors;
-mod file_kill;
-mod file_workers;
+mod files;
 mod harness;
 mod live;
 mod loop_device;

@@ -13,7 +13,6 @@ use std::path::Path;
 use std::sync::Mutex;
 use tempfile::TempDir;
 
-mod adopt;
 mod cut;
 mod failed;
 mod pages;
