@@ -8,7 +8,6 @@
 //! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
 //! | [`clients`], [`fairness`], [`bound`], [`intake`], [`kernel`], [`library`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands of `bench` |
 //! | [`day`], [`price`], [`hostile`] | a server under many tenants, changes and hostile clients |
-//! | [`report`] | what fairness reports |
 //! | [`options`] | options that several commands read alike |
 //! | [`rounds`] | order of the measurements, and summary of the values |
 //! | [`shell`] | how results are printed, drawn and recorded |
@@ -42,8 +41,6 @@ pub mod options;
 pub mod overhead;
 #[cfg(feature = "whole")]
 pub mod price;
-#[cfg(feature = "whole")]
-pub mod report;
 pub mod rounds;
 #[cfg(feature = "whole")]
 pub mod scale;

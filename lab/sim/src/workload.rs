@@ -18,7 +18,6 @@ mod shape;
 #[cfg(test)]
 mod tests;
 pub mod trace;
-mod zipf;
 
 pub use trace::{Trace, TraceRequest};
 

@@ -1,14 +1,12 @@
 //! End to end: the laboratory's binary, its reports, and what they promise.
 
+mod bench;
 #[allow(dead_code, reason = "the daemon's tests use the rest")]
 #[path = "../../../daemon/tests/e2e/checksums.rs"]
 mod checksums;
 #[allow(dead_code, reason = "the daemon's tests use the rest")]
 #[path = "../../../daemon/tests/e2e/client.rs"]
 mod client;
-mod cost;
-mod d2fq;
-mod schedulers;
 mod served;
 #[allow(dead_code, reason = "the daemon's tests use the rest")]
 #[path = "../../../daemon/tests/e2e/server.rs"]

@@ -15,10 +15,10 @@
 //! | `server.rs` | what does the daemon do in which order? |
 //! | `managed/` | what becomes of a server that is changed as a whole, by the reconciler that ships? |
 //! | `world.rs`, `host.rs`, `net.rs` | whose turn is it, what does a worker run on, which bytes are on the wire? |
-//! | `nbd.rs`, `guest.rs` with `talk.rs` | what do clients ask for, and are the answers right? |
-//! | `hostile.rs`, `hostile_guest.rs` | what do clients do that mean harm, and what do they get hold of? |
+//! | `nbd.rs`, `guest.rs` | what do clients ask for, and are the answers right? |
+//! | `hostile.rs` | what do clients do that mean harm, and what do they get hold of? |
 //! | `oracle.rs` | what may a sector hold? |
-//! | `shrink.rs` | which steps are enough to fail? |
+//! | `main.rs` | which steps are enough to fail? |
 //!
 //! Nothing that decides is written twice: workers' loop, engine, front ends and drives are those that ship.
 //! `docs/lab/vopr.md` tells how to use it.
@@ -26,7 +26,6 @@
 pub mod guest;
 pub mod host;
 pub mod hostile;
-pub mod hostile_guest;
 pub mod managed;
 pub mod nbd;
 pub mod net;
@@ -34,6 +33,4 @@ pub mod oracle;
 pub mod run;
 pub mod script;
 pub mod server;
-pub mod shrink;
-pub mod talk;
 pub mod world;

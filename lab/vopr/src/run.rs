@@ -11,7 +11,7 @@
 
 use crate::guest::Guest;
 use crate::hostile::Hostile;
-use crate::hostile_guest::{Files, Harm, HostileGuest};
+use crate::hostile::{Files, Harm, HostileGuest};
 use crate::managed::Run as Managed;
 use crate::nbd::{Counts, Manners, NbdClient};
 use crate::net::SharedPipe;

@@ -19,10 +19,10 @@
 mod report;
 
 use crate::contender::{Contender, contenders};
+use crate::fairness::FairnessPolicy;
 use crate::fairness::{self, Case, POLICIES, WARM_UP_MS};
 use crate::model;
 use crate::options::{Runs, defaults};
-use crate::report::FairnessPolicy;
 use crate::rounds::{Rounds, interleaved, median};
 use crate::scale::load::{self, DEVICE_BYTES, Fixed, REQUEST_BYTES, Seen};
 use crate::scale::setting::{Placement, Setting, worker_counts};
@@ -280,7 +280,7 @@ fn shares_text(case: &Case, policy: &PolicyOptions, workers: usize, window: Wind
 mod tests {
     use super::*;
     use crate::contender::MQFQ;
-    use crate::report::FairnessTenant;
+    use crate::fairness::FairnessTenant;
     use crate::scale::setting::Placement;
 
     fn simulated(case: &Case) -> Outcome {

@@ -2,7 +2,6 @@
 
 mod bound;
 mod commands;
-mod nbdkit;
 mod parity;
 mod rivals;
 mod virtual_time;

@@ -4,6 +4,5 @@ mod class_queues;
 mod closed_loop;
 mod drive_model;
 mod histories;
-mod model;
 mod probe;
 mod weighted;

@@ -10,7 +10,6 @@
 //!
 //! No clock, no thread, no iteration over a hash map: a scenario and its seed give the same bytes on every machine.
 
-pub mod agenda;
 pub mod body;
 pub mod machine;
 pub mod outcome;

@@ -5,10 +5,10 @@
 //! share.
 
 use super::array_scan::ArrayScan;
-use super::atomic_counter::AtomicCounter;
-use super::off::{NoVirtualTime, NoWheel};
 use super::polling::Polling;
-use super::scalable_bitmap::BitmapTokens;
+use super::polling::{NoVirtualTime, NoWheel};
+use super::tokens::AtomicCounter;
+use super::tokens::BitmapTokens;
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::policy::DispatchToken;
 use mqfq_sched_watched::policy::structures::{Structures, Tokens, VirtualTime, Wheel};

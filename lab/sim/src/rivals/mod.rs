@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | mindicator | a scan of all leads | `array_scan.rs` |
 //! | throttle wheel | looking again after a while | `polling.rs` |
-//! | token tree | one counter; a scalable bitmap | `atomic_counter.rs`, `scalable_bitmap.rs` |
+//! | token tree | one counter; a scalable bitmap | `tokens.rs` |
 //! | virtual time, to see the tokens alone | nothing | `off.rs` |
 //! | d2fq's global virtual time | a mindicator; a scan of all flows; nothing | `gvt.rs` |
 //!
@@ -20,11 +20,9 @@
 
 mod any;
 pub mod array_scan;
-pub mod atomic_counter;
 pub mod gvt;
-pub mod off;
 pub mod polling;
-pub mod scalable_bitmap;
+pub mod tokens;
 pub mod word;
 
 pub use any::{Any, AnyTokens, AnyVirtualTime, AnyWheel};
@@ -32,7 +30,6 @@ pub use any::{Any, AnyTokens, AnyVirtualTime, AnyWheel};
 use crate::form::ByHand;
 use crate::scenario::{self, GvtKind, TokensKind, Unthrottle, VirtualTimeKind};
 use array_scan::ArrayScan;
-use atomic_counter::AtomicCounter;
 use gvt::AnyGvt;
 use mqfq_policies_watched::{D2FQ, D2fq};
 use mqfq_sched_watched::flow::Tree;
@@ -45,10 +42,11 @@ use mqfq_sched_watched::token_tree::TokenTree;
 use mqfq_sched_watched::topology::Topology;
 use mqfq_sched_watched::vtime::{VSpan, VTime};
 use mqfq_sched_watched::window_rule::WINDOW_LEAST;
-use off::{NoVirtualTime, NoWheel};
 use polling::Polling;
-use scalable_bitmap::BitmapTokens;
+use polling::{NoVirtualTime, NoWheel};
 use std::sync::Arc;
+use tokens::AtomicCounter;
+use tokens::BitmapTokens;
 
 /// A policy that can be looked into while no call is under way.
 pub trait Inspect: Policy + 'static {

@@ -7,8 +7,7 @@ use mqfq_blk_watched::{CostModel, PriorityClass};
 use mqfq_blkmq_watched::{QueueLayout, Spread};
 use mqfq_policies_watched::{BfqOptions, D2fqOptions, KyberOptions, MqDeadlineOptions};
 
-mod chain;
-mod spells;
+mod drives;
 
 /// Page that describes the keys.
 const PAGE: &str = include_str!("../../../../docs/lab/scenarios.md");

@@ -4,8 +4,8 @@
 //! device by FNV-1a of the rank modulo their number, as YCSB does it; the hash is keyed by the tenant, so two tenants
 //! have different ones. Sequential threads begin at a random place of their own part of the device, and wrap there.
 
-use super::random::{Random, fnv};
-use super::zipf::Zipf;
+use super::random::{Random, Zipf, fnv};
+
 use super::{Ask, moves};
 use crate::scenario::{Load, Pattern};
 use std::rc::Rc;

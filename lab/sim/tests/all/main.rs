@@ -3,17 +3,13 @@
 // For the oracle of `rivals`: the scheduler whose atomics tell a watcher.
 extern crate mqfq_sched_watched as mqfq_sched;
 
-mod caps;
 mod cpu;
-mod cpu_practical;
-mod goal;
+mod found;
 mod golden;
 mod intake;
+mod limits;
 mod placement;
 mod profiles;
 mod rivals;
 mod run;
-mod split;
-mod starved;
 mod why;
-mod write_cost;
