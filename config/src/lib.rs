@@ -6,12 +6,12 @@
 //! Shared by the daemon's config and the simulator's scenarios, which know their own keys; this crate knows none.
 //! Nothing is clamped, and no unknown key is passed over.
 
-pub mod duration;
 pub mod groups;
 mod owned;
 mod reader;
-pub mod size;
 pub mod text;
+mod units;
 
 pub use owned::{Owner, read_owned};
 pub use reader::{ConfigError, Entry, Section, Source, SourceLocation, join};
+pub use units::{duration, size};

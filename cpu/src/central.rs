@@ -11,7 +11,7 @@
 //! * *The finish tag of the request that ended last.* Then requests that arrive together share a start tag, each
 //!   thread's tags follow its own service only, and a program with n threads gets n times what a program with one gets.
 //!   That is fairness between threads, which section 1 sets out to replace
-//!   (`read_by_the_letter_a_program_of_n_threads_gets_n_shares` in cpu/tests/all/printed.rs).
+//!   (`read_by_the_letter_a_program_of_n_threads_gets_n_shares` in cpu/tests/all/bound.rs).
 //! * *The sum of what its requests used so far.* Fair in the long run, but a burst of n requests still shares one start
 //!   tag.
 //! * *A chain*: our choice. A request that is put on a core is charged at once for all that it may run, so the next one

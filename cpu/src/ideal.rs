@@ -44,7 +44,7 @@
 //!
 //! # How unfair it can be
 //! Section 3 gives (D + 1)(l_min/phi_f + l_min/phi_g) for any interval throughout which both are backlogged. **That
-//! does not hold for the rules as they are printed**, and cpu/tests/all/printed.rs has the histories:
+//! does not hold for the rules as they are printed**, and cpu/tests/all/bound.rs has the histories:
 //!
 //! * Rule 3 acts on arrivals, and between two arrivals a request may run for its quantum l_max. Two hogs on one core
 //!   take turns of l_max whatever l_min is. (The analysis has "at any time"; rule 3 does not.)

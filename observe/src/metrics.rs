@@ -22,9 +22,8 @@ use mqfq_blk::latencies::{Latencies, index_of};
 use mqfq_blk::request::Op;
 use mqfq_blk::stats::HctxStats;
 
+mod families;
 mod format;
-mod goal;
-mod workers;
 
 pub use format::Format;
 
@@ -121,7 +120,7 @@ enum Of {
     /// A gauge of a tenant, which is whole.
     TenantNow(fn(&NamedFlowStats) -> u64),
     /// A number of a tenant that has a latency goal; true: a time, ns.
-    Goal(fn(&goal::GoalState) -> u64, bool),
+    Goal(fn(&families::GoalState) -> u64, bool),
     /// Age of a tenant's oldest request.
     Age,
     /// Times of a tenant, and their sum, ns.
@@ -168,7 +167,7 @@ fn families() -> Vec<Family> {
     let of_interval = "Sum of the tenants' entitlements over what the device served";
     let others = [
         family("device_depth_units", "D in force", None, Of::Device(|device| depth(device).map(u64::from))),
-        goal::cap(),
+        families::cap(),
         family("device_window", "T in force", BYTES, Of::Device(window_bytes)),
         family("device_health", "1 for the state that the device is in, 0 for the others", None, Of::Health),
         family("device_ailing_backings", "Backings that fail requests", None, Of::Device(crate::live::ailing)),
@@ -212,9 +211,9 @@ fn families() -> Vec<Family> {
             Of::TenantNow(|flow| flow.stats.under_way),
         ),
         family("tenant_oldest_request_age", "Time since its oldest request was submitted", SECONDS, Of::Age),
-        goal::goal(),
-        goal::p90(),
-        goal::met(),
+        families::goal(),
+        families::p90(),
+        families::met(),
         family(
             "tenant_share",
             "Part of the device's service that it received",
@@ -229,7 +228,7 @@ fn families() -> Vec<Family> {
         ),
         family("device_entitlement", of_interval, RATIO, Of::IntervalOfAll(|flow| flow.entitled)),
     ];
-    counts.chain(times).chain(others).chain(workers::families()).collect()
+    counts.chain(times).chain(others).chain(families::of_workers()).collect()
 }
 
 /// The text of a scrape, of which the beginning is rendered.
@@ -404,7 +403,7 @@ impl Text {
                     put_billionths(out, &[], &[], billionths(of(flow), done.served));
                 }
             }
-            Of::Worker(of, _) => put_billionths(out, head, &workers::label(row), of(&stats.workers[row])),
+            Of::Worker(of, _) => put_billionths(out, head, &families::label(row), of(&stats.workers[row])),
             Of::IntervalOfAll(of) => {
                 let (window, interval) = &self.scrape.intervals[row / self.device_labels.len()];
                 let device = row % self.device_labels.len();
@@ -651,7 +650,7 @@ pub(crate) mod tests {
             let mut other = now.devices[0].clone();
             other.name = "slow".into();
             now.devices.push(other);
-            now.workers = workers::tests::two();
+            now.workers = families::tests::two();
             history.push(&now);
             // Nothing is known of a tenant that has just come.
             now.devices[0].flows.push(named(41));

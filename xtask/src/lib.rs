@@ -1,7 +1,6 @@
 //! Project chores as a library, so that the tidy test and the `xtask` binary share one implementation.
 
 pub mod chores;
-pub mod copy;
 pub mod databases;
 pub mod engine;
 pub mod guest;

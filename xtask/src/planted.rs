@@ -1,8 +1,7 @@
 //! Changes of one text that are planted into a copy of the tree on purpose, each behind a switch, so that one build has
 //! all of them: `lab/vopr/planted.toml`, which seeds find, and `lab/mutants/planted.toml`, which tests find.
 
-use crate::copy::copy;
-use crate::run::root;
+use crate::run::{command, output, root};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -96,6 +95,30 @@ pub fn plant_all<'c>(tree: &Path, changes: impl IntoIterator<Item = &'c Change>)
 
 fn read(path: &str) -> Result<String, String> {
     std::fs::read_to_string(root().join(path)).map_err(|error| format!("{path}: {error}"))
+}
+
+// A copy of the tree in which something else stands: for chores that change the product on purpose.
+
+/// Copies what git knows or could know, as it is now, into `tree`; `changed`: other texts of some files. A file that
+/// is the same already keeps its time, so that little is built again.
+///
+/// # Errors
+/// One sentence: git does not list them, or a file cannot be written.
+pub fn copy(tree: &Path, changed: &BTreeMap<String, String>) -> Result<(), String> {
+    let listed = output(&mut command("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
+    for name in listed.split('\0').filter(|name| !name.is_empty()) {
+        let to = tree.join(name);
+        let bytes = changed.get(name).map(|text| text.clone().into_bytes());
+        // A file deleted without `git rm` is listed but missing.
+        let Some(bytes) = bytes.or_else(|| std::fs::read(root().join(name)).ok()) else { continue };
+        if std::fs::read(&to).is_ok_and(|old| old == bytes) {
+            continue;
+        }
+        let folder = to.parent().expect("a file lies in a folder");
+        std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        std::fs::write(&to, bytes).map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

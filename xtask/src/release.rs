@@ -6,7 +6,7 @@
 //! Bytes depend on the source, the lock file, the toolchain, the linker and the C compiler, and on nothing else: names
 //! of folders are replaced in whatever a compiler writes down, and nothing has the time.
 
-use crate::copy::copy;
+use crate::planted::copy;
 use crate::run::{cargo, command, output, run, target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

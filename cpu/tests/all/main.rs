@@ -8,4 +8,3 @@ mod ideal;
 mod lag;
 mod no_allocation;
 mod patience;
-mod printed;

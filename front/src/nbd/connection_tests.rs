@@ -15,8 +15,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
-#[path = "connection_status_tests.rs"]
-mod block_status;
 #[path = "connection_handover_tests.rs"]
 mod handover;
 #[path = "connection_large_tests.rs"]

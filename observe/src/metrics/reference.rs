@@ -77,7 +77,7 @@ fn seconds(ns: u64) -> f64 {
 }
 
 /// The value of a goal.
-type OfGoal = fn(&goal::GoalState) -> f64;
+type OfGoal = fn(&families::GoalState) -> f64;
 
 type OfTenant<T> = fn(&NamedFlowStats) -> T;
 type OfLatencies = fn(&NamedFlowStats) -> (&Latencies, u64);
@@ -122,7 +122,7 @@ impl Scrape {
                 None => Ok(()),
             })
         })?;
-        gauge("device_depth_cap_units", goal::CAP_HELP, None).encode(encoder, |metric| {
+        gauge("device_depth_cap_units", families::CAP_HELP, None).encode(encoder, |metric| {
             self.stats.devices.iter().try_for_each(|device| match device.depth_cap {
                 Some(cap) => put_gauge(metric, &[("device", &device.name)], cap.into()),
                 None => Ok(()),
@@ -226,9 +226,9 @@ impl Scrape {
             })?;
         }
         let of_goals: [(&str, &str, Option<Unit>, OfGoal); 3] = [
-            ("tenant_latency_goal", goal::GOAL_HELP, Some(Unit::Seconds), |goal| seconds(goal.goal_ns)),
-            ("tenant_latency_p90", goal::P90_HELP, Some(Unit::Seconds), |goal| seconds(goal.p90_ns)),
-            ("tenant_latency_goal_met", goal::MET_HELP, None, |goal| goal::is_met(goal) as f64),
+            ("tenant_latency_goal", families::GOAL_HELP, Some(Unit::Seconds), |goal| seconds(goal.goal_ns)),
+            ("tenant_latency_p90", families::P90_HELP, Some(Unit::Seconds), |goal| seconds(goal.p90_ns)),
+            ("tenant_latency_goal_met", families::MET_HELP, None, |goal| families::is_met(goal) as f64),
         ];
         for (name, help, unit, of) in of_goals {
             gauge(name, help, unit).encode(encoder, |metric| {
@@ -270,10 +270,10 @@ impl Scrape {
     fn encode_workers(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let workers =
             || (0..).zip(&self.stats.workers).map(|(number, worker): (usize, _)| (number.to_string(), worker));
-        counter("worker_in_vain", workers::IN_VAIN_HELP, Some(Unit::Seconds)).encode(encoder, |metric| {
+        counter("worker_in_vain", families::IN_VAIN_HELP, Some(Unit::Seconds)).encode(encoder, |metric| {
             workers().try_for_each(|(number, worker)| put_seconds(metric, &[("worker", &number)], worker.in_vain_ns))
         })?;
-        gauge("worker_poll", workers::POLL_HELP, Some(Unit::Seconds)).encode(encoder, |metric| {
+        gauge("worker_poll", families::POLL_HELP, Some(Unit::Seconds)).encode(encoder, |metric| {
             workers()
                 .try_for_each(|(number, worker)| put_gauge(metric, &[("worker", &number)], seconds(worker.poll_ns)))
         })

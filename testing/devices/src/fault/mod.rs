@@ -23,7 +23,6 @@
 //! X3. With a volatile cache, what an acknowledged flush or FUA covered survives every cut ([`cache`]: V1).
 
 mod cache;
-mod destage;
 mod extent;
 mod queue;
 
@@ -256,7 +255,7 @@ impl FaultDevice {
 
     /// Commands of its own on each inner queue, which write back the volatile cache. They have no class.
     pub fn own_commands(&self) -> u16 {
-        if self.shared.plan.volatile_cache { destage::TAGS } else { 0 }
+        if self.shared.plan.volatile_cache { cache::TAGS } else { 0 }
     }
 
     /// Nothing completes before `now_ns` reaches this, in addition to the plan.

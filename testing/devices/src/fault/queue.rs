@@ -8,7 +8,7 @@
 //!                                           └─▶ silent    (forgotten, or lost after it came back from the inner device)
 //! ```
 
-use super::destage::{self, Destage};
+use super::cache::{self, Destage};
 use super::extent::{Payload, Piece};
 use super::{Fault, Interrupt, OnAbort, OnReset, REORDER_HOLD_MAX_NS, Shared, State, span_of};
 use mqfq_blk::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
@@ -95,8 +95,8 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         let QueueOptions { hctx, depth, interrupt, .. } = &options;
         let (hctx, depth, interrupt) = (*hctx, *depth, interrupt.clone());
         let inner_depth =
-            depth.checked_add(if shared.plan.volatile_cache { destage::TAGS } else { 0 }).ok_or_else(|| {
-                format!("a device with a volatile cache takes at most {} commands", u16::MAX - destage::TAGS)
+            depth.checked_add(if shared.plan.volatile_cache { cache::TAGS } else { 0 }).ok_or_else(|| {
+                format!("a device with a volatile cache takes at most {} commands", u16::MAX - cache::TAGS)
             })?;
         Ok(FaultQueue {
             shared,
