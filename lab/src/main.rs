@@ -45,7 +45,7 @@ fn run(cli: Cli) -> Result<(), String> {
             Bench::Library(options) => library::run(&options, json),
             Bench::Overhead(options) => overhead::run(&options, json),
             Bench::Scale(options) => scale::run(&options, json),
-            Bench::Schedulers(options) => schedulers::run(&options, json),
+            Bench::Schedulers(options) => schedulers::study::run(&options, json),
             Bench::Structures(options) => structures::run(&options, json),
             Bench::Transfers(options) => transfers::run(&options, json),
             Bench::Validate(options) => validate::run(&options, json),

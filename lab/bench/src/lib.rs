@@ -44,6 +44,7 @@ pub mod price;
 pub mod rounds;
 #[cfg(feature = "whole")]
 pub mod scale;
+#[cfg(feature = "whole")]
 pub mod scenario;
 pub mod schedulers;
 pub mod shell;

@@ -153,11 +153,7 @@ impl<R: Results> Record<R> {
         as_json: bool,
     ) -> Result<(), String> {
         if let Some(folder) = &runs.out {
-            let prefix = if R::OUT == OutFiles::Picture { "mqfq-" } else { "" };
-            self.svg_paths = self.write_pictures(folder, prefix)?;
-            if R::OUT == OutFiles::All {
-                self.write_pages(folder)?;
-            }
+            self.write_out(folder)?;
         }
         print(self, as_json, || self.text())?;
         if let Some(root) = &runs.record {
@@ -165,6 +161,19 @@ impl<R: Results> Record<R> {
             self.write_pictures(&folder, "")?;
             self.write_pages(&folder)?;
             eprintln!("wrote {}", folder.display());
+        }
+        Ok(())
+    }
+
+    /// Writes into `folder` what `--out` asks for.
+    ///
+    /// # Errors
+    /// One sentence: a file that cannot be written.
+    pub fn write_out(&mut self, folder: &Path) -> Result<(), String> {
+        let prefix = if R::OUT == OutFiles::Picture { "mqfq-" } else { "" };
+        self.svg_paths = self.write_pictures(folder, prefix)?;
+        if R::OUT == OutFiles::All {
+            self.write_pages(folder)?;
         }
         Ok(())
     }

@@ -1,8 +1,15 @@
 //! Instructions, as `mqfq-lab bench overhead` and `mqfq-lab bench schedulers` count them: no policy has come to execute
 //! more than it did, and `none` costs least. Counts and virtual time only: the machine may be busy.
 //!
-//! A binary apart from the crate's other tests: the suite builds it optimised, without the daemon and its libraries.
+//! A binary apart from the crate's other tests: the suite builds it optimised, without daemon and simulator, and
+//! counts. The study at the counts' limits is simulated in the suite's other build.
 
+#[cfg(feature = "whole")]
+use mqfq_bench::{
+    options::defaults,
+    schedulers::{SchedulersOptions, count::Instructions, study::measure_at, workload::Cell},
+};
+#[cfg(feature = "whole")]
 use mqfq_testing::Folder;
 use mqfq_testing::tools::need;
 use serde_json::Value;
@@ -61,17 +68,60 @@ fn no_policy_executes_more_instructions_than_it_did() {
     }
 }
 
+/// Instructions of a request to the drive and back in the cells of a quick study on `optane`, on one worker and on
+/// four: the most that was counted when the line was last changed, and a twentieth. The study is simulated at these.
+const CELLS_MAX: [(&str, [[f64; 2]; 2]); 7] = [
+    ("none", [[485.0, 302.0], [745.0, 520.0]]),
+    ("mq-deadline", [[1227.0, 404.0], [1799.0, 622.0]]),
+    ("kyber", [[1346.0, 606.0], [2235.0, 824.0]]),
+    ("bfq", [[1273.0, 532.0], [1420.0, 532.0]]),
+    ("sfqd", [[1064.0, 395.0], [1574.0, 605.0]]),
+    ("mqfq-serial", [[1563.0, 433.0], [2524.0, 747.0]]),
+    ("mqfq", [[1229.0, 319.0], [2006.0, 663.0]]),
+];
+
+fn cell_max(policy: &str, workload: &str) -> [f64; 2] {
+    let (_, [one, four]) = CELLS_MAX.into_iter().find(|(name, _)| *name == policy).expect("a row for each policy");
+    if workload.starts_with("single") { one } else { four }
+}
+
 #[test]
-fn on_a_drive_of_10_us_none_costs_least_in_every_cell_and_gives_no_fewer_requests() {
+fn none_executes_fewest_instructions_in_every_cell_and_no_policy_more_than_is_simulated() {
     need!("valgrind");
     if cfg!(debug_assertions) {
         println!("skipped: a debug build's instructions are no policy's");
         return;
     }
+    let report = report(&["bench", "schedulers", "--quick", "--preset", "optane"]);
+    let rows = list(&report, "rows");
+    let parts = |row: &Value| ["to_device", "back"].map(|part| row[part].as_f64().expect("a count"));
+    for row in rows {
+        let is_none = |none: &&Value| {
+            none["policy"] == "none" && none["workload"] == row["workload"] && none["depth"] == row["depth"]
+        };
+        let none: f64 = parts(rows.iter().find(is_none).expect("a row of none")).iter().sum();
+        let max = cell_max(row["policy"].as_str().expect("a name"), row["workload"].as_str().expect("a name"));
+        assert!(parts(row).iter().sum::<f64>() >= none && none > 100.0, "{row}: none executes {none}");
+        assert!(parts(row).iter().zip(max).all(|(part, max)| *part <= max), "{row}: the limits are {max:?}");
+    }
+    // Seven policies in each cell.
+    assert_eq!(rows.len(), 7 * 22);
+}
+
+/// A part of the suite that has the simulator anyway.
+#[cfg(feature = "whole")]
+#[test]
+fn on_a_drive_of_10_us_none_costs_least_in_every_cell_and_gives_no_fewer_requests() {
     let folder = Folder::new();
-    let out = folder.join("out");
-    let out = out.to_str().expect("a path of ours is UTF-8");
-    let report = report(&["bench", "schedulers", "--quick", "--preset", "optane", "--out", out]);
+    let options = SchedulersOptions { presets: vec!["optane".into()], quick: true, ..defaults() };
+    let at_limit = |cell: &Cell| {
+        let [to_device, back] = cell_max(cell.kind.name(), cell.workload.name());
+        Instructions { to_device, back }
+    };
+    let mut record =
+        measure_at(&options, |_, cells| Ok(cells.iter().map(at_limit).collect())).expect("it is simulated");
+    record.write_out(&folder.join("out")).expect("the folder can be written");
+    let report = serde_json::to_value(&record).expect("a report is JSON");
     let rows = list(&report, "rows");
     let of = |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
     for none in rows.iter().filter(|row| row["policy"] == "none") {

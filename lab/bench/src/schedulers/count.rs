@@ -5,7 +5,6 @@
 //! cells ([`super::walk`]). Of each it completes some requests to warm up, calls the boundary, completes those that
 //! count, and calls it again.
 
-use super::path::Costs;
 use super::walk::{Walk, WalkOptions};
 use super::workload::Cell;
 use crate::overhead::callgrind::{self, overhead_boundary};
@@ -17,6 +16,15 @@ const WARM_UP_REQUESTS: u64 = 300;
 /// Requests that count; and in a quick run.
 const COUNTED_REQUESTS: u64 = 1000;
 const QUICK_COUNTED_REQUESTS: u64 = 400;
+
+/// Cost of a request to a core, picoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Costs {
+    /// From the client to the drive: submission, picking, dispatch.
+    pub to_device_ps: u64,
+    /// From the drive to the client.
+    pub back_ps: u64,
+}
 
 /// Instructions per request.
 #[derive(Clone, Copy, PartialEq, Debug)]

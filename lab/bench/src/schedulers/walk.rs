@@ -9,8 +9,8 @@
 //! How many requests a worker reaps at once follows from the drive and the workload alone, so that what is counted of
 //! one policy does not depend on what was counted of another. Answers that come at one time are reaped together.
 
-use super::path::Tenant;
 use super::watch::{self, WatchedQueue};
+use super::workload::Tenant;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{DeviceQueue, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};

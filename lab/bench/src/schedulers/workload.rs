@@ -1,10 +1,18 @@
 //! Requests of the paper's tenants ("Do we still need IO schedulers for low-latency disks?", section 3.2), and a
 //! key-value store's look-ups. A cell of the study is a policy, a workload and a depth.
 
-use super::path::Tenant;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_demo::harness::as_shipped;
 use mqfq_demo::load::Load;
+
+/// A tenant: its requests, and what its threads compute between an answer and the next request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tenant {
+    /// Its requests.
+    pub load: Load,
+    /// Computing of the client, on a core of its own, ns.
+    pub think_ns: u64,
+}
 
 /// A workload at some depth is one or many tenants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,9 +11,9 @@
 //! token is 4 KiB, and D is the smallest of [`DEPTHS`] with which `mqfq` leaves both antagonists [`KEPT`] of what
 //! `none` gives: the drive's knee. It is part of the answer. The schedulers of Linux have no D; they get Linux's tags.
 
-use super::path::{Costs, PathOptions, Seen, Tenant, Until};
-use super::workload::REQUEST_BYTES;
-use super::workload::{WORKERS, is_of_linux, policy};
+use super::path::{PathOptions, Seen, Until};
+use crate::schedulers::count::Costs;
+use crate::schedulers::workload::{REQUEST_BYTES, Tenant, WORKERS, is_of_linux, policy};
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_blkmq::BlockLayer;
 use mqfq_demo::harness::as_shipped;

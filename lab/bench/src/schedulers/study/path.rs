@@ -7,9 +7,9 @@
 //! request, so depth 1 cannot be measured with a clock.
 //!
 //! # What takes time
-//! Instructions are counted ([`super::count`]) and charged at submission and completion. Locked instructions, lines of
-//! other cores and waiting for locks come on top, at the rates of [`crate::scenario::MACHINE`]; the rates that it has
-//! for plain code are off, or that would be charged twice.
+//! Instructions are counted ([`crate::schedulers::count`]) and charged at submission and completion. Locked
+//! instructions, lines of other cores and waiting for locks come on top, at the rates of [`crate::scenario::MACHINE`];
+//! the rates that it has for plain code are off, or that would be charged twice.
 //!
 //! Picking is charged with the submission, so a request that waits in the policy was charged for it when it came: the
 //! work of a worker in all is right, and only a request that is picked long after it was staged is picked for nothing.
@@ -20,23 +20,15 @@
 //! System calls, sockets, interrupts, waking up (`mqfq-lab bench scale` and `mqfq-lab bench intake` have them).
 
 use crate::scenario::{Setup, Text, in_turn};
+use crate::schedulers::count::Costs;
+use crate::schedulers::workload::Tenant;
 use mqfq_blk::PolicyOptions;
 use mqfq_blkmq::BlockLayer;
-use mqfq_demo::load::Load;
 use mqfq_nvme::Preset;
 use mqfq_sim::outcome::Outcome;
 
 /// Size of the drive that tenants spread over. Its model chooses dies at random.
 const DRIVE_BYTES: u64 = 64 << 30;
-
-/// Cost of a request to a core, picoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Costs {
-    /// From the client to the drive: submission, picking, dispatch.
-    pub to_device_ps: u64,
-    /// From the drive to the client.
-    pub back_ps: u64,
-}
 
 /// When it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,15 +37,6 @@ pub enum Until {
     Requests(u64),
     /// At this time; the first quarter is warm-up.
     Ns(u64),
-}
-
-/// A tenant: its requests, and what its threads compute between an answer and the next request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tenant {
-    /// Its requests.
-    pub load: Load,
-    /// Computing of the client, on a core of its own, ns.
-    pub think_ns: u64,
 }
 
 /// A run.
@@ -174,6 +157,7 @@ fn machine(costs: Costs) -> String {
 mod tests {
     use super::*;
     use mqfq_blk::PolicyKind;
+    use mqfq_demo::load::Load;
     use mqfq_policies::{MQ_DEADLINE, MQFQ_SERIAL, SFQD};
 
     fn reads(kind: PolicyKind, depth: u16, costs: Costs, workers: usize) -> Seen {

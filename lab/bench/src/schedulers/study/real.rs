@@ -2,9 +2,8 @@
 //! I/O.
 
 use super::report::Row;
-use super::workload::Cell;
-use super::workload::Workload;
 use crate::machine::process_cpu_ns;
+use crate::schedulers::workload::{self, Cell, Workload};
 use mqfq_blk::Weight;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{FileDevice, FileOptions};
@@ -51,8 +50,8 @@ pub fn measure(device: &Arc<dyn Device>, name: &str, cell: &Cell, measured_ms: u
         .collect();
     let mut rig = Rig::start(RigOptions {
         device: device.clone(),
-        policy: super::workload::policy(cell.kind, workers),
-        queue_depth: super::QUEUE_DEPTH,
+        policy: workload::policy(cell.kind, workers),
+        queue_depth: crate::schedulers::QUEUE_DEPTH,
         tenants: &tenants,
         transport: Transport::Inside,
         workers,

@@ -9,9 +9,9 @@
 //! front of the next request, whichever tenant gets the last one. D in units of 4 KiB bounds that: it is what `form` =
 //! `work` shows beside `requests`. What is left then is one large request under way, and the drive's own time.
 
-use super::path::{Costs, PathOptions, Seen, Tenant, Until};
-use super::workload::REQUEST_BYTES;
-use super::workload::policy;
+use super::path::{PathOptions, Seen, Until};
+use crate::schedulers::count::Costs;
+use crate::schedulers::workload::{REQUEST_BYTES, Tenant, policy};
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_blkmq::BlockLayer;
 use mqfq_demo::harness::as_shipped;
