@@ -1,5 +1,5 @@
-//! Which settings of cgroups have no effect under the scheduler? What does an older kernel lack? When does a scheduler
-//! come back that was taken out?
+//! Settings of cgroups that have no effect under the scheduler, callbacks that an older kernel lacks, and the time
+//! after which a scheduler that was taken out comes back.
 
 use crate::settings::By;
 use std::collections::BTreeSet;

@@ -508,14 +508,16 @@ fn median(rows: impl Iterator<Item = f64>) -> f64 {
 fn line(row: &Value) -> String {
     let depths: Vec<String> = row["depths"].as_array().into_iter().flatten().map(Value::to_string).collect();
     let depth = if depths.is_empty() { String::new() } else { format!(", D {}", depths.join(" ")) };
+    let [heavy, light, ratio, cpu_us] = ["heavy", "light", "ratio", "cpu_us"].map(|name| number(row, name));
+    let reads = if ratio.is_finite() {
+        format!("{heavy:.0} and {light:.0} reads/s, {ratio:.2} to 1, {cpu_us:.0} us of the server each")
+    } else {
+        format!("{heavy:.0} and {light:.0} reads/s")
+    };
+    let waited = number(row, "waited") * 100.0;
     format!(
-        "{}: {:.0} and {:.0} reads/s, {:.2} to 1, {:.0} us of the server each, waited {:.0}%, load {:.1}{depth}",
+        "{}: {reads}, waited {waited:.0}%, load {:.1}{depth}",
         row["policy"].as_str().unwrap_or_default(),
-        number(row, "heavy"),
-        number(row, "light"),
-        number(row, "ratio"),
-        number(row, "cpu_us"),
-        number(row, "waited") * 100.0,
         number(row, "load"),
     )
 }
