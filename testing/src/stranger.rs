@@ -14,9 +14,21 @@ use std::time::Duration;
 /// Descriptors that the kernel lets pass with one message.
 const PASSED_MAX: usize = 253;
 
-/// A TCP socket with unsent data and SO_LINGER: its last close waits for as long as the other end is open and reads
+/// The other end of a [`lingering`] socket. The connection ends when it is dropped, whatever copies there are: a child
+/// that another test starts meanwhile has both ends until it executes its program, whose start closes them in turn. The
+/// close of the first would wait for that of the second.
+pub struct Peer(TcpStream);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // An error says that the connection has ended.
+        let _ = rustix::net::connect_unspec(&self.0);
+    }
+}
+
+/// A TCP socket with unsent data and SO_LINGER: its last close waits for as long as the other end is there and reads
 /// nothing, an hour at most.
-pub fn lingering() -> (OwnedFd, TcpStream) {
+pub fn lingering() -> (OwnedFd, Peer) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut socket = TcpStream::connect(listener.local_addr().expect("a port")).expect("it listens");
     let (peer, _) = listener.accept().expect("it was connected");
@@ -24,7 +36,7 @@ pub fn lingering() -> (OwnedFd, TcpStream) {
     while socket.write(&[0; 65536]).is_ok() {}
     socket.set_nonblocking(false).expect("a socket");
     sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).expect("a socket");
-    (socket.into(), peer)
+    (socket.into(), Peer(peer))
 }
 
 /// An eventfd that does not wait.
@@ -80,4 +92,23 @@ pub fn answer(mut socket: &UnixStream) -> std::io::Result<u64> {
     let mut answer = [0; 20];
     socket.read_exact(&mut answer)?;
     Ok(u64::from_ne_bytes(answer[12..].try_into().expect("8 bytes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_that_waits_ends_with_its_peer_also_where_a_copy_of_the_peer_is_open() {
+        let (socket, peer) = lingering();
+        let copy = peer.0.try_clone().unwrap();
+        let (is_closed, closed) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(socket);
+            is_closed.send(()).unwrap();
+        });
+        drop(peer);
+        closed.recv_timeout(Duration::from_secs(60)).expect("the close ends long before an hour");
+        drop(copy);
+    }
 }

@@ -8,11 +8,10 @@
 //! | `looks` | 128 eventfds before it has a disk, and stays | its place goes to a later one: 8 have one |
 
 use mqfq_testing::stranger::number::*;
-use mqfq_testing::stranger::{answer, event, lingering, message, pass, sparse};
+use mqfq_testing::stranger::{Peer, answer, event, lingering, message, pass, sparse};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -146,7 +145,7 @@ impl Strangers {
     }
 
     /// Message number `turn` of those that take a descriptor. The descriptor's other end replaces `peer`.
-    fn waiting(&self, turn: usize, peer: &mut Option<TcpStream>) -> std::io::Result<bool> {
+    fn waiting(&self, turn: usize, peer: &mut Option<Peer>) -> std::io::Result<bool> {
         let messages = [
             (SET_VRING_CALL, &[0][..]),
             (SET_VRING_ERR, &[0]),
