@@ -47,7 +47,8 @@ wanted() {
     done
 }
 
-# write CGROUP default|MAJ:MIN WEIGHT, unless the cgroup has it: one of a unit that was started again is new. It may be gone.
+# write CGROUP default|MAJ:MIN WEIGHT, unless the cgroup has it: one of a unit that was started again is new. It may be
+# gone.
 write() {
     file=$cgroups$1/io.mqfq.weight
     grep -qsxF "$2 $3" "$file" || (echo "$2 $3" >>"$file") 2>/dev/null || true

@@ -9,7 +9,8 @@
 # `debug`, `kcsan` and `6.12-scx` are built from 6.12's source with their options of built.config. `debug` complains of the
 # most. `kcsan` reports data races and nothing else: KASAN excludes it, and checks of each lock hide races. `6.12-scx` has
 # sched_ext, which Debian's 6.12 lacks. They leave FOLDER/source too, a link to the source of all, and FOLDER/build, which
-# modules are built against. Without FOLDER/version it goes on where an earlier run ended; 1,120 to 1,450 files are compiled.
+# modules are built against. Without FOLDER/version it goes on where an earlier run ended; 1,120 to 1,450 files are
+# compiled.
 set -euo pipefail
 series=$1 folder=$2
 [ -e "$folder/version" ] && exit 0

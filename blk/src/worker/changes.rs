@@ -1,5 +1,5 @@
 //! A worker's part in changes while it runs: bounds of flows, devices that come and go, and requests whose end a caller
-//! waits for (`engine/flows.rs`, `engine/change.rs`).
+//! waits for (`engine/flows.rs`, `engine/change.rs`); and below a worker that holds still for another process.
 //!
 //! Answers: when may a place, a range of bytes or an index be another's, as far as this worker is concerned? It is told
 //! by mail, between two turns of the loop, and answers when the last request of its own has ended.

@@ -286,7 +286,7 @@ mod file_workers {
             let engine = engine(vec![open(&path)]);
             assert_eq!(write_then_read(&engine, 0, 0, 0, fill), fill);
             drop(engine);
-            std::fs::File::open(&path).unwrap().try_lock().expect("nobody holds it");
+            std::fs::File::open(&path).unwrap().try_lock().expect("no process holds it");
         }
     }
 }

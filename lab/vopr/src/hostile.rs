@@ -1,4 +1,4 @@
-//! Clients that mean harm: their messages are half right, and they read nothing.
+//! Clients that mean harm, of NBD and below of vhost-user: their messages are half right, and they read nothing.
 //!
 //! Their tenant's export lies between those of others, so bytes that leave it are noticed where they do not belong.
 

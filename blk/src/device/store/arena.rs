@@ -1,5 +1,5 @@
 //! Where do chunks lie, so that another process can have them without a copy? In a file without a name (memfd), mapped
-//! here piece by piece and shared with the process that gets its descriptor.
+//! here piece by piece and shared with the process that gets its descriptor. Below: the list that goes along.
 //!
 //! # Shape
 //! The file is an array of slots of one chunk each; segments of 64 MiB of it are mapped as they are needed and stay

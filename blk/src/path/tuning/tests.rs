@@ -498,7 +498,7 @@ fn whoever_is_left_without_a_token_waits_and_whoever_is_throttled_if_no_unit_is_
     assert_eq!(tuned.run(0), 1);
     assert_eq!(sample(&tuned.tuning, 10 * US).waiting_ns, 10 * US);
     assert_eq!((tuned.reap(20 * US), tuned.run(20 * US)), (1, 1));
-    assert_eq!(sample(&tuned.tuning, 90 * US).waiting_ns, 20 * US, "nobody has waited since");
+    assert_eq!(sample(&tuned.tuning, 90 * US).waiting_ns, 20 * US, "no request has waited since");
     tuned.reap(90 * US);
     // Worker 1 is throttled behind the read that is staged on worker 0, with 16 units out.
     for (depth_auto, depth, waits) in [(true, 16, true), (true, 64, false), (false, 16, false)] {

@@ -1,5 +1,6 @@
-//! Dispatch tokens as bits in words that lie apart: what the token tree is compared with.
+//! What the token tree is compared with: dispatch tokens as bits in words that lie apart, and below as one number.
 //!
+//! # Bits
 //! Source: the idea of Linux's scalable bitmap as MQFQ section 4.3.3 tells it: tokens are bits, spread over cache lines
 //! whose number follows from the contention to be expected; a thread looks first where it last succeeded, then
 //! everywhere. Written from that description.
@@ -420,8 +421,8 @@ mod counter_tests {
         }));
         let taken = counter.acquire(1);
         watched::watch(before);
-        assert_eq!(SEEN.get(), 0, "the other saw no token, so it woke nobody");
-        assert!(taken, "a token is free and nobody knows");
+        assert_eq!(SEEN.get(), 0, "the other saw no token, so it woke no worker");
+        assert!(taken, "a token is free and no worker knows");
         assert_eq!(counter.free(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Random numbers that are the same on every machine.
+//! Random numbers that are the same on every machine, and below Zipfian ranks drawn with them.
 //!
 //! ChaCha8, keyed by the scenario's seed, the tenant's name, its number and the thread: every thread has its own
 //! stream, and a tenant that runs alone draws what it draws beside others. The mathematics is the crate `libm`'s and

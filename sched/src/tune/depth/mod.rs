@@ -20,7 +20,8 @@
 //! # Parts
 //! | file | answers |
 //! |---|---|
-//! | `sample.rs` | what is read of a device, what was the rate between two readings, and by which factor? |
+//! | `sample.rs` | what is read of a device, and what was the rate between two readings? |
+//! | `log.rs` | by which factor do two counts differ? |
 //! | `controller.rs` | when is a measurement over, and which D is measured next? |
 //! | `search.rs` | which D is better, and when is that sure? |
 //! | `turns.rs` | which D where the device is empty whenever a worker looks? |
@@ -39,6 +40,7 @@
 //!     a silence for a quarter of it is thrown away.
 
 mod controller;
+mod log;
 mod sample;
 mod search;
 mod turns;

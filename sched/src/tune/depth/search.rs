@@ -31,7 +31,8 @@
 //! Where phases scatter so for long, doubt alone led on from 16 to 2 in half an hour. So there a depth that has less
 //! than a quarter of the units is taken only as surely as a deeper one (`DOUBT_MAX`).
 
-use super::sample::{ONE, Phase, log2_of_millionths};
+use super::log::{ONE, log2_of_millionths};
+use super::sample::Phase;
 
 /// Part of its relative depth that a deeper queue must earn, 65536ths. 0.15: twice the depth must do 11% more.
 const ALPHA: i32 = 9830;

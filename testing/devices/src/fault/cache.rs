@@ -1,4 +1,4 @@
-//! A volatile write cache in front of the inner device, and its state after a power cut.
+//! A volatile write cache in front of the inner device, its state after a power cut, and below its destaging.
 //!
 //! # Shape
 //! ```text

@@ -1,6 +1,6 @@
 //! The search by itself: what is measured next after each phase, and what is concluded, on loads without noise.
 
-use super::super::sample::log2;
+use super::super::log::log2;
 use super::*;
 
 #[test]
