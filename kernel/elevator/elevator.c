@@ -325,7 +325,7 @@ static inline void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct
 	if (unlikely(reserved))
 		mqfq_unreserve(e, reserved, reserved != lane->flow->lanes[own->account->index]);
 	mqfq_begin(rq);
-	if (rq->start_time_ns > own->meter.clock_ns)
+	if (rq->start_time_ns > READ_ONCE(own->meter.clock_ns))
 		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);
 	units = mqfq_enter(&e->s, own->queue, lane, &rq->queuelist);
 	trace_mqfq_insert(rq, lane, index);
@@ -372,7 +372,7 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 		insert(e, own, list_entry_rq(at), flags & MQFQ_AT_HEAD);
 	}
 	INIT_LIST_HEAD(list);
-	if (own->queue->stage.first && !own->queue->waiting)
+	if (own->queue->stage.first && !READ_ONCE(own->queue->waiting))
 		note(own, own->queue, mqfq_settle(&e->s, own->queue));
 	spin_unlock(&own->lock);
 	/* As the worker does; blk_mq_run_hw_queue() would first ask whether there is work. */
