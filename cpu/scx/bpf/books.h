@@ -158,7 +158,8 @@ static void end_after(struct service *on, u32 cpu, u64 ns)
 {
     struct end_of_slice *end = bpf_map_lookup_elem(&ends, &cpu);
 
-    on->ends_ns = scx_bpf_now() + ns;
+    /* By the timer's own clock: that of scx_bpf_now() may stand still for a while where the TSC is not stable. */
+    on->ends_ns = bpf_ktime_get_ns() + ns;
     if (end)
         bpf_timer_start(&end->timer, ns, BPF_F_TIMER_CPU_PIN);
 }

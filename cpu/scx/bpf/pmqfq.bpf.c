@@ -501,7 +501,7 @@ static void end_slice(u32 cpu)
     struct ticket *overdue;
 
     if (cpu != bpf_get_smp_processor_id() || !on->is_busy || !on->ends_ns ||
-        (s64)(scx_bpf_now() - on->ends_ns) < 0)
+        (s64)(bpf_ktime_get_ns() - on->ends_ns) < 0)
         return;
     /* Until here `ends_ns` keeps the tick away from the books. */
     if (__sync_val_compare_and_swap(&on->is_asked, ASKED_NOT, ASKED))

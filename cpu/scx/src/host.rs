@@ -3,7 +3,7 @@
 
 use crate::settings::By;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The longest pause before a scheduler that was taken out is loaded again.
@@ -58,29 +58,47 @@ pub fn left_out(has: impl Fn(&str) -> bool, by: By) -> Result<(Vec<&'static str>
     }
 }
 
+/// Files of the cgroups below `root` that set an upper limit, in order.
+fn limits(root: &Path) -> Vec<PathBuf> {
+    let (mut found, mut open) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = open.pop() {
+        let inside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        open.extend(inside.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+        let path = folder.join("cpu.max");
+        let max = std::fs::read_to_string(&path).unwrap_or_default();
+        if max.split_whitespace().next().is_some_and(|quota| quota != "max") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// # Errors
+/// One sentence: a cgroup below `root` has an upper limit, which the scheduler does not enforce.
+pub fn refuse_limits(root: &Path) -> Result<(), String> {
+    let found = limits(root);
+    let Some(first) = found.first() else { return Ok(()) };
+    let others = if found.len() > 1 { format!(" and {} others set", found.len() - 1) } else { " sets".into() };
+    Err(format!(
+        "{}{others} an upper limit, and this scheduler has none; remove it (`max`), or load with `--ignore-cpu-max`",
+        first.display()
+    ))
+}
+
 /// Sentences about the cgroups below `root` that a user should know, without those in `said`, to which they are added.
 pub fn warnings(root: &Path, said: &mut BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
-    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    if !read(&root.join("cgroup.subtree_control")).split_whitespace().any(|word| word == "cpu") {
+    let enabled = std::fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
+    if !enabled.split_whitespace().any(|word| word == "cpu") {
         let path = root.join("cgroup.subtree_control");
         found.push(format!(
             "no cgroup has the cpu controller (`echo +cpu > {}`), so all processes are one program",
             path.display()
         ));
     }
-    let mut open = vec![root.to_owned()];
-    while let Some(folder) = open.pop() {
-        let inside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-        open.extend(inside.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
-        let max = read(&folder.join("cpu.max"));
-        if max.split_whitespace().next().is_some_and(|quota| quota != "max") {
-            found.push(format!(
-                "{} has no effect: this scheduler sets no upper limit",
-                folder.join("cpu.max").display()
-            ));
-        }
-    }
+    let of = |path: &PathBuf| format!("{} has no effect: this scheduler sets no upper limit", path.display());
+    found.extend(limits(root).iter().map(of));
     found.sort();
     found.retain(|sentence| said.insert(sentence.clone()));
     found
@@ -114,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_said_once() {
+    fn limits_are_refused_and_what_has_no_effect_is_said_once() {
         let root = std::env::temp_dir().join(format!("scx-pmqfq-host-{}", std::process::id()));
         let write = |path: &str, text: &str| {
             let path = root.join(path);
@@ -130,9 +148,18 @@ mod tests {
         assert!(first[0].contains("a/b/cpu.max has no effect: this scheduler sets no upper limit"), "{first:?}");
         assert!(first[1].ends_with("so all processes are one program"), "{first:?}");
         assert!(warnings(&root, &mut said).is_empty());
+        let refusal = refuse_limits(&root).unwrap_err();
+        assert!(
+            refusal.contains("a/b/cpu.max sets an upper limit") && refusal.contains("--ignore-cpu-max"),
+            "{refusal}"
+        );
         write("cgroup.subtree_control", "cpuset cpu memory\n");
         write("d/cpu.max", "1000 100000\n");
         assert_eq!(warnings(&root, &mut said).len(), 1);
+        assert!(refuse_limits(&root).unwrap_err().contains("a/b/cpu.max and 1 others set"));
+        write("a/b/cpu.max", "max 100000\n");
+        write("d/cpu.max", "max 100000\n");
+        assert_eq!(refuse_limits(&root), Ok(()));
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

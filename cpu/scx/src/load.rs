@@ -82,6 +82,9 @@ fn callbacks() -> Result<BTreeSet<String>, String> {
     Ok(ops.iter().filter_map(|member| Some(member.name?.to_string_lossy().into_owned())).collect())
 }
 
+/// Mount point of the cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
 /// Time between two looks at what this machine's cgroups ask for in vain.
 const LOOK_TIME: Duration = Duration::from_secs(60);
 
@@ -104,6 +107,9 @@ fn pause(time: Duration) {
 
 /// Keeps the scheduler in force until a signal comes. One that the kernel takes out is loaded again, after a pause.
 pub fn run(options: &Options, chosen: &Settings) -> Result<(), String> {
+    if !chosen.ignores_cpu_max {
+        host::refuse_limits(Path::new(CGROUPS))?;
+    }
     let mut restarts = Restarts::new(options.restarts);
     loop {
         let since = Instant::now();
@@ -196,7 +202,7 @@ fn hold(options: &Options, chosen: &Settings) -> Result<End, String> {
     while !IS_OVER.load(Ordering::Relaxed) && !is_out(&loaded.maps) {
         if chosen.by == By::Cgroup && looked.is_none_or(|at| at.elapsed() >= LOOK_TIME) {
             looked = Some(Instant::now());
-            for sentence in host::warnings(Path::new("/sys/fs/cgroup"), &mut said) {
+            for sentence in host::warnings(Path::new(CGROUPS), &mut said) {
                 eprintln!("scx_pmqfq: {sentence}");
             }
         }

@@ -85,6 +85,9 @@ struct Options {
     /// Lets no waking thread take a CPU. For comparisons.
     #[arg(long)]
     no_preempt: bool,
+    /// Loads the scheduler although a cgroup has a `cpu.max`, which then has no effect.
+    #[arg(long)]
+    ignore_cpu_max: bool,
     /// The kernel takes the scheduler out if a thread waits for so long, 100 to 30000 ms [default: 5000].
     #[arg(long, value_parser = clap::value_parser!(u64).range(100..=30_000))]
     stall_ms: Option<u64>,
@@ -126,6 +129,7 @@ impl Options {
             *ns = option.map_or(*ns, |count| count * unit_ns);
         }
         settings.preempts &= !self.no_preempt;
+        settings.ignores_cpu_max |= self.ignore_cpu_max;
         settings.check()?;
         Ok(settings)
     }

@@ -8,6 +8,7 @@
 //! wait = "20ms"
 //! stall = "5s"
 //! preempt = true
+//! ignore-cpu-max = false
 //! ```
 //! Each key may be missing. Invariant: a value out of its range is refused, nothing is clamped.
 
@@ -43,6 +44,8 @@ pub struct Settings {
     pub stall_ns: u64,
     /// A thread that wakes may take a CPU.
     pub preempts: bool,
+    /// The scheduler is loaded although a cgroup has an upper limit, which it does not enforce.
+    pub ignores_cpu_max: bool,
 }
 
 /// Range of `slice`.
@@ -58,8 +61,16 @@ pub const STALL_NS: RangeInclusive<u64> = 100 * MS..=30_000 * MS;
 
 impl Default for Settings {
     fn default() -> Settings {
-        let (slice_ns, lag_ns, stall_ns) = (3 * MS, 100 * MS, 5_000 * MS);
-        Settings { by: By::Cgroup, slice_ns, min_slice_ns: 0, lag_ns, wait_ns: 20 * MS, stall_ns, preempts: true }
+        Settings {
+            by: By::Cgroup,
+            slice_ns: 3 * MS,
+            min_slice_ns: 0,
+            lag_ns: 100 * MS,
+            wait_ns: 20 * MS,
+            stall_ns: 5_000 * MS,
+            preempts: true,
+            ignores_cpu_max: false,
+        }
     }
 }
 
@@ -75,7 +86,7 @@ impl Settings {
     fn parse(file: &str, text: &str) -> Result<Settings, ConfigError> {
         let source = Source::new(file, text);
         let tree = source.parse()?;
-        let keys = &["by", "slice", "min-slice", "lag", "wait", "stall", "preempt"];
+        let keys = &["by", "slice", "min-slice", "lag", "wait", "stall", "preempt", "ignore-cpu-max"];
         let root = Section::root(&source, tree.get_ref(), keys)?;
         let mut settings = Settings::default();
         if let Some(entry) = root.get("by") {
@@ -93,8 +104,10 @@ impl Settings {
                 *ns = entry.duration_ns(range)?;
             }
         }
-        if let Some(entry) = root.get("preempt") {
-            settings.preempts = entry.flag()?;
+        for (key, flag) in [("preempt", &mut settings.preempts), ("ignore-cpu-max", &mut settings.ignores_cpu_max)] {
+            if let Some(entry) = root.get(key) {
+                *flag = entry.flag()?;
+            }
         }
         settings.check().map_err(|why| root.place().error(why))?;
         Ok(settings)
@@ -121,10 +134,11 @@ mod tests {
 
     #[test]
     fn a_file_sets_what_it_names_and_leaves_the_rest() {
-        let text = "by = \"process\"\nslice = \"5ms\"\nmin-slice = \"250us\"\npreempt = false";
+        let text = "by = \"process\"\nslice = \"5ms\"\nmin-slice = \"250us\"\npreempt = false\nignore-cpu-max = true";
         let read = Settings::read("s.toml", text).unwrap();
         let (slice_ns, min_slice_ns) = (5 * MS, 250 * US);
-        assert_eq!(read, Settings { by: By::Process, slice_ns, min_slice_ns, preempts: false, ..Settings::default() });
+        let (by, preempts, ignores_cpu_max) = (By::Process, false, true);
+        assert_eq!(read, Settings { by, slice_ns, min_slice_ns, preempts, ignores_cpu_max, ..Settings::default() });
         assert_eq!(Settings::read("s.toml", ""), Ok(Settings::default()));
     }
 
@@ -133,7 +147,10 @@ mod tests {
         let refusal = |text| Settings::read("s.toml", text).unwrap_err();
         assert!(refusal("\nlag = \"20s\"").starts_with("s.toml:2: lag"), "{}", refusal("\nlag = \"20s\""));
         let unknown = refusal("quantum = \"3ms\"");
-        assert!(unknown.ends_with("allowed are by, slice, min-slice, lag, wait, stall, preempt"), "{unknown}");
+        assert!(
+            unknown.ends_with("allowed are by, slice, min-slice, lag, wait, stall, preempt, ignore-cpu-max"),
+            "{unknown}"
+        );
         let short = refusal("wait = \"4ms\"");
         assert!(short.ends_with("a wait of 4 ms, allowed is 0, or 5 to 1000 ms"), "{short}");
         assert_eq!(Settings::read("s.toml", "wait = \"0ms\"").map(|read| read.wait_ns), Ok(0));
