@@ -157,6 +157,10 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
             Kind::Preempt => {
                 found.preemptions += 1;
                 found.wrong_preemptions += u64::from(event.tag >= event.other);
+                // It waits no longer, but is on its way to that CPU.
+                if let Some(picks) = picking.get_mut(cpu) {
+                    *picks = Some(event.program);
+                }
             }
             Kind::Begin => {
                 let span = f.span(event.other);
@@ -400,6 +404,23 @@ mod tests {
         let mut script = turns(2);
         script.add(7_000_000, Kind::Preempt, 2, 5, 5, 0);
         assert_eq!(check(&HEAD, &script.0).wrong_preemptions, 1);
+    }
+
+    #[test]
+    fn a_thread_on_its_way_to_the_cpu_that_it_takes_waits_no_longer() {
+        let head = Head { cpus: 3, ..HEAD };
+        // Each has had two turns. The first begins a third one while a thread of the second is on its way to CPU 1.
+        let decided = |on_their_way: &[u32]| {
+            let mut script = turns(6);
+            for program in on_their_way {
+                script.add(6 * Q, Kind::Preempt, *program, 2 * Q, 3 * Q, 1);
+                script.0.last_mut().unwrap().cpu = *program as u16 - 1;
+            }
+            script.turn(6, 1, 2 * Q, 3 * Q);
+            script.turn(7, 1, 3 * Q, 4 * Q);
+            check(&head, &script.0).not_allowed
+        };
+        assert_eq!((decided(&[]), decided(&[2]), decided(&[2, 3])), (1, 1, 0));
     }
 
     #[test]
