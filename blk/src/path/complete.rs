@@ -184,6 +184,7 @@ impl<P: Policy> RequestPath<P> {
         out: &mut Vec<(Owner, Completion)>,
     ) {
         if self.is_without_token(handle) {
+            self.stuck_one_ends(handle, kick);
             return self.complete_slow_end::<ToldBefore>(handle, status, buffer, now_ns, kick, out);
         }
         self.complete_slow_end::<E>(handle, status, buffer, now_ns, kick, out);
@@ -248,6 +249,9 @@ impl<P: Policy> RequestPath<P> {
         kick: &mut impl Kick,
         out: &mut Vec<(Owner, Completion)>,
     ) {
+        if status == Status::TimedOut && self.hold_part::<E>(whole, handle, buffer, now_ns, kick) {
+            return;
+        }
         let RequestPath { splitting, requests, counters, slow_completions, meter, .. } = self;
         let Some(splitting) = splitting.as_deref_mut() else { unreachable!("a part of {whole} without parts") };
         *slow_completions -= 1;

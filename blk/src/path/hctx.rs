@@ -352,7 +352,8 @@ impl<P: Policy> HwCtx<P> {
 
     /// Neither the policy nor the device has anything of this context, not even a command that was given up.
     pub fn is_idle(&self) -> bool {
-        self.staged() == 0 && self.in_flight() == 0 && self.shared.commands.resend.is_empty()
+        let RequestPath { commands, expiry, .. } = &self.shared;
+        self.staged() == 0 && self.in_flight() == 0 && commands.resend.is_empty() && !expiry.has_held()
     }
 
     /// Goes on, with another policy and this context's queue of it if one is given, and stages what has waited, in its
@@ -400,7 +401,7 @@ impl<P: Policy> HwCtx<P> {
         if !commands.resend.is_empty() && commands.refused.is_none() && commands.tags.free() > 0 {
             return Some(0);
         }
-        let look_ns = if self.in_flight() > 0 { expiry.look_ns() } else { None };
+        let look_ns = if self.in_flight() > 0 || expiry.has_held() { expiry.look_ns() } else { None };
         let later_ns = if let Path::Staged(staged) = &self.path { staged.later_ns } else { None };
         [commands.device.next_event_ns(), later_ns, look_ns].into_iter().flatten().min()
     }

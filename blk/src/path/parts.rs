@@ -69,6 +69,8 @@ const ALIGN_BYTES: u32 = 4096;
 pub(super) struct Whole {
     /// Parts that have not ended; 0: this place is free.
     parts_left: u32,
+    /// A part was refused by a backing that hangs, and waits with those on the device.
+    pub(super) is_held: bool,
     length_bytes: u32,
     /// The first error that came, or `Ok`.
     status: Status,
@@ -101,6 +103,7 @@ fn wholes(numbers: std::ops::Range<u32>) -> Box<[Whole]> {
     let end = numbers.end;
     let whole = |n| Whole {
         parts_left: 0,
+        is_held: false,
         length_bytes: 0,
         status: Status::Ok,
         submitted_ns: 0,
@@ -231,6 +234,7 @@ impl Splitting {
         let dispatched_ns = u64::MAX;
         *whole = Whole {
             parts_left: cuts.parts,
+            is_held: false,
             length_bytes,
             status,
             submitted_ns: now_ns,

@@ -28,6 +28,16 @@
 //! A backing of a pool may hang for ever while the others go on. So there a command that times out gives its token back
 //! at once, and keeps its tag, its buffer and its request until it ends: what hangs holds depth for one timeout.
 //!
+//! Such a backing refuses further commands with TimedOut. A request that went in parts may have some on the device then
+//! and others still in the policy's queue, since D had room for no more. It was under way before, so it waits as a whole:
+//! a part that is refused is *held*, without a token, and goes again at each look, and when a command that had timed out
+//! ends.
+//! ```text
+//!   64 KiB in parts of 16 KiB, D = 9 units of 4 KiB
+//!     parts 1, 2   on the device ──▶ timed out, tokens back ────────────────▶ the backing answers: Ok
+//!     parts 3, 4   wait for D ─────▶ granted ──▶ refused: held ──▶ … ──▶ sent again ──▶ Ok: one answer, Ok
+//! ```
+//!
 //! # Late ends
 //! An end that comes after the command was given back has the number of an earlier use of its tag (`InFlight`):
 //! ignored, counted.
@@ -38,7 +48,9 @@
 //! that much late. Cost on the path: a comparison per run and one per reap. Off, no look is ever due.
 
 use super::complete::Ending;
+use super::dispatch::InFlight;
 use super::request_path::RequestPath;
+use crate::buffer::Buffer;
 use crate::device::Reaped;
 use crate::path_options::PathOptions;
 use crate::request::{Completion, Status};
@@ -79,13 +91,16 @@ pub(super) struct Expiry {
     specials: Vec<Special>,
     /// Requests on the device whose tokens are back.
     without_token: Vec<Handle>,
+    /// Parts that the device refused, which go to it again.
+    held: Vec<Handle>,
     trouble: Option<Trouble>,
 }
 
 impl Expiry {
     pub(super) fn new(path: &PathOptions) -> Expiry {
         let &PathOptions { timeout_ns, retries, .. } = path;
-        Expiry { timeout_ns, retries, look_ns: NEVER, specials: Vec::new(), without_token: Vec::new(), trouble: None }
+        let (specials, without_token, held) = (Vec::new(), Vec::new(), Vec::new());
+        Expiry { timeout_ns, retries, look_ns: NEVER, specials, without_token, held, trouble: None }
     }
 
     /// Commands went to the device.
@@ -103,6 +118,11 @@ impl Expiry {
 
     pub(super) fn look_ns(&self) -> Option<u64> {
         (self.look_ns != NEVER).then_some(self.look_ns)
+    }
+
+    /// Parts are held, and go to the device again at the next look.
+    pub(super) fn has_held(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// The time of this command counts from now, not from its dispatch.
@@ -157,6 +177,7 @@ impl<P: Policy> RequestPath<P> {
         if resets {
             self.reset::<E>(now_ns, kick, out);
         }
+        self.release_held(kick);
         self.note_trouble(&before);
         if !self.expiry.specials.is_empty() || self.commands.refused.is_some() || !self.commands.resend.is_empty() {
             next_ns = next_ns.min(now_ns.saturating_add(timeout_ns));
@@ -213,6 +234,67 @@ impl<P: Policy> RequestPath<P> {
         self.expiry.without_token.swap_remove(place);
         self.slow_completions -= 1;
         true
+    }
+
+    /// Whether the command of this request, which is over, had timed out.
+    fn had_timed_out(&mut self, handle: Handle) -> bool {
+        let State::Dispatched { tag, .. } = self.requests.get_mut(handle).state else { return false };
+        let generation = self.commands.by_tag[tag.0 as usize].generation.wrapping_sub(1);
+        let is_it = |special: &Special| special.tag == tag && special.generation == generation;
+        self.expiry.specials.iter().any(|special| is_it(special) && special.state != CommandState::Again)
+    }
+
+    /// A part of the request `whole` was refused with TimedOut. Whether it is held: another part is on the device, or
+    /// it was held before.
+    #[cold]
+    pub(super) fn hold_part<E: Ending<P>>(
+        &mut self,
+        whole: u32,
+        handle: Handle,
+        buffer: &mut Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+    ) -> bool {
+        if !self.commands.device.has_parts() || self.had_timed_out(handle) {
+            return false;
+        }
+        let Some(splitting) = self.splitting.as_deref_mut() else { return false };
+        let whole_of = &splitting.whole_of;
+        let is_sibling = |slot: &InFlight| slot.is_out() && whole_of[slot.head.0 as usize] == whole;
+        if !splitting.wholes[whole as usize].is_held && !self.commands.by_tag.iter().any(is_sibling) {
+            return false;
+        }
+        splitting.wholes[whole as usize].is_held = true;
+        splitting.whole_of[handle.0 as usize] = whole;
+        let request = self.requests.get_mut(handle);
+        request.submission.buffer = buffer.take();
+        let State::Dispatched { token, .. } = &request.state else { unreachable!("{handle:?} was on the device") };
+        if token.units() > 0 {
+            self.give_token_back::<E>(handle, now_ns, kick);
+        } else {
+            self.slow_completions += 1;
+            self.expiry.without_token.push(handle);
+        }
+        self.expiry.held.push(handle);
+        let look_ns = now_ns.saturating_add((self.expiry.timeout_ns / 8).max(1));
+        self.expiry.look_ns = self.expiry.look_ns.min(look_ns);
+        true
+    }
+
+    /// Held parts go to the device again.
+    fn release_held(&mut self, kick: &mut impl Kick) {
+        if self.expiry.has_held() {
+            self.commands.resend.extend(self.expiry.held.drain(..));
+            kick.kick(self.id);
+        }
+    }
+
+    /// A request ends whose token was back before.
+    #[cold]
+    pub(super) fn stuck_one_ends(&mut self, handle: Handle, kick: &mut impl Kick) {
+        if self.expiry.has_held() && self.had_timed_out(handle) {
+            self.release_held(kick);
+        }
     }
 
     /// Called for each command that times out, with its request.

@@ -9,6 +9,7 @@ use mqfq_blk::device::model::{ModelDevice, presets};
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::path_options::PathOptions;
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::split::Split;
 use mqfq_blk::tag::Tag;
 use mqfq_blk::trace::{TraceEvent, TraceMark};
 use mqfq_testing_devices::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
@@ -585,5 +586,104 @@ fn i17_beside_a_part_that_hangs_p99_grows_by_the_depth_that_it_held_and_for_one_
         let [beside_ns, later_ns] = p99(hanging);
         assert!(beside_ns > plain_ns && beside_ns * (DEPTH - hanging) <= plain_ns * DEPTH, "{hanging}: {beside_ns}");
         assert_eq!(later_ns, plain_ns, "{hanging} beside {DEPTH}");
+    }
+}
+
+/// A device of parts that refuses what comes while a command of its has timed out and not ended, and until then.
+struct Hangs(FaultDevice, u64);
+
+struct HangsQueue {
+    queue: Box<dyn DeviceQueue>,
+    until_ns: u64,
+    hanging: Vec<Tag>,
+    new: Vec<Command>,
+    refused: Vec<Reaped>,
+}
+
+impl Device for Hangs {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        let (queue, until_ns) = (self.0.open_queue(options)?, self.1);
+        Ok(Box::new(HangsQueue { queue, until_ns, hanging: Vec::new(), new: Vec::new(), refused: Vec::new() }))
+    }
+}
+
+impl DeviceQueue for HangsQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        self.new.push(command);
+        Ok(())
+    }
+
+    fn ring_doorbell(&mut self, now_ns: u64) {
+        let is_over = now_ns < TIMEOUT_NS || now_ns >= self.until_ns;
+        for command in self.new.drain(..) {
+            if self.hanging.is_empty() && is_over {
+                self.queue.submit(command).expect("the queue has room");
+            } else {
+                self.refused.push(command.ended(Status::TimedOut));
+            }
+        }
+        self.queue.ring_doorbell(now_ns);
+    }
+
+    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
+        let before = out.len();
+        self.queue.reap(now_ns, out);
+        self.hanging.retain(|tag| out[before..].iter().all(|ended| ended.tag != *tag));
+        out.append(&mut self.refused);
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        if self.refused.is_empty() { self.queue.next_event_ns() } else { Some(0) }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight() + self.new.len() + self.refused.len()
+    }
+
+    fn abort(&mut self, tag: Tag, _: u64) -> bool {
+        self.hanging.push(tag);
+        false
+    }
+
+    fn has_parts(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn i17_a_request_in_parts_of_which_some_hang_waits_as_a_whole_and_ends_well() {
+    // The first command, a part, hangs for 3 timeouts, the second for so many; the device refuses until so many are over.
+    for (second, until) in [(3, 0), (6, 0), (3, 5)] {
+        // And a little more, so that no look is due then.
+        let delays = [3, second].map(|count| Fault::Delay { ns: count * TIMEOUT_NS + TIMEOUT_NS / 20 });
+        let rules = (0..2).map(|n| nth_write(n, delays[n as usize])).collect();
+        let device = Hangs(device(rules, OnAbort::Refused, OnReset::Refused), until * TIMEOUT_NS);
+        let path = PathOptions { split: Split::Bytes(BLOCK), ..path() };
+        let (kind, weights) = (PolicyKind::Mqfq, vec![100, 100]);
+        let mut rig = Rig::new(&Setup { kind, weights, depth: 2, ..Setup::plain(path) }, &device);
+        rig.write(0, at(0), 4 * BLOCK, 7);
+        // With it the second command is another tenant's.
+        if second > 3 {
+            rig.write(1, at(16), BLOCK, 9);
+        }
+        assert!(rig.run().is_empty());
+        assert!(rig.go_to(TIMEOUT_NS * 3 / 2).is_empty(), "two commands hang, and the other parts wait");
+        rig.read(1, at(8), BLOCK);
+        assert_eq!(end_of(&rig.run(), 8).0, Status::TimedOut, "what comes now is refused");
+        let ended = rig.finish();
+        assert!(ended.len() == 1 + usize::from(second > 3), "each once: {ended:?}");
+        assert!(ended.iter().all(|ended| ended.completion.status == Status::Ok), "{second} {until}: {ended:?}");
+        // At once where the last that hangs is of the same worker, else at the next look.
+        let last_ns = (TIMEOUT_NS * second + TIMEOUT_NS / 20).max(TIMEOUT_NS * until);
+        let late_ns = TIMEOUT_NS / if until > 0 { 4 } else { 50 };
+        assert!((last_ns..last_ns + late_ns).contains(&end_of(&ended, 0).1), "{second} {until}: {ended:?}");
+        rig.assert_clean();
+        rig.read(0, at(0), 4 * BLOCK);
+        assert!(rig.finish().iter().all(|ended| is_all(ended, 7)));
+        rig.assert_clean();
     }
 }
