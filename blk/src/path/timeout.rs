@@ -28,10 +28,10 @@
 //! A backing of a pool may hang for ever while the others go on. So there a command that times out gives its token back
 //! at once, and keeps its tag, its buffer and its request until it ends: what hangs holds depth for one timeout.
 //!
-//! Such a backing refuses further commands with TimedOut. A request that went in parts may have some on the device then
-//! and others still in the policy's queue, since D had room for no more. It was under way before, so it waits as a whole:
-//! a part that is refused is *held*, without a token, and goes again at each look, and when a command that had timed out
-//! ends.
+//! Such a backing refuses further commands with TimedOut. A request that went in parts may have some on the device
+//! then and others still in the policy's queue, since D had room for no more. It was under way before, so it waits as a
+//! whole: a part that is refused is *held*, without a token, and goes again at each look, and when a command that had
+//! timed out ends.
 //! ```text
 //!   64 KiB in parts of 16 KiB, D = 9 units of 4 KiB
 //!     parts 1, 2   on the device ──▶ timed out, tokens back ────────────────▶ the backing answers: Ok

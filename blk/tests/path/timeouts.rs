@@ -656,7 +656,7 @@ impl DeviceQueue for HangsQueue {
 
 #[test]
 fn i17_a_request_in_parts_of_which_some_hang_waits_as_a_whole_and_ends_well() {
-    // The first command, a part, hangs for 3 timeouts, the second for so many; the device refuses until so many are over.
+    // The first command, a part, hangs for 3 timeouts, the second for so many; the device refuses for so many.
     for (second, until) in [(3, 0), (6, 0), (3, 5)] {
         // And a little more, so that no look is due then.
         let delays = [3, second].map(|count| Fault::Delay { ns: count * TIMEOUT_NS + TIMEOUT_NS / 20 });
