@@ -258,10 +258,14 @@ impl<P: Policy> RequestPath<P> {
         if !self.commands.device.has_parts() || self.had_timed_out(handle) {
             return false;
         }
-        let Some(splitting) = self.splitting.as_deref_mut() else { return false };
-        let whole_of = &splitting.whole_of;
-        let is_sibling = |slot: &InFlight| slot.is_out() && whole_of[slot.head.0 as usize] == whole;
-        if !splitting.wholes[whole as usize].is_held && !self.commands.by_tag.iter().any(is_sibling) {
+        let dispatched_ns = self.requests.get_mut(handle).dispatched_ns;
+        let Self { splitting: Some(splitting), commands, requests, .. } = self else { return false };
+        // One that went with this one was refused, too, and its end is still to be looked at.
+        let mut is_sibling = |slot: &InFlight| {
+            let is_of_it = slot.is_out() && splitting.whole_of[slot.head.0 as usize] == whole;
+            is_of_it && requests.get_mut(slot.head).dispatched_ns < dispatched_ns
+        };
+        if !splitting.wholes[whole as usize].is_held && !commands.by_tag.iter().any(&mut is_sibling) {
             return false;
         }
         splitting.wholes[whole as usize].is_held = true;
