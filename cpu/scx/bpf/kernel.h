@@ -172,6 +172,10 @@ enum scx_ent_flags {
     SCX_TASK_QUEUED = 1,
 };
 
+enum scx_kick_flags {
+    SCX_KICK_PREEMPT = 1ULL << 1,
+};
+
 struct bpf_iter_num {
     u64 __opaque[1];
 } __attribute__((aligned(8)));
@@ -224,6 +228,7 @@ KSYM_MAYBE bool scx_bpf_dispatch_from_dsq___6_12(struct bpf_iter_scx_dsq *it__it
 KSYM_MAYBE bool scx_bpf_dsq_move___6_13(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
                                         u64 enq_flags);
 KSYM_MAYBE u64 scx_bpf_now___6_14(void);
+KSYM_MAYBE void scx_bpf_kick_cpu___6_12(s32 cpu, u64 flags);
 
 #include <bpf/bpf_helpers.h>
 
@@ -259,6 +264,15 @@ static __always_inline bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct
     if (bpf_ksym_exists(scx_bpf_dsq_move___6_13))
         return scx_bpf_dsq_move___6_13(it, p, dsq_id, enq_flags);
     return scx_bpf_dispatch_from_dsq___6_12(it, p, dsq_id, enq_flags);
+}
+
+/* True if the CPU was told; Debian's 7.2 lacks the function. */
+static __always_inline bool scx_bpf_kick_cpu(s32 cpu, u64 flags)
+{
+    if (!bpf_ksym_exists(scx_bpf_kick_cpu___6_12))
+        return false;
+    scx_bpf_kick_cpu___6_12(cpu, flags);
+    return true;
 }
 
 /* The older clock differs from that of a callback by less than the callback takes. */

@@ -42,6 +42,8 @@ struct look {
     bool any;
     u32 victims;
     u64 furthest;
+    /* With a trace: lines of CPUs and of programs that were read. */
+    u32 lines;
 };
 
 /* Of the CPU on which the callback runs: no other callback with a look comes in between. On the stack the verifier would
@@ -111,6 +113,8 @@ __noinline int look_at_cpus(struct task_struct *p __arg_trusted, u32 word, struc
         cpu = word * 64 + __builtin_ctzll(left);
         left &= left - 1;
         on = service_of(cpu);
+        if (trace_len)
+            found->lines++;
         if (!on->is_busy) {
             found->has_free = true;
             continue;
@@ -149,6 +153,8 @@ __noinline int look_at_cpus(struct task_struct *p __arg_trusted, u32 word, struc
             struct program *g = program_at(on->program);
             u64 paid = g ? paid_of(on, g, now_ns) : 0;
 
+            if (trace_len)
+                found->lines++;
             /* Its own, which needs no word to another CPU, is as good as the furthest. */
             if (g && cpu == own) {
                 found->own = cpu;
@@ -195,11 +201,14 @@ static __always_inline void look_around(struct task_struct *p, s32 home, u64 now
     found->victim = found->own = found->due = found->sibling = -1;
     found->victims = PROGRAMS_MAX;
     found->has_free = found->any = found->lost = found->is_last = false;
+    found->lines = 0;
     if (nr_cpus <= 64)
         look_at_cpus(p, 0, found);
     else
         bpf_for(word, 0, (nr_cpus + 63) / 64)
             look_at_cpus(p, word, found);
+    if (trace_len)
+        service_of(bpf_get_smp_processor_id())->lines += found->lines;
 }
 
 /* No program in a word has a thread for the CPU, which looks there again once one comes that may have. */

@@ -251,6 +251,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     u64 quantum_ns, queue;
     s32 cpu = scx_bpf_task_cpu(p);
     bool may_move, is_first;
+    u32 arrives;
 
     if (!t || (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1 && enq_flags & FLAG(SCX_ENQ_WAKEUP))) {
         scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
@@ -279,13 +280,20 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     }
     quantum_ns = t->left_ns ? t->left_ns : slice_ns;
     may_move = p->nr_cpus_allowed > 1 && may_leave(p);
+    arrives = may_move ? EVENT_ARRIVE : EVENT_ARRIVE | PINNED;
+    /* Its turn as an overdue thread was cut short by a thread that had asked for the request before: it goes on behind. */
+    if (t->left_ns && !(enq_flags & FLAG(SCX_ENQ_WAKEUP)) && service_of(cpu)->was_overdue) {
+        note(arrives, cpu, t->program, p->pid, f->finish, trace_len ? virtual_time(false) : 0);
+        scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, quantum_ns, enq_flags);
+        return;
+    }
     /*
      * It has just looked for a CPU in vain, or was the furthest of all in service when it lost its own: it begins no
      * earlier than its last request, so no other one has a larger start tag.
      */
     if (enq_flags & FLAG(SCX_ENQ_CPU_SELECTED) ? t->has_looked : t->was_last && !(enq_flags & FLAG(SCX_ENQ_WAKEUP))) {
         t->has_looked = t->was_last = 0;
-        note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, trace_len ? virtual_time(false) : 0);
+        note(arrives, cpu, t->program, p->pid, f->finish, trace_len ? virtual_time(false) : 0);
         goto wait;
     }
     found->slot = t->program;
@@ -296,7 +304,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     found->within = t->within;
     look_around(p, cpu, scx_bpf_now(), found);
     limit_lag(f, found->now);
-    note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, found->now);
+    note(arrives, cpu, t->program, p->pid, f->finish, found->now);
     if (found->has_free && !(enq_flags & FLAG(SCX_ENQ_CPU_SELECTED))) {
         s32 idle = -1;
 

@@ -82,5 +82,9 @@ struct event {
     s32 waiting;
     /* The CPU that wrote it. */
     u16 writer;
-    u16 unused[3];
+    /* That it read at a look at what all CPUs serve: one of each that serves, and with `slept` its program's. */
+    u16 lines;
+    /* EVENT_ARRIVE: the thread may run on `cpu` alone. */
+    u16 is_pinned;
+    u16 unused;
 };

@@ -72,6 +72,8 @@ struct service {
     u64 ends_ns;
     /* The first on its books is overdue, as of its last pick. */
     u32 is_crowded;
+    /* With a trace: lines that its looks at all CPUs have read since the last event. */
+    u32 lines;
 } __attribute__((aligned(128)));
 
 static struct service services[CPUS_MAX];
@@ -285,12 +287,18 @@ static __noinline void write_event(u32 what, u32 slot, u32 pid, u64 tag, u64 oth
     event->other = other;
     event->program = slot;
     event->pid = pid;
-    event->kind = what >> 16;
+    event->kind = what >> 16 & 0xff;
+    event->is_pinned = what >> 24;
     event->cpu = what & 0xffff;
     event->waiting = f->waiting;
     event->writer = here;
+    event->lines = on->lines;
+    on->lines = 0;
     event->number = on->events;
 }
+
+/* Beside a kind. */
+#define PINNED 0x100
 
 static __always_inline void note(u32 kind, u32 cpu, u32 slot, u32 pid, u64 tag, u64 other)
 {
