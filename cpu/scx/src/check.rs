@@ -64,6 +64,12 @@ pub struct Found {
     pub overdue: u64,
     /// Longest wait of an overdue thread, ns.
     pub longest_wait_ns: u64,
+    /// Looks at what all CPUs serve, with at least one line read.
+    pub looks: u64,
+    /// Cache lines that they have read.
+    pub lines: u64,
+    /// Most that one has.
+    pub most_lines: u64,
     /// Intervals over which the bound was checked.
     pub intervals: u64,
     /// Largest part of the bound that a pair of programs used, in thousandths.
@@ -144,23 +150,34 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
     let mut overdue: Vec<Option<u32>> = vec![None; head.cpus as usize];
     // CPUs whose next request goes on with a sibling's quantum.
     let mut swaps: Vec<bool> = vec![false; head.cpus as usize];
+    // Threads on their way to a CPU that they take: they wait no longer.
+    let mut coming: BTreeMap<u32, u32> = BTreeMap::new();
+    // Threads that wait for the one CPU on which they may run.
+    let mut pinned: BTreeMap<u32, (u32, u16)> = BTreeMap::new();
     // Threads whose request has ended, before the trace says whether they want another one.
     let mut between: BTreeMap<u32, u32> = BTreeMap::new();
     for event in events {
+        found.looks += u64::from(event.lines > 0);
+        found.lines += u64::from(event.lines);
+        found.most_lines = found.most_lines.max(event.lines.into());
         let Some(f) = programs.get_mut(&event.program) else { continue };
         let cpu = usize::from(event.cpu);
         if matches!(event.kind, Kind::Arrive | Kind::Begin | Kind::Block) {
             between.remove(&event.pid);
+            coming.remove(&event.pid);
+            pinned.remove(&event.pid);
         }
         match event.kind {
-            Kind::Arrive => f.set_finish(event.tag, event.at_ns),
+            Kind::Arrive => {
+                f.set_finish(event.tag, event.at_ns);
+                if event.is_pinned {
+                    pinned.insert(event.pid, (event.program, event.cpu));
+                }
+            }
             Kind::Preempt => {
                 found.preemptions += 1;
                 found.wrong_preemptions += u64::from(event.tag >= event.other);
-                // It waits no longer, but is on its way to that CPU.
-                if let Some(picks) = picking.get_mut(cpu) {
-                    *picks = Some(event.program);
-                }
+                coming.insert(event.pid, event.program);
             }
             Kind::Begin => {
                 let span = f.span(event.other);
@@ -177,7 +194,10 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                 if let Some(picks) = picking.get_mut(cpu) {
                     *picks = None;
                 }
-                let taken = |slot: &u32| picking.iter().flatten().filter(|of| *of == slot).count() as i32;
+                let picked = |slot: &u32| picking.iter().flatten().filter(|of| *of == slot).count();
+                let elsewhere = |slot: &u32| pinned.values().filter(|(of, on)| of == slot && *on != event.cpu).count();
+                let comes = |slot: &u32| coming.values().filter(|of| *of == slot).count();
+                let taken = |slot: &u32| (picked(slot) + comes(slot) + elsewhere(slot)) as i32;
                 let waited =
                     |slot: &u32, g: &State| g.waiting > taken(slot) && g.waits_since_ns + WINDOW_NS < event.at_ns;
                 let others = || programs.iter().filter(|(slot, g)| **slot != event.program && waited(slot, g));
@@ -282,6 +302,7 @@ impl Found {
             "wrong_preemptions": self.wrong_preemptions, "longest_run_ns": self.longest_ns,
             "overdue": self.overdue, "longest_overdue_wait_ns": self.longest_wait_ns,
             "intervals": self.intervals, "bound_used_permille": self.bound_used_permille,
+            "looks": self.looks, "lines_read": self.lines, "most_lines_read": self.most_lines,
         })
     }
 
@@ -309,6 +330,9 @@ impl fmt::Display for Found {
         writeln!(to, "decisions while another program waited: {}, not allowed: {}", self.decisions, self.not_allowed)?;
         writeln!(to, "preemptions: {}, wrong: {}", self.preemptions, self.wrong_preemptions)?;
         writeln!(to, "overdue threads: {}, longest wait of one {}", self.overdue, ms(self.longest_wait_ns))?;
+        let mean = self.lines as f64 / self.looks.max(1) as f64;
+        let (looks, most) = (self.looks, self.most_lines);
+        writeln!(to, "looks at all CPUs: {looks}, of {mean:.1} cache lines, {most} at most")?;
         let permille = self.bound_used_permille;
         write!(
             to,
@@ -331,7 +355,20 @@ mod tests {
     impl Script {
         fn add(&mut self, at_ns: u64, kind: Kind, program: u32, tag: u64, other: u64, waiting: i32) {
             let number = self.0.len() as u64 + 1;
-            let event = Event { number, at_ns, tag, other, program, pid: program, kind, cpu: 0, waiting, writer: 0 };
+            let event = Event {
+                number,
+                at_ns,
+                tag,
+                other,
+                program,
+                pid: program,
+                kind,
+                cpu: 0,
+                waiting,
+                writer: 0,
+                lines: 2,
+                is_pinned: false,
+            };
             self.0.push(event);
         }
     }
@@ -363,6 +400,7 @@ mod tests {
         // Between two programs on one CPU: q of 2 q.
         assert_eq!((found.longest_ns, found.bound_used_permille), (Q, 500));
         assert!(found.intervals > 10 && found.verdict().is_ok());
+        assert_eq!((found.looks, found.lines, found.most_lines), (found.events, 2 * found.events, 2));
     }
 
     #[test]
@@ -421,6 +459,21 @@ mod tests {
             check(&head, &script.0).not_allowed
         };
         assert_eq!((decided(&[]), decided(&[2]), decided(&[2, 3])), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_another_cpu_alone_is_not_passed_over() {
+        let decided = |on: u16| {
+            let mut script = turns(6);
+            // Each has had two turns. The first begins a third one on CPU 0; the two others may run on one CPU each.
+            for event in script.0.iter_mut().rev().filter(|event| event.kind == Kind::Arrive && event.program > 1) {
+                (event.is_pinned, event.cpu) = (true, on);
+            }
+            script.turn(6, 1, 2 * Q, 3 * Q);
+            script.turn(7, 1, 3 * Q, 4 * Q);
+            check(&Head { cpus: 2, ..HEAD }, &script.0).not_allowed
+        };
+        assert_eq!((decided(0), decided(1)), (1, 0));
     }
 
     #[test]

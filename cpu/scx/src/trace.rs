@@ -84,6 +84,10 @@ pub struct Event {
     pub waiting: i32,
     /// CPU that wrote the event.
     pub writer: u16,
+    /// Cache lines of CPUs and of their programs that a look before the event has read.
+    pub lines: u16,
+    /// Of one that arrives: its thread may run on `cpu` alone.
+    pub is_pinned: bool,
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -112,6 +116,8 @@ impl Event {
             cpu: short(42),
             waiting: u32_at(bytes, 44) as i32,
             writer: short(48),
+            lines: short(50),
+            is_pinned: short(52) != 0,
         })
     }
 
@@ -128,6 +134,8 @@ impl Event {
         put(42, &self.cpu.to_le_bytes());
         put(44, &self.waiting.to_le_bytes());
         put(48, &self.writer.to_le_bytes());
+        put(50, &self.lines.to_le_bytes());
+        put(52, &u16::from(self.is_pinned).to_le_bytes());
         bytes
     }
 }
@@ -185,7 +193,20 @@ mod tests {
 
     fn event(writer: u16, number: u64, at_ns: u64) -> Event {
         let kind = Kind::Begin;
-        Event { number, at_ns, tag: 5, other: 7, program: 3, pid: 9, kind, cpu: 1, waiting: -1, writer }
+        Event {
+            number,
+            at_ns,
+            tag: 5,
+            other: 7,
+            program: 3,
+            pid: 9,
+            kind,
+            cpu: 1,
+            waiting: -1,
+            writer,
+            lines: 3,
+            is_pinned: true,
+        }
     }
 
     const HEAD: Head = Head { cpus: 2, slice_ns: 3_000_000, lag_ns: 4 };

@@ -96,7 +96,7 @@ mod tests {
     fn a_stretch_is_from_a_beginning_to_the_end_on_the_same_cpu_inside_the_window() {
         let event = |kind, at_ns, cpu, program| {
             let (number, tag, other, pid, waiting, writer) = (1, 0, 0, program * 10, 0, cpu);
-            Event { number, at_ns, tag, other, program, pid, kind, cpu, waiting, writer }
+            Event { number, at_ns, tag, other, program, pid, kind, cpu, waiting, writer, lines: 0, is_pinned: false }
         };
         let events = [
             event(Kind::End, 5, 0, 7),
