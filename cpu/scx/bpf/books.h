@@ -132,7 +132,7 @@ static bool take_thread(u64 queue, u32 pid, s32 cpu, u64 flags)
         if (may_take(p, cpu)) {
             scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, short_ns(service_of(cpu)));
             is_taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, flags);
-            /* Before 7.1 a move within a CPU does not end the request there, whatever its flags say. */
+            /* Linux 6.12 does not end the request of a CPU for a thread of its own that is moved with SCX_ENQ_PREEMPT. */
             if (is_taken && flags)
                 scx_bpf_kick_cpu(cpu, bpf_core_enum_value(enum scx_kick_flags, SCX_KICK_PREEMPT));
         }

@@ -266,13 +266,11 @@ static __always_inline bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct
     return scx_bpf_dispatch_from_dsq___6_12(it, p, dsq_id, enq_flags);
 }
 
-/* True if the CPU was told; Debian's 7.2 lacks the function. */
-static __always_inline bool scx_bpf_kick_cpu(s32 cpu, u64 flags)
+/* Debian's 7.2 lacks the function, and needs it nowhere. */
+static __always_inline void scx_bpf_kick_cpu(s32 cpu, u64 flags)
 {
-    if (!bpf_ksym_exists(scx_bpf_kick_cpu___6_12))
-        return false;
-    scx_bpf_kick_cpu___6_12(cpu, flags);
-    return true;
+    if (bpf_ksym_exists(scx_bpf_kick_cpu___6_12))
+        scx_bpf_kick_cpu___6_12(cpu, flags);
 }
 
 /* The older clock differs from that of a callback by less than the callback takes. */

@@ -82,7 +82,7 @@ struct event {
     s32 waiting;
     /* The CPU that wrote it. */
     u16 writer;
-    /* That it read at a look at what all CPUs serve: one of each that serves, and with `slept` its program's. */
+    /* Cache lines that its looks have read since: one of each CPU that serves, and with `slept` its program's. */
     u16 lines;
     /* EVENT_ARRIVE: the thread may run on `cpu` alone. */
     u16 is_pinned;

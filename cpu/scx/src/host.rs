@@ -79,9 +79,9 @@ fn limits(root: &Path) -> Vec<PathBuf> {
 pub fn refuse_limits(root: &Path) -> Result<(), String> {
     let found = limits(root);
     let Some(first) = found.first() else { return Ok(()) };
-    let others = if found.len() > 1 { format!(" and {} others set", found.len() - 1) } else { " sets".into() };
+    let others = if found.len() > 1 { format!(" and {} more set", found.len() - 1) } else { " sets".into() };
     Err(format!(
-        "{}{others} an upper limit, and this scheduler has none; remove it (`max`), or load with `--ignore-cpu-max`",
+        "{}{others} an upper limit, and this scheduler enforces none: write `max` there, or use `--ignore-cpu-max`",
         first.display()
     ))
 }
@@ -156,7 +156,7 @@ mod tests {
         write("cgroup.subtree_control", "cpuset cpu memory\n");
         write("d/cpu.max", "1000 100000\n");
         assert_eq!(warnings(&root, &mut said).len(), 1);
-        assert!(refuse_limits(&root).unwrap_err().contains("a/b/cpu.max and 1 others set"));
+        assert!(refuse_limits(&root).unwrap_err().contains("a/b/cpu.max and 1 more set"));
         write("a/b/cpu.max", "max 100000\n");
         write("d/cpu.max", "max 100000\n");
         assert_eq!(refuse_limits(&root), Ok(()));
