@@ -9,6 +9,7 @@
  *   that has fewer.
  * - s is longer while over 128 threads are on the books, up to W/16: at 64 they already have half of the CPU, so that
  *   adds to their wait and not to the price, and the CPU spends less on switches.
+ * - A turn that is cut short by a thread that had asked for the request before goes on behind that one (`enqueue`).
  * - A request ends for an overdue thread at the next tick, so the bound is a tick longer. Short ones end by a timer.
  *
  * # Invariants

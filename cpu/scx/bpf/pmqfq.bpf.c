@@ -284,6 +284,7 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     /* Its turn as an overdue thread was cut short by a thread that had asked for the request before: it goes on behind. */
     if (t->left_ns && !(enq_flags & FLAG(SCX_ENQ_WAKEUP)) && service_of(cpu)->was_overdue) {
         note(arrives, cpu, t->program, p->pid, f->finish, trace_len ? virtual_time(false) : 0);
+        note(EVENT_OVERDUE, cpu, t->program, p->pid, f->finish, 0);
         scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, quantum_ns, enq_flags);
         return;
     }
@@ -488,6 +489,7 @@ static void take_by_tags(struct service *on, u32 cpu, u64 flags)
 
     on->was_overdue = 0;
     if (slot < PROGRAMS_MAX && g && !is_before(paid_of(on, g, scx_bpf_now()), tag)) {
+        note(EVENT_PICK, cpu, slot, 0, tag, 0);
         if (take_thread(queue_of(slot, llc_at(cpu)), 0, cpu, flags))
             return;
         bpf_for(llc, 0, nr_llcs)

@@ -146,8 +146,8 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
     let mut serving: Vec<Option<Service>> = vec![None; head.cpus as usize];
     // By CPU: the program from which it is taking a thread.
     let mut picking: Vec<Option<u32>> = vec![None; head.cpus as usize];
-    // CPUs whose next request, or the one in service, is an overdue thread's.
-    let mut overdue: Vec<Option<u32>> = vec![None; head.cpus as usize];
+    // CPUs whose next request, or the one in service, is an overdue thread's: its program and the thread.
+    let mut overdue: Vec<Option<(u32, u32)>> = vec![None; head.cpus as usize];
     // CPUs whose next request goes on with a sibling's quantum.
     let mut swaps: Vec<bool> = vec![false; head.cpus as usize];
     // Threads on their way to a CPU that they take: they wait no longer.
@@ -202,7 +202,8 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                     |slot: &u32, g: &State| g.waiting > taken(slot) && g.waits_since_ns + WINDOW_NS < event.at_ns;
                 let others = || programs.iter().filter(|(slot, g)| **slot != event.program && waited(slot, g));
                 let is_swap = swaps.get_mut(cpu).is_some_and(std::mem::take);
-                let is_judged = !is_swap && overdue.get(cpu).is_none_or(Option::is_none);
+                let is_overdue = overdue.get(cpu).is_some_and(|of| *of == Some((event.program, event.pid)));
+                let is_judged = !is_swap && !is_overdue;
                 if is_judged && others().next().is_some() {
                     found.decisions += 1;
                     let is_behind = |g: &State| g.tags().max().is_some_and(|most| most < smallest);
@@ -226,7 +227,7 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                 found.overdue += 1;
                 found.longest_wait_ns = found.longest_wait_ns.max(event.other);
                 if let Some(of) = overdue.get_mut(cpu) {
-                    *of = Some(event.program);
+                    *of = Some((event.program, event.pid));
                 }
             }
             Kind::Swap => {
@@ -238,6 +239,7 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
         }
         if event.kind == Kind::End
             && let Some(of) = overdue.get_mut(cpu)
+            && of.is_some_and(|(_, pid)| pid == event.pid)
         {
             *of = None;
         }
@@ -250,7 +252,7 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
             let f = &programs[slot];
             let wants = f.waiting > 0 || f.running == online || between.values().any(|of| of == slot);
             // An interval ends where a program is given what its tags do not give it.
-            wants && !overdue.iter().flatten().any(|of| of == slot)
+            wants && !overdue.iter().flatten().any(|(of, _)| of == slot)
         };
         let wants: Vec<bool> = watched.iter().map(wants_more).collect();
         let q_ns = found.longest_ns;
@@ -422,6 +424,20 @@ mod tests {
         let found = check(&HEAD, &script.0);
         assert_eq!((found.overdue, found.longest_wait_ns, found.not_allowed), (2, 32_000_007, 0));
         assert!(found.verdict().is_ok() && format!("{found}").contains("longest wait of one 32.000 ms"), "{found}");
+    }
+
+    #[test]
+    fn an_overdue_thread_is_picked_before_the_request_that_runs_has_ended() {
+        let mut script = turns(6);
+        // Each has had two turns, and the second a third one, when a thread of the first is overdue.
+        script.add(6 * Q, Kind::Begin, 2, 2 * Q, Q, 0);
+        script.add(7 * Q, Kind::Overdue, 1, 2 * Q, 32_000_000, 1);
+        script.add(7 * Q, Kind::End, 2, 3 * Q, Q, 0);
+        script.add(7 * Q, Kind::Arrive, 2, 3 * Q, 0, 1);
+        script.turn(7, 1, 6 * Q, 7 * Q);
+        assert_eq!(check(&HEAD, &script.0).not_allowed, 0, "the third waits with a smaller tag");
+        script.turn(8, 1, 7 * Q, 8 * Q);
+        assert_eq!(check(&HEAD, &script.0).not_allowed, 1, "that turn alone is an overdue one");
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub struct Event {
     pub writer: u16,
     /// Cache lines of CPUs and of their programs that a look before the event has read.
     pub lines: u16,
-    /// Of one that arrives: its thread may run on `cpu` alone.
+    /// A thread arrives that may run on `cpu` alone.
     pub is_pinned: bool,
 }
 
