@@ -59,17 +59,17 @@ impl PermitFuture {
         for at in (0..count).map(|n| (turn + n) % count) {
             let place = &shared.places[at];
             // Relaxed: a hint; the lock decides.
-            match place.mode.load(Ordering::Relaxed) {
-                WAITING => return Ok(at),
-                FREE => {
-                    let mut inner = lock(&place.inner);
-                    if place.mode.load(Ordering::Relaxed) == FREE {
-                        place.mode.store(WAITING, Ordering::Relaxed);
-                        inner.aside = None;
-                        return Ok(at);
-                    }
+            if place.mode.load(Ordering::Relaxed) == FREE {
+                let mut inner = lock(&place.inner);
+                // Relaxed: under the lock.
+                if place.mode.load(Ordering::Relaxed) == FREE {
+                    place.mode.store(WAITING, Ordering::Relaxed);
+                    inner.aside = None;
                 }
-                _ => (),
+            }
+            // Relaxed: a place for all stays one. Another call may have taken it between the two looks above.
+            if place.mode.load(Ordering::Relaxed) == WAITING {
+                return Ok(at);
             }
         }
         Err(Refused::PlaceTaken)

@@ -233,6 +233,21 @@ mod loom_tests {
         });
     }
 
+    /// Race: the first two calls, which both find the only place without an owner. Neither is refused (D2).
+    /// Shown to fail if a call goes on to the next place where another one has just taken a place for all.
+    #[test]
+    fn loom_door_two_first_calls_share_the_only_place() {
+        Builder::new().check(|| {
+            let (_scheduler, [of_a, of_b]) = scheduler(1);
+            let call = |tenant: Tenant| {
+                drop(pin!(tenant.acquire(1)).poll(&mut Context::from_waker(Waker::noop())).map(Result::unwrap))
+            };
+            let other = thread::spawn(move || call(of_a));
+            call(of_b);
+            other.join().unwrap();
+        });
+    }
+
     /// Race: a call is given up while the permit that it waits for goes back. Another call waits behind it.
     /// Shown to fail if a call that is given up keeps a permit that has come, or does not pick.
     #[test]
