@@ -30,6 +30,8 @@ pub struct Fake {
     pub in_vain_ns: u64,
     /// `None`: each time is a turn.
     pub turn: Option<u64>,
+    /// Flows compete.
+    pub is_contended: bool,
     /// The device's bytes.
     pub store: Vec<u8>,
     /// Requests handed over and not executed.
@@ -67,6 +69,10 @@ impl Context for Fake {
 
     fn turn(&self) -> u64 {
         self.turn.unwrap_or(self.now_ns)
+    }
+
+    fn is_contended(&self, _: DeviceIndex) -> bool {
+        self.is_contended
     }
 
     fn poll_ns(&self) -> u64 {
@@ -160,6 +166,8 @@ pub struct Peer<C> {
     pub read: Vec<u8>,
     /// Sends that ended.
     pub sends: usize,
+    /// Timers that are due come by themselves, and not when time passes.
+    pub has_turns: bool,
 }
 
 impl<C: Client> Peer<C> {
@@ -178,6 +186,7 @@ impl<C: Client> Peer<C> {
             piece_bytes: usize::MAX,
             read: Vec::new(),
             sends: 0,
+            has_turns: false,
         };
         peer.client.start(&mut peer.fake);
         peer.client.turn_end(&mut peer.fake);
@@ -207,12 +216,19 @@ impl<C: Client> Peer<C> {
     pub fn pass_ns(&mut self, ns: u64) {
         let now_ns = self.fake.now_ns + ns;
         self.fake.now_ns = now_ns;
+        self.tell_time();
+        self.run();
+    }
+
+    /// Timers that are due come, each in a turn. False: none was.
+    fn tell_time(&mut self) -> bool {
+        let now_ns = self.fake.now_ns;
         let due: Vec<(u64, u32)> = self.fake.timers.extract_if(.., |(at_ns, _)| *at_ns <= now_ns).collect();
-        for (_, user) in due {
-            self.client.event(&mut self.fake, Event::Timer { user });
+        for (_, user) in &due {
+            self.client.event(&mut self.fake, Event::Timer { user: *user });
             self.client.turn_end(&mut self.fake);
         }
-        self.run();
+        !due.is_empty()
     }
 
     /// The engine drains.
@@ -233,7 +249,9 @@ impl<C: Client> Peer<C> {
         while self.turn() {}
     }
 
-    fn turn(&mut self) -> bool {
+    /// One turn of the worker. False: nothing happened.
+    pub fn turn(&mut self) -> bool {
+        let told = self.has_turns && self.tell_time();
         let received = self.receive();
         let executed = self.executes && self.execute();
         let sent = self.reads && self.finish_send(Ok(()));
@@ -241,7 +259,7 @@ impl<C: Client> Peer<C> {
         if received || executed || sent || signalled {
             self.client.turn_end(&mut self.fake);
         }
-        received || executed || sent || signalled
+        told || received || executed || sent || signalled
     }
 
     fn finish_signal(&mut self) -> bool {

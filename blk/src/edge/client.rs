@@ -320,6 +320,13 @@ pub trait Context {
         let _ = ns;
     }
 
+    /// Flows compete for a device, or for this worker: a client that has requests hands all of them over, because the
+    /// policy orders only those that it has.
+    fn is_contended(&self, device: DeviceIndex) -> bool {
+        let _ = device;
+        false
+    }
+
     /// A device of the engine.
     fn device(&self, device: DeviceIndex) -> DeviceInfo;
 

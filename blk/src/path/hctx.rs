@@ -217,6 +217,11 @@ impl<P: Policy> HwCtx<P> {
         self.shared.intake.begin();
     }
 
+    /// Flows compete, or did a few turns ago.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.shared.intake.is_watched()
+    }
+
     /// All that the look at the sockets brought is staged, and `flow` was any that has submitted.
     pub fn looked(&mut self, flow: FlowId) {
         if let Path::Staged(_) = self.path {

@@ -76,6 +76,10 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         self.core.host.in_vain(ns);
     }
 
+    fn is_contended(&self, device: DeviceIndex) -> bool {
+        self.core.hctxs[device.0 as usize].is_contended()
+    }
+
     fn device(&self, device: DeviceIndex) -> DeviceInfo {
         self.core.infos[device.0 as usize]
     }

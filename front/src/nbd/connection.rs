@@ -71,6 +71,10 @@ const QUIET_RECEIVE_BYTES: usize = 16 << 10;
 /// inbox that also brings the next requests is cheaper than a receive that ends with the payload.
 const DIRECT_BYTES: usize = 32 << 10;
 
+/// Requests that one turn takes unless flows compete. So a client that sleeps until its first reply is woken when 16
+/// requests have ended, and those behind them are served while it wakes.
+const TAKEN_MAX: u32 = 16;
+
 /// After so long a connection asks again for memory that others held, ns: short beside what a user notices, long beside
 /// the looks of a thousand connections that wait.
 const MEMORY_RETRY_NS: u64 = 1_000_000;
@@ -106,8 +110,10 @@ pub struct Connection {
     inbox: Inbox,
     /// TLS channel, from STARTTLS on.
     channel: Option<Box<Channel>>,
-    /// Its TLS handshake waits for another turn.
+    /// It goes on in the next turn: its TLS handshake, or with more requests.
     awaits_turn: bool,
+    /// Requests that were taken in this turn.
+    taken: u32,
     receiving: bool,
     waits: stall::Waits,
     /// A request or piece lies in the inbox and does not fit the limits.
@@ -164,6 +170,7 @@ impl Connection {
             inbox: Inbox::new(options.receive_bytes_max()),
             channel: None,
             awaits_turn: false,
+            taken: 0,
             receiving: false,
             waits: stall::Waits::default(),
             full: false,
@@ -213,6 +220,11 @@ impl Connection {
                     self.inbox.consume(used);
                     self.negotiated(context, progress);
                 }
+                ProtocolPhase::Transmitting(transmission)
+                    if self.taken >= TAKEN_MAX && !context.is_contended(transmission.session().export.device) =>
+                {
+                    self.await_turn(context);
+                }
                 ProtocolPhase::Transmitting(transmission) => {
                     let (used, taken) = transmission.advance(self.inbox.unread());
                     self.inbox.consume(used);
@@ -250,6 +262,12 @@ impl Connection {
         }
     }
 
+    /// Goes on in the worker's next turn.
+    fn await_turn(&mut self, context: &mut dyn Context) {
+        self.awaits_turn = true;
+        context.timer(context.now_ns(), user::TURN);
+    }
+
     fn taken(&mut self, context: &mut dyn Context, taken: Taken) {
         match taken {
             Taken::More => self.receive(context),
@@ -259,15 +277,18 @@ impl Connection {
                 self.await_memory(context);
             }
             Taken::Request(request) => {
-                self.counted.request(command_of(request.op) as usize);
+                self.taken += 1;
+                self.counted.request(Command::of(request.op) as usize);
                 self.submit(context, request);
             }
             Taken::LargeWrite(request) => {
+                self.taken += 1;
                 self.counted.request(Command::Write as usize);
                 self.writing = Some(self.begin_large(request));
             }
             Taken::Piece(piece) => self.write_piece(context, piece),
             Taken::Refused { cookie, offset_bytes, command, rule } => {
+                self.taken += 1;
                 self.counted.request(command.map_or(Command::ALL.len(), |command| command as usize));
                 self.refuse((cookie, offset_bytes), command, rule);
             }
@@ -684,6 +705,7 @@ impl Client for Connection {
             self.completed(context, completion);
         }
         self.counted.add_to(self.place.stats());
+        self.taken = 0;
         if self.life == Life::Closed || self.paused {
             return;
         }
@@ -768,17 +790,6 @@ impl Client for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.counted.add_to(self.place.stats());
-    }
-}
-
-fn command_of(op: Op) -> Command {
-    match op {
-        Op::Read => Command::Read,
-        Op::Write => Command::Write,
-        Op::Flush => Command::Flush,
-        Op::Discard => Command::Trim,
-        Op::WriteZeroes { .. } | Op::FastZeroes { .. } => Command::WriteZeroes,
-        Op::Extents => Command::BlockStatus,
     }
 }
 

@@ -72,13 +72,26 @@ fn hand_over(peer: Peer<Connection>, options: NbdOptions) -> Peer<Connection> {
 fn hand_over_to(exports: Arc<ExportTable>, peer: Peer<Connection>, options: NbdOptions) -> Peer<Connection> {
     let state = packed(&peer);
     let Peer { client, fake, incoming, ended, reads, executes, piece_bytes, read, sends, .. } = peer;
+    let has_turns = true;
     assert!(!fake.shut_down, "the socket is the other's as well");
     drop(client);
     let fake = Fake { store: fake.store, staged_max: fake.staged_max, executed: fake.executed, ..Fake::default() };
     let client = unpack(&state, exports, options).unwrap();
     let (incoming_descriptors, status) = (Vec::new(), Status::Ok);
-    let mut peer =
-        Peer { client, fake, incoming, incoming_descriptors, ended, reads, executes, status, piece_bytes, read, sends };
+    let mut peer = Peer {
+        client,
+        fake,
+        incoming,
+        incoming_descriptors,
+        ended,
+        reads,
+        executes,
+        status,
+        piece_bytes,
+        read,
+        sends,
+        has_turns,
+    };
     peer.client.start(&mut peer.fake);
     peer.client.turn_end(&mut peer.fake);
     peer
@@ -276,7 +289,7 @@ proptest! {
             state.truncate(length);
         }
         if let Ok(client) = unpack(&state, table(), options.clone()) {
-            let mut peer = Peer::new(client, 2 * SIZE);
+            let mut peer = Peer { has_turns: true, ..Peer::new(client, 2 * SIZE) };
             peer.say(&read(1, 0, 4096));
             peer.end();
         }
@@ -367,6 +380,19 @@ fn a_client_that_reads_nothing_is_handed_over_with_all_that_it_is_owed() {
     let (requests, bytes) = transmission.under_way();
     assert!(requests > 10 && bytes > 1_000_000, "{requests} requests, {bytes} bytes are counted here");
     peer.reads = true;
+    peer.run();
+    assert_eq!(errors(&peer.read).len(), 20);
+}
+
+#[test]
+fn requests_for_the_next_turn_travel_unread() {
+    let mut peer = structured();
+    peer.incoming.extend((0..20).flat_map(|cookie| read(cookie, 0, 4096)));
+    assert!(peer.turn());
+    assert!(peer.finish_send(Ok(())));
+    assert_eq!(errors(&peer.read).len(), 16);
+    pause(&mut peer, 0, 0);
+    let mut peer = hand_over(peer, NbdOptions::default());
     peer.run();
     assert_eq!(errors(&peer.read).len(), 20);
 }

@@ -7,7 +7,7 @@ use crate::memory::{Account, MemoryLimits, ServerMemory};
 /// A connection past its handshake whose tenant has this memory.
 pub(super) fn structured_of(memory: Arc<TenantMemory>, options: NbdOptions) -> Peer<Connection> {
     let export = Export { memory, ..Export::clone(&table().all()[0]) };
-    let mut peer = Peer::new(connection_to(export, options), 2 * SIZE);
+    let mut peer = Peer { has_turns: true, ..Peer::new(connection_to(export, options), 2 * SIZE) };
     peer.ask(&structured_handshake());
     peer
 }
@@ -93,6 +93,15 @@ fn each_large_request_of_a_connection_has_two_pieces_under_way_and_the_first_fou
     peer.run();
     assert_eq!(peer.fake.executed.len(), 3 * 10 + 1);
     assert_eq!(errors(&peer.read).iter().filter(|(cookie, error)| *cookie == 3 && *error == 0).count(), 1);
+}
+
+#[test]
+fn a_burst_is_taken_in_one_turn_while_flows_compete() {
+    let mut peer = structured();
+    (peer.executes, peer.fake.is_contended) = (false, true);
+    peer.incoming.extend((0..32).flat_map(|cookie| read(cookie, cookie * 4096, 4096)));
+    assert!(peer.turn());
+    assert_eq!(peer.fake.staged.len(), 32);
 }
 
 #[test]

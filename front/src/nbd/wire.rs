@@ -4,6 +4,8 @@
 //! extension-ext-header for extended headers. All integers are big endian. Nothing
 //! here decides anything; [`super::negotiate`], [`super::validate`] and [`super::reply`] do.
 
+use mqfq_blk::request::Op;
+
 /// First 8 bytes of a server's greeting, "NBDMAGIC".
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Then, and before each option: "IHAVEOPT".
@@ -207,6 +209,18 @@ impl Command {
         Command::WriteZeroes,
         Command::BlockStatus,
     ];
+
+    /// The command that asks for an operation.
+    pub const fn of(op: Op) -> Command {
+        match op {
+            Op::Read => Command::Read,
+            Op::Write => Command::Write,
+            Op::Flush => Command::Flush,
+            Op::Discard => Command::Trim,
+            Op::WriteZeroes { .. } | Op::FastZeroes { .. } => Command::WriteZeroes,
+            Op::Extents => Command::BlockStatus,
+        }
+    }
 
     /// The command of this number.
     pub fn from_number(number: u16) -> Option<Command> {

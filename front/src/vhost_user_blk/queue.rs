@@ -44,6 +44,10 @@ const MEMORY_RETRY_NS: u64 = 1_000_000;
 /// were read, and [`COPIED_PER_WORK`] of bytes that were copied. Some 100 us.
 const WORK_MAX: u32 = 4096;
 
+/// Heads that one turn takes unless flows compete. So a guest of 32 that sleeps is signalled when 16 have ended, and
+/// the other 16 are served while it wakes.
+const TAKEN_MAX: u32 = 16;
+
 /// Bytes whose copy is as much work as a descriptor.
 const COPIED_PER_WORK: u32 = 64;
 
@@ -90,6 +94,8 @@ pub struct Queue {
     looks: Looks,
     /// Work of this turn, see [`WORK_MAX`].
     work: u32,
+    /// Heads that were taken in this turn.
+    taken: u32,
     /// A timer for memory is running.
     awaits_memory: bool,
 }
@@ -120,6 +126,7 @@ impl Queue {
             counted: Counted::new(&NAMES),
             looks: Looks::default(),
             work: 0,
+            taken: 0,
             awaits_memory: false,
         }
     }
@@ -182,7 +189,8 @@ impl Queue {
         self.about.disk.look_again(&self.about.export);
         run.start.ring.disarm();
         while !run.is_cut() && self.hand_over(&mut run, context) {
-            if self.work >= WORK_MAX {
+            let is_enough = self.taken >= TAKEN_MAX && !context.is_contended(self.about.export.device);
+            if self.work >= WORK_MAX || is_enough {
                 self.look_next_turn(context);
                 break;
             }
@@ -218,6 +226,7 @@ impl Queue {
         let Run { start, requests, chain, .. } = run;
         let Some(head) = start.ring.take(&start.memory, chain, takes_new)? else { return Ok(None) };
         self.work += chain.descriptors;
+        self.taken += 1;
         run.taken += 1;
         requests.get(usize::from(head)).filter(|request| !request.is_taken).ok_or(Rule::BadHead)?;
         let (status_at, asked) = self.about.disk.ask(&start.memory, chain)?;
@@ -581,7 +590,7 @@ impl Client for Queue {
     fn turn_end(&mut self, context: &mut dyn Context) {
         self.show_ends(context);
         self.counted.add_to(&self.about.stats);
-        self.work = 0;
+        (self.work, self.taken) = (0, 0);
     }
 
     fn room(&mut self, context: &mut dyn Context) {

@@ -253,6 +253,19 @@ fn the_first_of_many_ends_are_shown_before_the_turn_is_over() {
 }
 
 #[test]
+fn a_turn_takes_16_heads_and_the_next_one_those_behind_them_without_a_kick_and_all_while_flows_compete() {
+    for (is_contended, taken) in [(false, 16), (true, 24)] {
+        let mut rig = Rig::new();
+        (rig.peer.executes, rig.peer.fake.is_contended) = (false, is_contended);
+        (0..24).for_each(|head| rig.offer_many(head, &header(request::FLUSH, 0), &[]));
+        rig.kick_after(1);
+        assert_eq!(rig.peer.fake.staged.len(), taken);
+        rig.peer.pass_ns(0);
+        assert_eq!(rig.peer.fake.staged.len(), 24);
+    }
+}
+
+#[test]
 fn a_tenant_without_room_leaves_its_heads_in_the_ring_and_gets_each_done_later() {
     let mut rig = Rig::new();
     (rig.peer.fake.staged_max, rig.peer.executes) = (1, false);

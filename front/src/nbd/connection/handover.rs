@@ -24,7 +24,7 @@
 //! change of the running server made them since, which the client meets in the answers to its requests.
 
 use super::under_way::{PendingRequest, UnderWay};
-use super::{Connection, Life, ProtocolPhase, command_of, secure, user};
+use super::{Connection, Life, ProtocolPhase, secure, user};
 use crate::connection_slots::ConnectionSlot;
 use crate::export::{Export, ExportTable};
 use crate::memory::{Account, PIECE_BYTES_MAX};
@@ -184,7 +184,7 @@ impl Connection {
             let mut streams = 0;
             for place in larges.iter().chain(&writing) {
                 let large = under_way.large(*place);
-                demand((command_of(large.op) == command_of(Op::Write)) == (writing == Some(*place)), "writes twice")?;
+                demand((large.op == Op::Write) == (writing == Some(*place)), "writes twice")?;
                 let is_stream = large.is_streaming() || large.pieces_out() > 0;
                 demand(!is_stream || !session.structured, "has a stream of structured replies")?;
                 demand(!large.is_streaming() || replies.is_streaming(), "has a stream that has not begun")?;

@@ -54,8 +54,7 @@ impl Connection {
         let channel = self.channel.as_mut().expect("the caller has looked");
         if channel.can_advance() {
             if !channel.is_established() && !may_step(context.turn()) {
-                self.awaits_turn = true;
-                return context.timer(context.now_ns(), user::TURN);
+                return self.await_turn(context);
             }
             match channel.advance(&mut self.inbox) {
                 Step::Moved => {}
