@@ -52,6 +52,8 @@ struct Case {
     emulated: &'static [Disk],
     /// It is about the CPU scheduler: `scx_pmqfq` and a load of threads are built, and not `mqfq`.
     is_of_cpus: bool,
+    /// The job runs the laboratory's program, too.
+    has_lab: bool,
     patience: Duration,
 }
 
@@ -66,6 +68,24 @@ struct Outside {
 /// How often a server is killed while it is written to.
 const KILLS: u32 = 100;
 
+/// A case of the server alone; others say what they have more.
+const CASE: Case = Case {
+    name: "",
+    about: "",
+    kernels: &[],
+    time: Time::Instructions,
+    cpus: 2,
+    modules: &[],
+    packages: &[],
+    job: "",
+    module: None,
+    outside: None,
+    emulated: &[],
+    is_of_cpus: false,
+    has_lab: false,
+    patience: Duration::from_secs(1800),
+};
+
 /// The scheduler of `cpu/scx`; others of its cases differ in what they say.
 const SCX: Case = Case {
     name: "scx",
@@ -79,11 +99,9 @@ const SCX: Case = Case {
         include_str!("../../testing/guest/cases/scx.library"),
         include_str!("../../testing/guest/cases/scx.job")
     ),
-    module: None,
-    outside: None,
-    emulated: &[],
     is_of_cpus: true,
     patience: Duration::from_secs(3600),
+    ..CASE
 };
 
 /// The kernel's tests of ublk; those that take their time by the clock have a machine of another time.
@@ -104,11 +122,8 @@ const SELFTESTS: Case = Case {
         ("/usr/include/liburing.h", "liburing-dev"),
     ],
     job: include_str!("../../testing/guest/cases/ublk-selftests.job"),
-    module: None,
-    outside: None,
-    emulated: &[],
-    is_of_cpus: false,
     patience: Duration::from_secs(3600),
+    ..CASE
 };
 
 const CASES: &[Case] = &[
@@ -116,8 +131,6 @@ const CASES: &[Case] = &[
         name: "nbd",
         about: "the kernel's NBD client on mqfq: shares of two tenants 1:3, ext4 on each, verified",
         kernels: &["6.12", "6.1", "7.2", "7.3"],
-        time: Time::Instructions,
-        cpus: 2,
         modules: &["null_blk", "nbd", "crc32c_generic", "ext4"],
         packages: &[
             ("fio", "fio"),
@@ -126,19 +139,30 @@ const CASES: &[Case] = &[
             ("python3", "python3-minimal"),
         ],
         job: include_str!("../../testing/guest/cases/nbd.job"),
-        module: None,
         patience: Duration::from_secs(600),
-        outside: None,
-        emulated: &[],
-        is_of_cpus: false,
+        ..CASE
+    },
+    Case {
+        name: "clients",
+        about: "instructions for a read by each front end, beside other servers and fio alone, on three block devices",
+        kernels: &["6.12", "7.2"],
+        modules: &["null_blk", "brd", "loop"],
+        packages: &[
+            ("fio", "fio"),
+            ("nbdkit", "nbdkit"),
+            ("qemu-storage-daemon", "qemu-system-common"),
+            ("python3", "python3-minimal"),
+        ],
+        job: include_str!("../../testing/guest/cases/clients.job"),
+        has_lab: true,
+        patience: Duration::from_secs(3600),
+        ..CASE
     },
     Case {
         name: "ublk",
         about: "block devices in the guest: ext4 while the server is killed, live changes, shares of two tenants 1:3",
         // Debian builds 6.1 without ublk.
         kernels: &["6.12", "7.2", "7.3"],
-        time: Time::Instructions,
-        cpus: 2,
         modules: &["ublk_drv", "null_blk", "crc32c_generic", "ext4"],
         packages: &[
             ("fio", "fio"),
@@ -147,11 +171,7 @@ const CASES: &[Case] = &[
             ("db_bench", "rocksdb-tools"),
         ],
         job: include_str!("../../testing/guest/cases/ublk.job"),
-        module: None,
-        outside: None,
-        emulated: &[],
-        is_of_cpus: false,
-        patience: Duration::from_secs(1800),
+        ..CASE
     },
     Case {
         name: "ublk-kills",
@@ -162,11 +182,7 @@ const CASES: &[Case] = &[
         modules: &["ublk_drv", "crc32c_generic", "ext4"],
         packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
         job: concat!("[ \"$ONLY\" = restarts ] || ONLY=kills\n", include_str!("../../testing/guest/cases/ublk.job")),
-        module: None,
-        outside: None,
-        emulated: &[],
-        is_of_cpus: false,
-        patience: Duration::from_secs(1800),
+        ..CASE
     },
     Case {
         name: "ublk-pages",
@@ -178,11 +194,7 @@ const CASES: &[Case] = &[
         modules: &["ublk_drv", "null_blk", "crc32c_generic", "ext4"],
         packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
         job: concat!("PAGES=$ONLY\n", include_str!("../../testing/guest/cases/ublk.job")),
-        module: None,
-        outside: None,
-        emulated: &[],
-        is_of_cpus: false,
-        patience: Duration::from_secs(1800),
+        ..CASE
     },
     Case {
         name: "broken",
@@ -193,11 +205,9 @@ const CASES: &[Case] = &[
         modules: &["nvme", "null_blk", "dm-mod"],
         packages: &[("fio", "fio"), ("dmsetup", "dmsetup")],
         job: include_str!("../../testing/guest/cases/broken.job"),
-        module: None,
-        outside: None,
         emulated: &[Disk { name: "nvme", model: "nvme,serial=nvme,max_ioqpairs=4", size_mib: 64 }],
-        is_of_cpus: false,
         patience: Duration::from_secs(900),
+        ..CASE
     },
     SELFTESTS,
     Case {
@@ -219,14 +229,12 @@ const CASES: &[Case] = &[
         modules: &["virtio_blk", "crc32c_generic", "ext4"],
         packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
         job: include_str!("../../testing/guest/cases/vhost-user-blk.job"),
-        module: None,
         outside: Some(Outside {
             config: include_str!("../../testing/guest/cases/vhost-user-blk.toml"),
             disks: &["small", "large", "first", "second", "spare"],
         }),
-        emulated: &[],
-        is_of_cpus: false,
         patience: Duration::from_secs(1500),
+        ..CASE
     },
     SCX,
     Case {
@@ -262,11 +270,9 @@ const CASES: &[Case] = &[
             include_str!("../../testing/guest/cases/scx.library"),
             include_str!("../../testing/guest/cases/scx-programs.job")
         ),
-        module: None,
-        outside: None,
-        emulated: &[],
         is_of_cpus: true,
         patience: Duration::from_secs(3600),
+        ..CASE
     },
     Case {
         name: "elevator-disks",
@@ -288,13 +294,11 @@ const CASES: &[Case] = &[
         packages: ELEVATOR_PACKAGES,
         job: include_str!("../../testing/guest/cases/elevator-disks.job"),
         module: Some("kernel/elevator"),
-        outside: None,
         emulated: &[
             Disk { name: "nvme", model: "nvme,serial=nvme,max_ioqpairs=4", size_mib: 64 },
             Disk { name: "virtio", model: "virtio-blk-pci,num-queues=4", size_mib: 64 },
         ],
-        is_of_cpus: false,
-        patience: Duration::from_secs(1800),
+        ..CASE
     },
     Case {
         name: "elevator-power",
@@ -306,25 +310,19 @@ const CASES: &[Case] = &[
         packages: ELEVATOR_PACKAGES,
         job: include_str!("../../testing/guest/cases/elevator-power.job"),
         module: Some("kernel/elevator"),
-        outside: None,
         emulated: &[Disk { name: "nvme", model: "nvme,serial=nvme,max_ioqpairs=4", size_mib: 256 }],
-        is_of_cpus: false,
-        patience: Duration::from_secs(1800),
+        ..CASE
     },
     Case {
         name: "elevator",
         about: "the elevator in the kernel: its cost, and shares of cgroups, beside none, bfq, kyber and mq-deadline",
         kernels: ELEVATOR_KERNELS,
-        time: Time::Instructions,
-        cpus: 2,
         modules: ELEVATOR_MODULES,
         packages: ELEVATOR_PACKAGES,
         job: include_str!("../../testing/guest/cases/elevator.job"),
         module: Some("kernel/elevator"),
-        outside: None,
-        emulated: &[],
-        is_of_cpus: false,
         patience: Duration::from_secs(3600),
+        ..CASE
     },
     Case {
         name: "elevator-soak",
@@ -336,10 +334,7 @@ const CASES: &[Case] = &[
         packages: ELEVATOR_PACKAGES,
         job: include_str!("../../testing/guest/cases/elevator-soak.job"),
         module: Some("kernel/elevator"),
-        outside: None,
-        emulated: &[],
-        is_of_cpus: false,
-        patience: Duration::from_secs(1800),
+        ..CASE
     },
 ];
 
@@ -415,7 +410,7 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     } else if case.is_of_cpus {
         build_scheduler(&folder.join("share"))?;
     } else {
-        run(&mut cargo("build --release -p mqfq"))?;
+        run(&mut cargo(if case.has_lab { "build --release -p mqfq -p mqfq-lab" } else { "build --release -p mqfq" }))?;
     }
     guest::prepare(name, &folder.join("share"))?;
     let only = options.only.unwrap_or("all");

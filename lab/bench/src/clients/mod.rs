@@ -3,7 +3,8 @@
 //! # What it measures
 //! 4 KiB random reads of 256 MiB by one and two queues (of NBD: connections) at depth 1 and 32: requests per second,
 //! CPU time of the server's process per request, and latency. The servers are ours on a device that does nothing and on
-//! memory, under `mqfq` and `none`, and those of [`server::SERVERS`]. The clients are others' work, virtio-driver for
+//! memory, under `mqfq` and `none`, and those of [`server::SERVERS`]; with `--device` all serve that file or block
+//! device. The clients are others' work, virtio-driver for
 //! vhost-user-blk and fio's engine for NBD, and our own NBD client.
 //!
 //! # Why in rounds
@@ -30,7 +31,7 @@ use mqfq_report::progress::Progress;
 use mqfq_report::table::Align::{Left, Right};
 use placement::{Cpus, Placement};
 use serde::{Deserialize, Serialize};
-use server::{Front, Running, SERVERS, Server};
+use server::{Front, Ground, Running, SERVERS, Server};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -43,6 +44,9 @@ pub struct ClientsOptions {
     /// Measures our NBD server with a watching client beside without, and nothing else.
     #[arg(long)]
     pub watched: bool,
+    /// A file or block device of 256MiB or more, which all servers serve and which is only read.
+    #[arg(long, value_name = "PATH", conflicts_with = "watched")]
+    pub device: Option<PathBuf>,
     /// The program `mqfq`, if not the one beside this one: to compare two builds.
     #[arg(long, value_name = "PROGRAM")]
     pub mqfq: Option<PathBuf>,
@@ -87,6 +91,8 @@ pub struct ClientsRow {
     pub requests_per_s_max: f64,
     /// CPU time of the server's process per request, median of the rounds.
     pub cpu_ns_per_request: f64,
+    /// Its part in the kernel; the rest is the program's own.
+    pub kernel_ns_per_request: f64,
     /// 99th percentile of request to completion as the client saw it, median of the rounds.
     pub p99_ns: u64,
     /// Requests per second as a part of those of ours under `mqfq`, by the same front end on a device of the same kind,
@@ -105,14 +111,23 @@ pub fn run(options: &ClientsOptions, json: bool) -> Result<(), String> {
     let mqfq = options.mqfq.clone().map_or_else(machine::product, Ok)?;
     match options.watched {
         true => watched::measure(options, &mqfq)?.publish(&options.runs, json),
-        false => measure(options, &mqfq)?.publish(&options.runs, json),
+        false => {
+            measure(options, Ground { mqfq: &mqfq, file: options.device.as_deref() })?.publish(&options.runs, json)
+        }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct OneRun {
     seen: Seen,
-    cpu_ns: u64,
+    /// Of the server's process: as a user, and in the kernel.
+    cpu_ns: [u64; 2],
+}
+
+impl OneRun {
+    fn per_request(&self, cpu_ns: u64) -> f64 {
+        cpu_ns as f64 / self.seen.requests_in_all.max(1) as f64
+    }
 }
 
 /// Measurement of a server: client, placement, and place in [`SETTINGS`].
@@ -121,10 +136,10 @@ type Case = (Driver, Placement, usize);
 /// Rounds by case and by the server's place in the list.
 type All = BTreeMap<(Case, usize), Vec<OneRun>>;
 
-fn measure(options: &ClientsOptions, mqfq: &std::path::Path) -> Result<Record<Clients>, String> {
+fn measure(options: &ClientsOptions, ground: Ground<'_>) -> Result<Record<Clients>, String> {
     let mut notes = Vec::new();
     let mut is_there = |server: &Server| {
-        let name = server.path(mqfq);
+        let name = server.path(ground);
         let there = machine::has_program(&name);
         let note = format!("{} is not there, so it is left out", name.display());
         if !there && !notes.contains(&note) {
@@ -132,7 +147,7 @@ fn measure(options: &ClientsOptions, mqfq: &std::path::Path) -> Result<Record<Cl
         }
         there
     };
-    let wanted = |server: &Server| options.front.is_none_or(|front| server.front == front);
+    let wanted = |server: &Server| server.is_of(ground) && options.front.is_none_or(|front| server.front == front);
     let servers: Vec<Server> = SERVERS.into_iter().filter(wanted).filter(&mut is_there).collect();
     if !Driver::Fio.is_there() {
         notes.push("fio with ioengine=nbd is not there, so it is left out".into());
@@ -150,15 +165,16 @@ fn measure(options: &ClientsOptions, mqfq: &std::path::Path) -> Result<Record<Cl
                 let name = format!("{} of {program} {device}, {policy}", front.name());
                 progress.step(&format!("round {} of {rounds}: {name}, {}", round + 1, placement.name()));
                 cpus.be_server(placement)?;
-                let running = Running::start(servers[at], mqfq)?;
+                let running = Running::start(servers[at], ground)?;
                 cpus.be_driver(placement)?;
                 for driver in Driver::of(front) {
                     for (setting, (queues, depth)) in SETTINGS.into_iter().enumerate() {
-                        let before_ns = running.cpu_ns()?;
+                        let before_ns = running.user_and_kernel_ns()?;
                         let (socket, measured_ms) = (&running.socket(), options.runs.measured_ms);
                         let seen = driver.run(&Task { socket, export: "e", queues, depth, measured_ms });
                         let seen = seen.map_err(|error| format!("{name}: {error}"))?;
-                        let cpu_ns = running.cpu_ns()? - before_ns;
+                        let after_ns = running.user_and_kernel_ns()?;
+                        let cpu_ns = [0, 1].map(|part| after_ns[part] - before_ns[part]);
                         let case = (driver, placement, setting);
                         all.entry((case, at)).or_default().push(OneRun { seen, cpu_ns });
                     }
@@ -192,7 +208,8 @@ fn rows(servers: &[Server], all: &All) -> Vec<ClientsRow> {
             requests_per_s: rate.median(),
             requests_per_s_min: rate.smallest(),
             requests_per_s_max: rate.largest(),
-            cpu_ns_per_request: median(runs, |run| run.cpu_ns as f64 / run.seen.requests_in_all.max(1) as f64),
+            cpu_ns_per_request: median(runs, |run| run.per_request(run.cpu_ns.iter().sum())),
+            kernel_ns_per_request: median(runs, |run| run.per_request(run.cpu_ns[1])),
             p99_ns: median(runs, |run| run.seen.p99_ns as f64) as u64,
             part_of_mqfq: ours.map_or(0.0, |ours| ratio(runs, ours, |run| run.seen.iops)),
         }
@@ -229,6 +246,7 @@ impl Results for Clients {
                 ("max", Right, |row| whole(row.requests_per_s_max)),
                 ("of mqfq's", Right, |row| format!("{:.2}", row.part_of_mqfq)),
                 ("server CPU ns", Right, |row| whole(row.cpu_ns_per_request)),
+                ("of it kernel", Right, |row| whole(row.kernel_ns_per_request)),
                 ("p99 us", Right, |row| us(row.p99_ns as f64)),
             ],
         ))
@@ -241,8 +259,10 @@ mod tests {
 
     #[test]
     fn a_row_is_the_median_of_its_rounds_and_is_compared_with_ours_of_the_same_front_and_round() {
-        let run =
-            |iops: f64| OneRun { seen: Seen { requests: 10, requests_in_all: 20, iops, p99_ns: 1_000 }, cpu_ns: 200 };
+        let run = |iops: f64| OneRun {
+            seen: Seen { requests: 10, requests_in_all: 20, iops, p99_ns: 1_000 },
+            cpu_ns: [150, 50],
+        };
         let of = |program, device| {
             SERVERS.into_iter().find(|one| (one.front, one.program, one.device) == (Front::Nbd, program, device))
         };
@@ -254,6 +274,7 @@ mod tests {
         assert_eq!(rows.iter().map(|row| row.part_of_mqfq).collect::<Vec<_>>(), [1.0, 0.9, 0.0], "no memory of ours");
         assert_eq!((rows[1].server.as_str(), rows[1].policy.as_str()), ("nbdkit", "-"));
         assert_eq!((rows[1].queues, rows[1].depth, rows[1].cpu_ns_per_request), (1, 32, 10.0));
+        assert_eq!(rows[1].kernel_ns_per_request, 2.5);
         assert_eq!(
             [rows[2].requests_per_s, rows[2].requests_per_s_min, rows[2].requests_per_s_max],
             [20.0, 10.0, 30.0]

@@ -47,7 +47,8 @@ pub struct Server {
     /// `mqfq`, `qemu-storage-daemon` or `nbdkit`.
     pub program: &'static str,
     /// Ours: `null` and `memory`. QEMU's: `null-co`, which leaves a read's buffer as it is, and `null-co, zeroes`,
-    /// which writes zeroes into it as our null device does. nbdkit's: the plugin.
+    /// which writes zeroes into it as our null device does. nbdkit's: the plugin. `file`, of all: the file or block
+    /// device that the command names.
     pub device: &'static str,
     /// Policy; `-` of others, which have none.
     pub policy: &'static str,
@@ -58,7 +59,7 @@ const fn server(front: Front, program: &'static str, device: &'static str, polic
 }
 
 /// All servers. Ours under `mqfq` come first: the others are compared with them.
-pub const SERVERS: [Server; 11] = [
+pub const SERVERS: [Server; 18] = [
     server(Front::VhostUserBlk, "mqfq", "null", "mqfq"),
     server(Front::VhostUserBlk, "mqfq", "null", "none"),
     server(Front::VhostUserBlk, "qemu-storage-daemon", "null-co", "-"),
@@ -67,49 +68,89 @@ pub const SERVERS: [Server; 11] = [
     server(Front::Nbd, "mqfq", "null", "none"),
     server(Front::Nbd, "qemu-storage-daemon", "null-co", "-"),
     server(Front::Nbd, "nbdkit", "null", "-"),
-    server(Front::Nbd, "mqfq", "memory", "mqfq"),
-    server(Front::Nbd, "mqfq", "memory", "none"),
-    server(Front::Nbd, "nbdkit", "memory", "-"),
+    server(Front::Nbd, "mqfq", MEMORY, "mqfq"),
+    server(Front::Nbd, "mqfq", MEMORY, "none"),
+    server(Front::Nbd, "nbdkit", MEMORY, "-"),
+    server(Front::VhostUserBlk, "mqfq", FILE, "mqfq"),
+    server(Front::VhostUserBlk, "mqfq", FILE, "none"),
+    server(Front::VhostUserBlk, "qemu-storage-daemon", FILE, "-"),
+    server(Front::Nbd, "mqfq", FILE, "mqfq"),
+    server(Front::Nbd, "mqfq", FILE, "none"),
+    server(Front::Nbd, "qemu-storage-daemon", FILE, "-"),
+    server(Front::Nbd, "nbdkit", FILE, "-"),
 ];
 
+/// A device that keeps its bytes in the server's memory.
+const MEMORY: &str = "memory";
+
+/// A device that is a file or block device.
+const FILE: &str = "file";
+
+/// Programs and files that servers are started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground<'a> {
+    /// Our program.
+    pub mqfq: &'a Path,
+    /// File or block device of the servers of `file`; without it the other servers are run.
+    pub file: Option<&'a Path>,
+}
+
 impl Server {
-    /// The program, given the path of ours.
-    pub fn path(&self, mqfq: &Path) -> PathBuf {
-        if self.program == "mqfq" { mqfq.to_owned() } else { self.program.into() }
+    /// The program.
+    pub fn path(&self, ground: Ground<'_>) -> PathBuf {
+        if self.program == "mqfq" { ground.mqfq.to_owned() } else { self.program.into() }
+    }
+
+    /// It serves the device that is measured.
+    pub fn is_of(&self, ground: Ground<'_>) -> bool {
+        (self.device == FILE) == ground.file.is_some()
     }
 
     /// Ours under `mqfq`, by the same front end and on a device of the same kind.
     pub fn is_compared_with(&self, ours: &Server) -> bool {
         (ours.program, ours.policy, ours.front) == ("mqfq", "mqfq", self.front)
-            && ours.keeps_bytes() == self.keeps_bytes()
+            && [FILE, MEMORY].iter().all(|kind| (ours.device == *kind) == (self.device == *kind))
     }
 
-    fn keeps_bytes(&self) -> bool {
-        self.device == "memory"
-    }
-
-    fn command(&self, mqfq: &Path, folder: &Path) -> Result<Command, String> {
+    fn command(&self, ground: Ground<'_>, folder: &Path) -> Result<Command, String> {
         let socket = folder.join(SOCKET);
         let at = socket.display();
-        let mut command = Command::new(self.path(mqfq));
+        let file = ground.file.map(|file| file.display().to_string()).unwrap_or_default();
+        let mut command = Command::new(self.path(ground));
         match self.program {
             "mqfq" => {
                 let key = if self.front == Front::Nbd { "nbd" } else { "vhost-user" };
                 let depth = if self.policy == "none" { "" } else { "expert = { depth = 64, window = \"64KiB\" }\n" };
+                let (of, right) = match self.device {
+                    FILE => (format!("path = \"{file}\""), "read-only = true\n"),
+                    _ => (format!("size = \"{EXPORT_BYTES}\""), ""),
+                };
                 let config = format!(
-                    "[device.d]\nkind = \"{}\"\nsize = \"{EXPORT_BYTES}\"\npolicy = \"{}\"\n{depth}\n[tenant.t]\nweight = 100\n\n\
-                     [export.e]\ndevice = \"d\"\ntenant = \"t\"\noffset = \"0\"\nsize = \"{EXPORT_BYTES}\"\n{key} = \"unix:{at}\"\n",
+                    "[device.d]\nkind = \"{}\"\n{of}\npolicy = \"{}\"\n{depth}\n[tenant.t]\nweight = 100\n\n\
+                     [export.e]\ndevice = \"d\"\ntenant = \"t\"\n{right}{key} = \"unix:{at}\"\n",
                     self.device, self.policy
                 );
                 command.arg("serve").arg(write_config(folder, &config)?);
             }
             "nbdkit" => {
                 command.args(["--foreground", "--newstyle", "--exportname", "e", "--unix"]).arg(&socket);
-                command.args([self.device, &EXPORT_BYTES.to_string()]);
+                match self.device {
+                    FILE => command.args(["--readonly", FILE, &file]),
+                    plugin => command.args([plugin, &EXPORT_BYTES.to_string()]),
+                };
             }
             _ => {
-                let zeroes = if self.device == "null-co" { "off" } else { "on" };
-                let node = format!("driver=null-co,node-name=n,size={EXPORT_BYTES},read-zeroes={zeroes}");
+                let null = |zeroes| format!("driver=null-co,node-name=n,size={EXPORT_BYTES},read-zeroes={zeroes}");
+                let node = match self.device {
+                    FILE => {
+                        let is_file = std::fs::metadata(&file).is_ok_and(|metadata| metadata.is_file());
+                        let driver = if is_file { "file" } else { "host_device" };
+                        let how = "read-only=on,cache.direct=on,aio=io_uring";
+                        format!("driver={driver},node-name=n,filename={file},{how}")
+                    }
+                    "null-co" => null("off"),
+                    _ => null("on"),
+                };
                 command.args(["--blockdev", &node]);
                 if self.front == Front::Nbd {
                     command.args(["--nbd-server", &format!("addr.type=unix,addr.path={at}")]);
@@ -137,14 +178,14 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `server`, waits until it listens, and fills what it keeps. `mqfq` is the path of our own program.
+    /// Starts `server`, waits until it listens, and fills its memory, if it has any.
     ///
     /// # Errors
     /// One sentence.
-    pub fn start(server: Server, mqfq: &Path) -> Result<Running, String> {
+    pub fn start(server: Server, ground: Ground<'_>) -> Result<Running, String> {
         let scratch = Scratch::new()?;
-        let running = Running::spawn(server.command(mqfq, scratch.path())?, scratch, &[SOCKET])?;
-        if server.keeps_bytes() {
+        let running = Running::spawn(server.command(ground, scratch.path())?, scratch, &[SOCKET])?;
+        if server.device == MEMORY {
             let fill = Load { write_percent: 100, pattern: Pattern::Sequential, ..Load::random_reads(1, 8, 1 << 20) };
             let mut tenant = NbdTenant::attach(&running.socket(), "e", &fill)?;
             let counted = tenant.run_requests(EXPORT_BYTES / u64::from(fill.request_bytes))?;
@@ -221,10 +262,18 @@ impl Running {
     /// # Errors
     /// One sentence, if the process is gone.
     pub fn cpu_ns(&self) -> Result<u64, String> {
+        Ok(self.user_and_kernel_ns()?.iter().sum())
+    }
+
+    /// As [`Running::cpu_ns`]: the part as a user, and the part in the kernel.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn user_and_kernel_ns(&self) -> Result<[u64; 2], String> {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
         let ticks = cpu_ticks(&text).ok_or_else(|| format!("{path} is not in the format of proc(5)"))?;
-        Ok(ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
+        Ok(ticks.map(|ticks| ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())))
     }
 }
 
@@ -237,9 +286,9 @@ impl Drop for Running {
 }
 
 /// User and system ticks of a `/proc/PID/stat`, fields 14 and 15. The name in field 2 may hold spaces and brackets.
-fn cpu_ticks(stat: &str) -> Option<u64> {
+fn cpu_ticks(stat: &str) -> Option<[u64; 2]> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+    Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
 }
 
 #[cfg(test)]
@@ -247,9 +296,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_user_and_system_whatever_the_name() {
+    fn cpu_time_is_of_user_and_kernel_whatever_the_name() {
         let stat = "77 (a) b) S 1 77 77 0 -1 4194304 100 0 0 0 250 50 7 8 20 0 1 0 100 0 0";
-        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks(stat), Some([250, 50]));
         assert_eq!(cpu_ticks("77 (cut off"), None);
         assert!(cpu_ticks(&std::fs::read_to_string("/proc/self/stat").unwrap()).is_some());
     }
