@@ -90,7 +90,7 @@ mod user {
     pub const MEMORY: u32 = 4;
     /// Bytes under TLS.
     pub const WIRE: u32 = 5;
-    /// Another turn, in which a TLS handshake may go on.
+    /// Another turn, in which a TLS handshake goes on, or more requests are taken.
     pub const TURN: u32 = 6;
     /// Another process has waited long enough for the end of a session under TLS.
     pub const SESSION_END: u32 = 7;
