@@ -123,7 +123,7 @@ impl Asker {
 }
 
 impl Rounds {
-    /// Says which of the late ones have answered meanwhile.
+    /// Reports late devices that have answered meanwhile.
     fn hear_late(&mut self) {
         let say = &self.say;
         self.late.retain(|((name, _), asker)| match asker.answers.try_recv() {
@@ -165,7 +165,7 @@ impl Rounds {
                     self.asker = Some(asker);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    // An answer of before is said before it is late again.
+                    // Its answer to an earlier question is reported first.
                     self.hear_late();
                     let late = self.late_after.as_secs_f64();
                     let sentence = format!("device {name}: its file system has not answered for {late} s");

@@ -166,7 +166,7 @@ pub struct Peer<C> {
     pub read: Vec<u8>,
     /// Sends that ended.
     pub sends: usize,
-    /// Timers that are due come by themselves, and not when time passes.
+    /// Timers that are due come in the next turn. False: only when a test lets time pass.
     pub has_turns: bool,
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Descriptors that the kernel lets pass with one message.
 const PASSED_MAX: usize = 253;
 
-/// The other end of a [`lingering`] socket. Its drop ends the connection, also where copies are open: a child process
-/// of another test has both ends until its `exec` closes them in turn, and the first close would wait for the second.
+/// The other end of a [`lingering`] socket. Its drop ends the connection, also where copies are open: another test's
+/// child has both ends until its `exec` closes them in turn, and the first close would wait for the second.
 pub struct Peer(TcpStream);
 
 impl Drop for Peer {

@@ -68,7 +68,7 @@ struct Outside {
 /// How often a server is killed while it is written to.
 const KILLS: u32 = 100;
 
-/// A case of the server alone; others say what they have more.
+/// Defaults of a case: the server in a guest whose time is counted.
 const CASE: Case = Case {
     name: "",
     about: "",

@@ -298,6 +298,10 @@ pub enum Refused {
 /// Least of [`Context::poll_ns`], ns: what a sleep and a wake-up take with the system calls around them.
 pub const POLL_NS_MIN: u64 = 50_000;
 
+/// Requests that a client takes in a turn unless flows compete. So a guest of 32 requests that sleeps is signalled when
+/// 16 have ended, and the other 16 are served while it wakes.
+pub const TAKEN_MAX: u32 = 16;
+
 /// Services that a worker offers to the client it is calling.
 pub trait Context {
     /// Nanoseconds since the engine started, read when a turn of the loop begins, and now and then in it: when a timer
@@ -320,11 +324,16 @@ pub trait Context {
         let _ = ns;
     }
 
-    /// Flows compete for a device, or for this worker: a client that has requests hands all of them over, because the
-    /// policy orders only those that it has.
+    /// Flows compete for a device, or for this worker.
     fn is_contended(&self, device: DeviceIndex) -> bool {
         let _ = device;
         false
+    }
+
+    /// A client that has taken so many requests in this turn takes another now, and not in the next turn: up to
+    /// [`TAKEN_MAX`], and all while flows compete, because the policy orders only requests that it has.
+    fn takes_more(&self, device: DeviceIndex, taken: u32) -> bool {
+        taken < TAKEN_MAX || self.is_contended(device)
     }
 
     /// A device of the engine.

@@ -22,6 +22,8 @@
 //! and less often (`stage.rs`). A tenant with few requests in flight never gets [`LOOK_BYTES`] in a turn, so turns that
 //! serve many such tenants stay long.
 //!
+//! Without competition a client leaves requests beyond 16 to the next turn ([`crate::client::Context::takes_more`]).
+//!
 //! # Cost
 //! Competition is looked for once in a turn. Without it the path of a request pays nothing; with it, a look at the
 //! request after its dispatch.

@@ -71,10 +71,6 @@ const QUIET_RECEIVE_BYTES: usize = 16 << 10;
 /// inbox that also brings the next requests is cheaper than a receive that ends with the payload.
 const DIRECT_BYTES: usize = 32 << 10;
 
-/// Requests that one turn takes unless flows compete. So a client that sleeps until its first reply is woken when 16
-/// requests have ended, and those behind them are served while it wakes.
-const TAKEN_MAX: u32 = 16;
-
 /// After so long a connection asks again for memory that others held, ns: short beside what a user notices, long beside
 /// the looks of a thousand connections that wait.
 const MEMORY_RETRY_NS: u64 = 1_000_000;
@@ -110,7 +106,7 @@ pub struct Connection {
     inbox: Inbox,
     /// TLS channel, from STARTTLS on.
     channel: Option<Box<Channel>>,
-    /// It goes on in the next turn: its TLS handshake, or with more requests.
+    /// A TLS handshake, or the next requests, wait for another turn.
     awaits_turn: bool,
     /// Requests that were taken in this turn.
     taken: u32,
@@ -221,7 +217,7 @@ impl Connection {
                     self.negotiated(context, progress);
                 }
                 ProtocolPhase::Transmitting(transmission)
-                    if self.taken >= TAKEN_MAX && !context.is_contended(transmission.session().export.device) =>
+                    if !context.takes_more(transmission.session().export.device, self.taken) =>
                 {
                     self.await_turn(context);
                 }

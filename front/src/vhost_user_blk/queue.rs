@@ -44,10 +44,6 @@ const MEMORY_RETRY_NS: u64 = 1_000_000;
 /// were read, and [`COPIED_PER_WORK`] of bytes that were copied. Some 100 us.
 const WORK_MAX: u32 = 4096;
 
-/// Heads that one turn takes unless flows compete. So a guest of 32 that sleeps is signalled when 16 have ended, and
-/// the other 16 are served while it wakes.
-const TAKEN_MAX: u32 = 16;
-
 /// Bytes whose copy is as much work as a descriptor.
 const COPIED_PER_WORK: u32 = 64;
 
@@ -189,8 +185,7 @@ impl Queue {
         self.about.disk.look_again(&self.about.export);
         run.start.ring.disarm();
         while !run.is_cut() && self.hand_over(&mut run, context) {
-            let is_enough = self.taken >= TAKEN_MAX && !context.is_contended(self.about.export.device);
-            if self.work >= WORK_MAX || is_enough {
+            if self.work >= WORK_MAX || !context.takes_more(self.about.export.device, self.taken) {
                 self.look_next_turn(context);
                 break;
             }

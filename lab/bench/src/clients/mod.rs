@@ -13,8 +13,8 @@
 //! within each round. A difference smaller than the spread is none.
 //!
 //! # What would make it lie
-//! Client and server share the machine, once freely, once each on half of its CPUs ([`placement`]). See
-//! lab/bench/README.md.
+//! Client and server share the machine, once freely, once each on half of its CPUs ([`placement`]): on two cores a
+//! client that burns more slows every server.
 
 mod driver;
 pub mod placement;
@@ -44,7 +44,7 @@ pub struct ClientsOptions {
     /// Measures our NBD server with a watching client beside without, and nothing else.
     #[arg(long)]
     pub watched: bool,
-    /// A file or block device of 256MiB or more, which all servers serve and which is only read.
+    /// A file or block device, which all servers serve and which is only read.
     #[arg(long, value_name = "PATH", conflicts_with = "watched")]
     pub device: Option<PathBuf>,
     /// The program `mqfq`, if not the one beside this one: to compare two builds.
@@ -60,6 +60,8 @@ pub struct ClientsOptions {
 pub struct Clients {
     /// Other load of the machine: processes that wanted a CPU, a minute's mean, before and after.
     pub load: [f64; 2],
+    /// File or block device that all served; `null`: each row names its own.
+    pub device: Option<String>,
     /// One for each client, placement, setting and server.
     pub rows: Vec<ClientsRow>,
 }
@@ -91,7 +93,7 @@ pub struct ClientsRow {
     pub requests_per_s_max: f64,
     /// CPU time of the server's process per request, median of the rounds.
     pub cpu_ns_per_request: f64,
-    /// Its part in the kernel; the rest is the program's own.
+    /// Kernel's part of `cpu_ns_per_request`; the rest is the program's own.
     pub kernel_ns_per_request: f64,
     /// 99th percentile of request to completion as the client saw it, median of the rounds.
     pub p99_ns: u64,
@@ -109,6 +111,10 @@ const SETTINGS: [(u16, u16); 4] = [(1, 1), (2, 1), (1, 32), (2, 32)];
 /// One sentence: a server that is there failed, or the record could not be written.
 pub fn run(options: &ClientsOptions, json: bool) -> Result<(), String> {
     let mqfq = options.mqfq.clone().map_or_else(machine::product, Ok)?;
+    if let Some(device) = &options.device {
+        // Each server would say it in its own words, into nothing.
+        std::fs::File::open(device).map_err(|error| format!("cannot read {}: {error}", device.display()))?;
+    }
     match options.watched {
         true => watched::measure(options, &mqfq)?.publish(&options.runs, json),
         false => {
@@ -120,7 +126,7 @@ pub fn run(options: &ClientsOptions, json: bool) -> Result<(), String> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct OneRun {
     seen: Seen,
-    /// Of the server's process: as a user, and in the kernel.
+    /// CPU time of the server's process: of the program itself, and in the kernel.
     cpu_ns: [u64; 2],
 }
 
@@ -184,7 +190,8 @@ fn measure(options: &ClientsOptions, ground: Ground<'_>) -> Result<Record<Client
     }
     drop(cpus);
     progress.finish();
-    let results = Clients { load: [load_before, load()], rows: rows(&servers, &all) };
+    let device = ground.file.map(|file| file.display().to_string());
+    let results = Clients { load: [load_before, load()], device, rows: rows(&servers, &all) };
     let record = Record::new(results, &options.runs, &["fio", "nbdkit", "qemu-storage-daemon"]);
     Ok(Record { notes, ..record })
 }
@@ -230,7 +237,7 @@ impl Results for Clients {
     fn head(&self) -> Vec<String> {
         let [before, after] = self.load;
         let load = format!("load of the machine, a minute's mean: {before} before, {after} after");
-        vec![load, "4 KiB random reads of 256 MiB".into()]
+        vec![load, format!("4 KiB random reads of {}", self.device.as_deref().unwrap_or("256 MiB"))]
     }
 
     fn body(&self, style: Style) -> String {

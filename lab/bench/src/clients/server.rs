@@ -47,8 +47,8 @@ pub struct Server {
     /// `mqfq`, `qemu-storage-daemon` or `nbdkit`.
     pub program: &'static str,
     /// Ours: `null` and `memory`. QEMU's: `null-co`, which leaves a read's buffer as it is, and `null-co, zeroes`,
-    /// which writes zeroes into it as our null device does. nbdkit's: the plugin. `file`, of all: the file or block
-    /// device that the command names.
+    /// which writes zeroes into it as our null device does. nbdkit's: the plugin. [`FILE`]: the file or block device
+    /// that the command names.
     pub device: &'static str,
     /// Policy; `-` of others, which have none.
     pub policy: &'static str,
@@ -121,13 +121,13 @@ impl Server {
             "mqfq" => {
                 let key = if self.front == Front::Nbd { "nbd" } else { "vhost-user" };
                 let depth = if self.policy == "none" { "" } else { "expert = { depth = 64, window = \"64KiB\" }\n" };
-                let (of, right) = match self.device {
+                let (place, access) = match self.device {
                     FILE => (format!("path = \"{file}\""), "read-only = true\n"),
                     _ => (format!("size = \"{EXPORT_BYTES}\""), ""),
                 };
                 let config = format!(
-                    "[device.d]\nkind = \"{}\"\n{of}\npolicy = \"{}\"\n{depth}\n[tenant.t]\nweight = 100\n\n\
-                     [export.e]\ndevice = \"d\"\ntenant = \"t\"\n{right}{key} = \"unix:{at}\"\n",
+                    "[device.d]\nkind = \"{}\"\n{place}\npolicy = \"{}\"\n{depth}\n[tenant.t]\nweight = 100\n\n\
+                     [export.e]\ndevice = \"d\"\ntenant = \"t\"\n{access}{key} = \"unix:{at}\"\n",
                     self.device, self.policy
                 );
                 command.arg("serve").arg(write_config(folder, &config)?);
@@ -265,10 +265,10 @@ impl Running {
         Ok(self.user_and_kernel_ns()?.iter().sum())
     }
 
-    /// As [`Running::cpu_ns`]: the part as a user, and the part in the kernel.
+    /// As [`Running::cpu_ns`], apart: of the program itself, and in the kernel.
     ///
     /// # Errors
-    /// As that.
+    /// One sentence, if the process is gone.
     pub fn user_and_kernel_ns(&self) -> Result<[u64; 2], String> {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
