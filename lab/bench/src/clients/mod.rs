@@ -33,7 +33,9 @@ use placement::{Cpus, Placement};
 use serde::{Deserialize, Serialize};
 use server::{Front, Ground, Running, SERVERS, Server};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
 /// Options.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
@@ -44,7 +46,7 @@ pub struct ClientsOptions {
     /// Measures our NBD server with a watching client beside without, and nothing else.
     #[arg(long)]
     pub watched: bool,
-    /// A file or block device, which all servers serve and which is only read.
+    /// A file or block device of 1MiB or more, which all servers serve and which is only read.
     #[arg(long, value_name = "PATH", conflicts_with = "watched")]
     pub device: Option<PathBuf>,
     /// The program `mqfq`, if not the one beside this one: to compare two builds.
@@ -112,14 +114,30 @@ const SETTINGS: [(u16, u16); 4] = [(1, 1), (2, 1), (1, 32), (2, 32)];
 pub fn run(options: &ClientsOptions, json: bool) -> Result<(), String> {
     let mqfq = options.mqfq.clone().map_or_else(machine::product, Ok)?;
     if let Some(device) = &options.device {
-        // Each server would say it in its own words, into nothing.
-        std::fs::File::open(device).map_err(|error| format!("cannot read {}: {error}", device.display()))?;
+        check_device(device)?;
     }
     match options.watched {
         true => watched::measure(options, &mqfq)?.publish(&options.runs, json),
         false => {
             measure(options, Ground { mqfq: &mqfq, file: options.device.as_deref() })?.publish(&options.runs, json)
         }
+    }
+}
+
+/// Least bytes of a device that is given: clients read at random.
+const DEVICE_BYTES_MIN: u64 = 1 << 20;
+
+/// Refuses a device that servers would refuse, whose words are not shown.
+///
+/// # Errors
+/// One sentence.
+fn check_device(path: &Path) -> Result<(), String> {
+    let failed = |error| format!("cannot read {}: {error}", path.display());
+    let size_bytes = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).map_err(failed)?;
+    match size_bytes >= DEVICE_BYTES_MIN {
+        true if path.is_dir() => Err(format!("{} is a folder, and no file or block device", path.display())),
+        true => Ok(()),
+        false => Err(format!("{} has {size_bytes} bytes, allowed is 1MiB or more", path.display())),
     }
 }
 
@@ -263,6 +281,19 @@ impl Results for Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_is_not_there_or_too_small_is_refused_in_a_sentence() {
+        let folder = mqfq_demo::scratch::Scratch::new().unwrap();
+        let path = folder.path().join("device");
+        assert!(check_device(&path).unwrap_err().starts_with(&format!("cannot read {}: ", path.display())));
+        assert!(check_device(Path::new("/")).is_err());
+        let file = File::create(&path).unwrap();
+        for (size_bytes, is_taken) in [(DEVICE_BYTES_MIN - 1, false), (DEVICE_BYTES_MIN, true)] {
+            file.set_len(size_bytes).unwrap();
+            assert_eq!(check_device(&path).is_ok(), is_taken);
+        }
+    }
 
     #[test]
     fn a_row_is_the_median_of_its_rounds_and_is_compared_with_ours_of_the_same_front_and_round() {
