@@ -4,7 +4,8 @@ use crate::guest;
 use crate::licences;
 use crate::release;
 use crate::run::{
-    AFTER_OTHERS, Counts, SILENCE_MAX, at_niceness, cargo, command, root, run, run_counted, shown, target,
+    AFTER_OTHERS, Counts, SILENCE_MAX, at_niceness, cargo, cargo_unless_known, command, root, run, run_counted, shown,
+    target,
 };
 use crate::suites;
 use crate::tidy;
@@ -21,9 +22,10 @@ const LOOM_PREEMPTIONS: &str = "3";
 type Part = (&'static str, Command);
 
 /// Everything, doc tests and tidy included, with debug assertions and overflow checks. One build serves the suite and
-/// work on a crate; code in which tests spend long is optimised there (profiles in Cargo.toml).
-fn whole(has_all_tools: bool) -> Part {
-    let mut whole = cargo("test --workspace --no-fail-fast");
+/// work on a crate; code in which tests spend long is optimised there (profiles in Cargo.toml). The simulator that
+/// passed before is left out.
+fn whole(has_all_tools: bool, again: bool) -> Part {
+    let mut whole = cargo_unless_known("test --workspace --no-fail-fast", if again { &[] } else { &["lab/sim"] });
     if has_all_tools {
         // A test that finds a tool missing now fails instead of skipping.
         whole.env("MQFQ_REQUIRE_TOOLS", "1");
@@ -38,15 +40,17 @@ fn counted() -> Part {
     ("instructions, beside it", part)
 }
 
-fn models() -> Part {
+fn models(again: bool) -> Part {
     // One at a time: the other cores are for the part in the foreground.
-    let mut models = loom_command();
+    let mut models = loom_command(if again { &[] } else { &["sched", "lab/policies", "blk"] });
     models.args(["--", "--test-threads", "1"]);
     ("loom models, beside it", models)
 }
 
-fn loom_command() -> Command {
-    let mut loom = cargo("test -p mqfq-sched -p mqfq-policies -p mqfq-blk --features mqfq-sched/models");
+/// The models; those of `folders` are left out where they passed before.
+fn loom_command(folders: &[&str]) -> Command {
+    let words = "test -p mqfq-sched -p mqfq-policies -p mqfq-blk --features mqfq-sched/models";
+    let mut loom = cargo_unless_known(words, folders);
     loom.args(["--profile", "loom", "--lib", "--no-fail-fast"]);
     loom.arg("--target-dir").arg(target().join("loom")).arg("loom");
     loom.env("RUSTFLAGS", "--cfg mqfq_loom").env("LOOM_MAX_PREEMPTIONS", LOOM_PREEMPTIONS);
@@ -71,21 +75,22 @@ fn beside(parts: Vec<Part>) -> Result<(Vec<Row>, Vec<u8>), String> {
     Ok((rows, output))
 }
 
-/// `test`: the whole suite, with a closing line that counts.
+/// `test`: the whole suite, with a closing line that counts. Models and simulations whose programs passed before are
+/// left out, unless it is to be `again`.
 ///
 /// # Errors
 /// One sentence if a test failed, or if CI lacks a tool.
-pub fn test() -> Result<(), String> {
+pub fn test(again: bool) -> Result<(), String> {
     let has_all_tools = tools::ensure()?;
-    let parts = if has_all_tools { vec![models(), counted()] } else { vec![models()] };
+    let parts = if has_all_tools { vec![models(again), counted()] } else { vec![models(again)] };
     let others = std::thread::spawn(|| beside(parts));
-    let mut rows = vec![run_part(whole(has_all_tools), &mut std::io::stdout())?];
+    let mut rows = vec![run_part(whole(has_all_tools, again), &mut std::io::stdout())?];
     let (beside, output) = others.join().map_err(|_| "the thread that runs the other parts panicked")??;
     if has_all_tools {
         // The first part has built the server.
         let start = Instant::now();
         let (passed, failed) = suites::short(&target().join("debug/mqfq"))?;
-        let counts = Counts { passed, failed, ignored: 0, broken: failed > 0 };
+        let counts = Counts { passed, failed, broken: failed > 0, ..Counts::default() };
         rows.push(("other projects' clients", counts, start.elapsed()));
     }
     std::io::stdout().write_all(&output).map_err(|error| format!("the output of parts: {error}"))?;
@@ -93,15 +98,21 @@ pub fn test() -> Result<(), String> {
     let total = rows.iter().fold(Counts::default(), |total, (_, counts, _)| total.plus(*counts));
     println!();
     for (name, counts, took) in rows {
-        let Counts { passed, failed, ignored, broken } = counts;
+        let Counts { passed, failed, ignored, known, broken } = counts;
         let verdict = if broken { "FAILED" } else { "ok" };
         println!(
-            "{name:<26} {passed:>5} passed {failed:>3} failed {ignored:>3} ignored {:>4} s  {verdict}",
+            "{name:<26} {passed:>5} passed {failed:>3} failed {ignored:>3} ignored {known:>3} known {:>4} s  {verdict}",
             took.as_secs()
         );
     }
     if !has_all_tools {
         println!("Tests that need a missing tool were skipped; the tools are named above.");
+    }
+    if total.known > 0 {
+        println!(
+            "{} simulations and models are known: the very program passed before. cargo xtask test --again runs them.",
+            total.known
+        );
     }
     println!("{} passed, {} failed", total.passed, total.failed);
     if total.broken {
@@ -115,7 +126,7 @@ pub fn test() -> Result<(), String> {
 /// # Errors
 /// One sentence if a model fails.
 pub fn loom() -> Result<(), String> {
-    run(&mut loom_command())
+    run(&mut loom_command(&[]))
 }
 
 /// `fmt`: formats everything, or with `is_check` only looks whether it is formatted.
@@ -232,7 +243,7 @@ fn last_object(output: &str) -> Result<serde_json::Value, String> {
 pub fn ci() -> Result<(), String> {
     checks()?;
     smoke()?;
-    test()
+    test(false)
 }
 
 /// `kill-test`: kills a server under load and looks for acknowledged bytes and requests, `rounds` times, over a front
@@ -380,7 +391,7 @@ mod tests {
     /// The simulator's figures must not depend on how it was built: it and its copies of the source assert nothing.
     #[test]
     fn every_crate_but_the_simulator_asserts_in_the_suite() {
-        let (_, whole) = whole(false);
+        let (_, whole) = whole(false, true);
         let shown = shown(&whole);
         assert!(shown.contains("--workspace") && !shown.contains("--release"), "{shown}");
         let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("a checkout");

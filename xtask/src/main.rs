@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 use std::time::Duration;
 use xtask::engine::positive;
+use xtask::run::run_unless_known;
 use xtask::{chores, databases, engine, guest, mutants, package, release, size, soak, suites, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test                       the whole test suite; installs the test tools that it lacks when it may
+  test [--again]             the whole test suite; installs the test tools that it lacks when it may; models and
+                             simulations whose very program passed before are left out, unless --again
   ci                         checks, smoke and test: what .ci/run runs
   checks                     formatting, tidy, clippy, rustdoc; licences, bans and sources of all crates with cargo-deny
   smoke                      the demo, and a look at its report
@@ -79,7 +81,10 @@ fn main() -> ExitCode {
 
 fn dispatch(words: &[&str]) -> Result<(), String> {
     match words {
-        ["test"] => chores::test(),
+        ["test"] => chores::test(false),
+        ["test", "--again"] => chores::test(true),
+        // Cargo starts this for each test program: `cargo_unless_known`.
+        ["known", folders, program, args @ ..] => run_unless_known(folders, program, args),
         ["ci"] => chores::ci(),
         ["checks"] => chores::checks(),
         ["smoke"] => chores::smoke(),

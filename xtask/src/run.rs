@@ -1,7 +1,9 @@
 //! Runs commands in sight: each is printed as one would type it, so that a chore teaches how to do it by hand.
 
 use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
@@ -95,6 +97,8 @@ pub struct Counts {
     pub failed: u64,
     /// Tests that did not run.
     pub ignored: u64,
+    /// Tests that did not run because [their very program passed before](run_unless_known).
+    pub known: u64,
     /// The run did not succeed: a test failed, or nothing was built.
     pub broken: bool,
 }
@@ -106,12 +110,16 @@ impl Counts {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,
             ignored: self.ignored + other.ignored,
+            known: self.known + other.known,
             broken: self.broken || other.broken,
         }
     }
 
-    /// Reads one line of the test harness: its summary, or something else.
+    /// Reads one line of the test harness or of [`run_unless_known`]: a summary, or something else.
     fn of_line(line: &str) -> Option<Counts> {
+        if let Some(known) = line.strip_prefix(KNOWN) {
+            return Some(Counts { known: known.trim().parse().ok()?, ..Counts::default() });
+        }
         let summary = line.trim_start().strip_prefix("test result: ")?;
         let number = |what: &str| {
             let before = summary.split([';', '.']).find_map(|part| part.trim().strip_suffix(what))?;
@@ -121,7 +129,7 @@ impl Counts {
             passed: number("passed")?,
             failed: number("failed")?,
             ignored: number("ignored")?,
-            broken: false,
+            ..Counts::default()
         })
     }
 }
@@ -192,6 +200,73 @@ pub fn run_counted(command: &mut Command, sink: &mut dyn Write, silence_max: Dur
     Ok(counts)
 }
 
+/// What stands before the number of tests that a program was not run for.
+const KNOWN: &str = "tests that this very program passed before: ";
+
+/// `cargo` with this program as the runner of test programs: [`run_unless_known`] for those of `folders`.
+pub fn cargo_unless_known(words: &str, folders: &[&str]) -> Command {
+    let own = std::env::current_exe().expect("a program that runs has a file");
+    let runner = [&*own.to_string_lossy(), "known", &folders.join(",")].map(|word| format!("{word:?}")).join(", ");
+    let mut cargo = cargo(words);
+    cargo.args(["--config", &format!("target.'cfg(all())'.runner = [{runner}]")]);
+    cargo
+}
+
+/// Runs a test program for cargo. One whose package lies in one of the `folders`, parted by commas, is left out if this
+/// very program passed before, with the same arguments, variables and files of its folder: its tests must depend on
+/// nothing else. Simulations in virtual time and models do not; what has threads, sockets or clocks does.
+///
+/// # Errors
+/// One sentence if the program cannot be read or started, or if a test fails.
+pub fn run_unless_known(folders: &str, program: &str, args: &[&str]) -> Result<(), String> {
+    let folder = std::env::current_dir().map_err(|error| format!("the folder of {program}: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(args);
+    if !folders.split(',').any(|name| root().join(name) == folder) {
+        return Err(format!("{program}: {}", command.exec()));
+    }
+    let digest = digest(program, args, &folder).map_err(|error| format!("{program}: {error}"))?;
+    let name = Path::new(program).file_name().unwrap_or_default();
+    let record = target().join("known").join(name);
+    let before = std::fs::read_to_string(&record).unwrap_or_default();
+    if let Some(passed) = before.strip_prefix(&format!("{digest:016x} ")) {
+        println!("{KNOWN}{}", passed.trim());
+        return Ok(());
+    }
+    let counts = run_counted(&mut command, &mut std::io::stdout(), SILENCE_MAX)?;
+    if counts.broken {
+        return Err(format!("{program}: tests failed"));
+    }
+    let kept = std::fs::create_dir_all(target().join("known"))
+        .and_then(|()| std::fs::write(&record, format!("{digest:016x} {}\n", counts.passed)));
+    kept.map_err(|error| format!("{}: {error}", record.display()))
+}
+
+/// All that the outcome of a test program in `folder` depends on.
+fn digest(program: &str, args: &[&str], folder: &Path) -> std::io::Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    (std::fs::read(program)?, args).hash(&mut hasher);
+    let is_ours = |name: &str| ["MQFQ_", "LOOM_", "PROPTEST_"].iter().any(|prefix| name.starts_with(prefix));
+    let mut variables: Vec<_> = std::env::vars().filter(|(name, _)| is_ours(name)).collect();
+    variables.sort();
+    variables.hash(&mut hasher);
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries: std::io::Result<Vec<_>> = std::fs::read_dir(&folder)?.collect();
+        let mut paths: Vec<PathBuf> = entries?.iter().map(std::fs::DirEntry::path).collect();
+        paths.sort();
+        for path in paths {
+            path.hash(&mut hasher);
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                std::fs::read(&path)?.hash(&mut hasher);
+            }
+        }
+    }
+    Ok(hasher.finish())
+}
+
 /// Kills a process and all that it started: a parent first, so that it starts no other.
 fn end_tree(pid: &str) {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -235,8 +310,31 @@ mod tests {
     #[test]
     fn the_harness_summary_is_counted_and_other_lines_are_not() {
         let line = "test result: FAILED. 12 passed; 1 failed; 2 ignored; 0 measured; 3 filtered out; finished in 0.1s";
-        assert_eq!(Counts::of_line(line), Some(Counts { passed: 12, failed: 1, ignored: 2, broken: false }));
+        let counts = Counts { passed: 12, failed: 1, ignored: 2, ..Counts::default() };
+        assert_eq!(Counts::of_line(line), Some(counts));
         assert_eq!(Counts::of_line("test result_is_kept ... ok"), None);
+        let known = Counts { known: 12, ..Counts::default() };
+        assert_eq!(Counts::of_line(&format!("{KNOWN}12\n")), Some(known));
+    }
+
+    #[test]
+    fn what_a_program_depends_on_is_in_its_digest() {
+        let folder = mqfq_testing::Folder::new();
+        let (program, other) = (folder.join("program"), folder.join("below/other"));
+        std::fs::create_dir(folder.join("below")).expect("a folder");
+        let write = |path: &Path, text: &str| std::fs::write(path, text).expect("a file");
+        write(&program, "first");
+        write(&other, "first");
+        let all =
+            |args: &[&str]| digest(&program.to_string_lossy(), args, folder.path()).expect("files that are there");
+        let before = all(&["loom"]);
+        assert_eq!(before, all(&["loom"]));
+        assert_ne!(before, all(&["loom", "--test-threads"]));
+        write(&other, "second");
+        let changed = all(&["loom"]);
+        assert_ne!(before, changed);
+        write(&program, "second");
+        assert_ne!(changed, all(&["loom"]));
     }
 
     #[test]
