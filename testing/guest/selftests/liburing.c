@@ -14,7 +14,7 @@ int io_uring_free_buf_ring(struct io_uring *ring, struct io_uring_buf_ring *room
 struct io_uring_buf_ring *io_uring_setup_buf_ring(struct io_uring *ring, unsigned entries, int group, unsigned flags,
         int *error)
 {
-    struct io_uring_buf_reg reg = { .ring_entries = entries, .bgid = group };
+    struct io_uring_buf_reg reg = { .ring_entries = entries, .bgid = group, .flags = flags };
     void *room = mmap(NULL, entries * sizeof(struct io_uring_buf), PROT_READ | PROT_WRITE,
         MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
 
@@ -23,7 +23,7 @@ struct io_uring_buf_ring *io_uring_setup_buf_ring(struct io_uring *ring, unsigne
         return NULL;
     }
     reg.ring_addr = (unsigned long)room;
-    *error = io_uring_register_buf_ring(ring, &reg, flags);
+    *error = io_uring_register_buf_ring(ring, &reg, 0);
     if (*error) {
         munmap(room, entries * sizeof(struct io_uring_buf));
         return NULL;
