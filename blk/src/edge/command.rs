@@ -146,6 +146,7 @@ impl Command {
 #[cfg(all(test, not(mqfq_loom)))]
 mod tests {
     use super::*;
+    use crate::pages::PLACES;
 
     #[test]
     fn a_command_names_a_room_of_its_file_and_no_other_memory() {
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_command_for_pages_names_a_place_of_its_own_queue_and_no_address() {
-        let pages = Pages::take(8).unwrap();
+        let pages = Pages::take(8, PLACES).unwrap();
         let null = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         // The second of two queues with four requests each.
         let file = CommandFile::of_pages(null, pages.clone(), 4, 16384);

@@ -54,17 +54,19 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// So many places. `None`: there are not so many in a row, or a ring has no table.
+    /// So many places among the first `within`, at most [`PLACES`]. `None`: there are not so many in a row, or a ring
+    /// has no table.
     ///
     /// For threads that may wait.
-    pub fn take(count: u16) -> Option<Arc<Pages>> {
+    pub fn take(count: u16, within: u16) -> Option<Arc<Pages>> {
         // Relaxed: see `note_missing`.
         if count == 0 || IS_MISSING.load(Ordering::Relaxed) {
             return None;
         }
         // It is whole after each statement.
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = taken.windows(count.into()).position(|places| !places.contains(&true))?;
+        let first =
+            taken[..within.min(PLACES).into()].windows(count.into()).position(|places| !places.contains(&true))?;
         taken[first..first + usize::from(count)].fill(true);
         // Below PLACES.
         Some(Arc::new(Pages { first: first as u16, count, stays: AtomicBool::new(false) }))
@@ -127,26 +129,27 @@ mod tests {
 
     #[test]
     fn a_place_is_one_devices_alone_until_its_last_buffer_is_gone() {
-        let (first, second) = (Pages::take(3).unwrap(), Pages::take(5).unwrap());
+        let (first, second) = (Pages::take(3, PLACES).unwrap(), Pages::take(5, PLACES).unwrap());
         let numbers = |pages: &Pages| (0..pages.count()).map(|at| pages.number(at)).collect::<Vec<_>>();
         assert!(numbers(&first).iter().all(|number| !numbers(&second).contains(number)));
         let of_first = numbers(&first);
         let buffer = Buffer::of_pages(&first, 1, 4096);
         drop(first);
-        let third = Pages::take(3).unwrap();
+        let third = Pages::take(3, PLACES).unwrap();
         assert!(of_first.iter().all(|number| !numbers(&third).contains(number)), "a buffer of it is left");
         drop(buffer);
         second.keep();
         let of_second = numbers(&second);
         drop(second);
-        let later: Vec<Arc<Pages>> = (0..8).map(|_| Pages::take(3).unwrap()).collect();
+        let later: Vec<Arc<Pages>> = (0..8).map(|_| Pages::take(3, PLACES).unwrap()).collect();
         assert!(later.iter().all(|pages| numbers(pages).iter().all(|number| !of_second.contains(number))));
-        assert!(Pages::take(0).is_none() && Pages::take(PLACES).is_none());
+        assert!(Pages::take(0, PLACES).is_none() && Pages::take(PLACES, PLACES).is_none());
+        assert!(Pages::take(PLACES / 2, PLACES / 2).is_none() && Pages::take(PLACES / 2, PLACES).is_some());
     }
 
     #[test]
     fn parts_of_pages_are_at_one_place_and_have_no_bytes_here() {
-        let pages = Pages::take(2).unwrap();
+        let pages = Pages::take(2, PLACES).unwrap();
         let mut buffer = Buffer::of_pages(&pages, 1, 12288);
         let place = pages.number(1);
         assert_eq!(buffer.pages(), Some(PagesAt { place, at_bytes: 0 }));

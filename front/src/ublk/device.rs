@@ -11,15 +11,15 @@
 //! ```
 //! While it serves it looks once a second whether the export has another size.
 
-use super::Own;
 use super::plan::{self, Plan};
 use super::queue::{Parts, Queue};
 use super::request::{RANGE_BYTES_MAX, SECTOR_BYTES};
+use super::{Own, ZeroCopy};
 use crate::export::{Export, ExportTable};
 use crate::front_end::{Ending, Log, LogLine};
 use crate::stats::Stats;
 use mqfq_blk::client::{Client, MakeClient};
-use mqfq_blk::pages::Pages;
+use mqfq_blk::pages::{PLACES, Pages};
 use mqfq_ublk::abi::{ANY_NUMBER, DEPTH_MAX, DevInfo, Params, feature, state};
 use mqfq_ublk::control::Control;
 use mqfq_ublk::queue::{QueueMemory, open_queues};
@@ -218,8 +218,8 @@ pub struct Device {
     pub number: u32,
     /// State that is left when this server is gone.
     pub recovery: Recovery,
-    /// Payloads are to stay in the kernel, if they can.
-    pub zero_copy: bool,
+    /// Way of payloads.
+    pub zero_copy: ZeroCopy,
     /// The address's exports: one, by the time of [`Order::Go`].
     pub exports: Arc<ExportTable>,
     /// Queues, as many as the kernel has CPUs for.
@@ -441,7 +441,8 @@ impl Device {
         if self.control.abilities().features & feature::PAGES != feature::PAGES {
             return Err("this kernel cannot (Linux 6.16 can)".to_owned());
         }
-        pages(export, depth * u64::from(self.queues.clamp(1, DEPTH_MAX)))
+        let within = if self.zero_copy == ZeroCopy::On { PLACES } else { AUTO_PLACES };
+        pages(export, depth * u64::from(self.queues.clamp(1, DEPTH_MAX)), within)
     }
 
     /// As [`Device::pages`], for a device that a server has left which had them.
@@ -452,7 +453,7 @@ impl Device {
         if block_bytes < export.block.pages_align_bytes.into() {
             return Err(left(format!("its block of {block_bytes} bytes is smaller than the device's below")));
         }
-        pages(export, places).map_err(left)
+        pages(export, places, PLACES).map_err(left)
     }
 
     fn add(&mut self, export: &Export) -> Result<Served, String> {
@@ -463,9 +464,12 @@ impl Device {
         let mut params = params(export, false)?;
         let depth = depth_of(&params);
         let (mut pages, mut copies) = (None, None);
-        if self.zero_copy {
+        if self.zero_copy != ZeroCopy::Off {
             match self.pages(export, depth).and_then(|pages| Ok((pages, self::params(export, true)?))) {
-                Ok((places, with_pages)) => (pages, params) = (Some(places), with_pages),
+                Ok((places, with_pages)) if zero_copy_holds(self.zero_copy, &params, &with_pages) => {
+                    (pages, params) = (Some(places), with_pages);
+                }
+                Ok(_) => {}
                 Err(why) => copies = Some(why),
             }
         }
@@ -497,6 +501,7 @@ impl Device {
             self.delete(info.number);
             return Err(format!("the kernel takes no block device of this form ({params:?}): {error}"));
         }
+        let copies = copies.filter(|_| self.zero_copy == ZeroCopy::On);
         Ok(Served { info, is_recovered: false, pages, copies })
     }
 
@@ -608,11 +613,11 @@ impl Device {
     }
 }
 
-/// Places for `places` requests of an export whose payloads are to stay in the kernel.
+/// Places for `places` requests of an export whose payloads are to stay in the kernel, among the first `within`.
 ///
 /// # Errors
 /// Why they cannot: the end of a sentence.
-fn pages(export: &Export, places: u64) -> Result<Arc<Pages>, String> {
+fn pages(export: &Export, places: u64, within: u16) -> Result<Arc<Pages>, String> {
     let align_bytes = export.block.pages_align_bytes;
     if align_bytes == 0 {
         return Err("its device needs their bytes, which a file device does not".to_owned());
@@ -621,8 +626,17 @@ fn pages(export: &Export, places: u64) -> Result<Arc<Pages>, String> {
         let offset_bytes = export.offset_bytes;
         return Err(format!("it begins at byte {offset_bytes}, which is no multiple of its device's {align_bytes}"));
     }
-    let taken = u16::try_from(places).ok().and_then(Pages::take);
+    let taken = u16::try_from(places).ok().and_then(|places| Pages::take(places, within));
     taken.ok_or_else(|| format!("the workers' rings have no {places} places left"))
+}
+
+/// Places for devices whose config does not ask for zero copy. The others are for those whose config does, and for
+/// those that are taken over.
+const AUTO_PLACES: u16 = PLACES / 2;
+
+/// True if a device added with these parameters, in place of the usual ones, is as the config has it.
+fn zero_copy_holds(zero_copy: ZeroCopy, usual: &Params, with_pages: &Params) -> bool {
+    zero_copy == ZeroCopy::On || usual.logical_shift == with_pages.logical_shift
 }
 
 /// Features that a user without CAP_SYS_ADMIN lacks for a device with this recovery, and with payloads in the kernel.
@@ -709,16 +723,19 @@ mod tests {
             Export { block, offset_bytes, ..export() }
         };
         let fits = of(4096, 8192);
-        assert_eq!(pages(&fits, 256).unwrap().count(), 256);
+        assert_eq!(pages(&fits, 256, PLACES).unwrap().count(), 256);
         let with_pages = params(&fits, true).unwrap();
         assert_eq!((with_pages.logical_shift, with_pages.memory_align_bytes), (12, 4096));
         let without = params(&fits, false).unwrap();
         assert_eq!((without.logical_shift, without.memory_align_bytes), (9, 0));
         let cached = params(&of(1, 0), true).unwrap();
         assert_eq!((cached.logical_shift, cached.memory_align_bytes), (9, 0), "the page cache takes any");
-        assert!(pages(&of(0, 0), 1).unwrap_err().contains("needs their bytes"));
-        assert!(pages(&of(4096, 512), 1).unwrap_err().contains("begins at byte 512"));
-        assert!(pages(&fits, 1 << 20).unwrap_err().contains("no 1048576 places left"));
+        let holds = |zero_copy, with_pages| zero_copy_holds(zero_copy, &without, with_pages);
+        assert!(holds(ZeroCopy::On, &with_pages) && !holds(ZeroCopy::Auto, &with_pages), "a block of a page");
+        assert!(holds(ZeroCopy::Auto, &cached) && holds(ZeroCopy::Auto, &params(&of(512, 0), true).unwrap()));
+        assert!(pages(&of(0, 0), 1, PLACES).unwrap_err().contains("needs their bytes"));
+        assert!(pages(&of(4096, 512), 1, PLACES).unwrap_err().contains("begins at byte 512"));
+        assert!(pages(&fits, 1 << 20, PLACES).unwrap_err().contains("no 1048576 places left"));
     }
 
     #[test]

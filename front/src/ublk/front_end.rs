@@ -3,10 +3,10 @@
 //!
 //! An address is a device's number, or `auto` for the next that is free. It is one export's alone.
 
-use super::NAMES;
 use super::device::{self, Device, Meeting, Recovery};
 use super::plan::{self, Plan};
 use super::recovery_holder::RecoveryHolder;
+use super::{NAMES, ZeroCopy};
 use crate::export::ExportTable;
 use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, LogLine, Manner, next_client};
 use crate::stats::Stats;
@@ -18,9 +18,6 @@ use std::sync::{Arc, mpsc};
 
 /// Values that the key takes.
 const ADDRESSES: &str = "a number from 0 to 1048575 (of /dev/ublkbN), \"auto\"";
-
-/// Values of the key `zero-copy`.
-const ZERO_COPY: &[&str] = &["off", "on"];
 
 /// Largest number: the driver has 2^20 minors for its character devices.
 const NUMBER_MAX: u32 = (1 << 20) - 1;
@@ -51,17 +48,17 @@ impl FrontEnd for Ublk {
                 _ => return Err(AddressFault::Refused("is no number of a ublk device".to_owned())),
             },
         };
-        Ok(Arc::new(UblkAddress { number, recovery: Recovery::None, zero_copy: false }))
+        Ok(Arc::new(UblkAddress { number, recovery: Recovery::None, zero_copy: ZeroCopy::Auto }))
     }
 
     fn manners(&self) -> &'static [Manner] {
-        &[Manner { key: "recovery", values: Recovery::VALUES }, Manner { key: "zero-copy", values: ZERO_COPY }]
+        &[Manner { key: "recovery", values: Recovery::VALUES }, Manner { key: "zero-copy", values: ZeroCopy::VALUES }]
     }
 
     fn parse_with(&self, text: &str, values: &[&str]) -> Result<Arc<dyn Address>, AddressFault> {
         self.parse(text)?;
         let recovery = values.first().and_then(|value| Recovery::named(value)).unwrap_or(Recovery::None);
-        let zero_copy = values.get(1) == Some(&ZERO_COPY[1]);
+        let zero_copy = values.get(1).and_then(|value| ZeroCopy::named(value)).unwrap_or(ZeroCopy::Auto);
         let number = text.parse().ok();
         if number.is_none() && recovery != Recovery::None {
             let why = "has no recovery: the next server would not know which device was its own".to_owned();
@@ -77,8 +74,7 @@ struct UblkAddress {
     /// `None`: the next free one.
     number: Option<u32>,
     recovery: Recovery,
-    /// Payloads stay in the kernel, if they can.
-    zero_copy: bool,
+    zero_copy: ZeroCopy,
 }
 
 impl fmt::Display for UblkAddress {
@@ -87,12 +83,13 @@ impl fmt::Display for UblkAddress {
             Some(number) => write!(f, "ublk {number}"),
             None => f.write_str("ublk auto"),
         }?;
-        let recovery = Recovery::VALUES[self.recovery as usize];
+        let (recovery, zero_copy) =
+            (Recovery::VALUES[self.recovery as usize], ZeroCopy::VALUES[self.zero_copy as usize]);
         match (self.recovery, self.zero_copy) {
-            (Recovery::None, false) => Ok(()),
-            (Recovery::None, true) => f.write_str(" (zero-copy on)"),
-            (_, false) => write!(f, " (recovery {recovery})"),
-            (_, true) => write!(f, " (recovery {recovery}, zero-copy on)"),
+            (Recovery::None, ZeroCopy::Auto) => Ok(()),
+            (Recovery::None, _) => write!(f, " (zero-copy {zero_copy})"),
+            (_, ZeroCopy::Auto) => write!(f, " (recovery {recovery})"),
+            (_, _) => write!(f, " (recovery {recovery}, zero-copy {zero_copy})"),
         }
     }
 }
@@ -240,10 +237,11 @@ mod tests {
     }
 
     #[test]
-    fn zero_copy_is_part_of_an_address_and_off_unless_it_is_asked_for() {
+    fn zero_copy_is_part_of_an_address_and_used_where_it_holds_unless_it_is_set() {
         let with = |values: &[&str]| ExportAddress::parse_with(&Ublk, "0", values).unwrap().to_string();
         assert_eq!(with(&["none", "on"]), "ublk 0 (zero-copy on)");
         assert_eq!(with(&["fail", "on"]), "ublk 0 (recovery fail, zero-copy on)");
-        assert_eq!([with(&["none", "off"]), with(&["none"]), with(&[])], ["ublk 0"; 3]);
+        assert_eq!(with(&["none", "off"]), "ublk 0 (zero-copy off)");
+        assert_eq!([with(&["none", "auto"]), with(&["none"]), with(&[])], ["ublk 0"; 3]);
     }
 }

@@ -46,6 +46,28 @@ pub static NAMES: Names = Names {
     own: &["held", "recoveries"],
 };
 
+/// Values of the key `zero-copy`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ZeroCopy {
+    /// Payloads stay in the kernel where that changes nothing else: the block device keeps its block.
+    Auto,
+    /// Payloads are copied.
+    Off,
+    /// Payloads stay in the kernel if they can, and the log has the reason if they cannot.
+    On,
+}
+
+impl ZeroCopy {
+    /// Values of the key, in the order of the variants.
+    pub const VALUES: &[&str] = &["auto", "off", "on"];
+
+    /// The value that is called so.
+    pub fn named(name: &str) -> Option<ZeroCopy> {
+        let place = Self::VALUES.iter().position(|value| *value == name)?;
+        [ZeroCopy::Auto, ZeroCopy::Off, ZeroCopy::On].get(place).copied()
+    }
+}
+
 /// Numbers that only this front end has, by place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Own {

@@ -6,7 +6,7 @@ use super::*;
 use crate::fake::Peer;
 use crate::front_end::Ending;
 use crate::stats::Stats;
-use mqfq_blk::pages::Pages;
+use mqfq_blk::pages::{PLACES, Pages};
 use mqfq_testing::random::Random;
 use mqfq_testing_devices::solo::rooms;
 use mqfq_ublk::abi::op;
@@ -440,7 +440,7 @@ fn every_request_ends_once_and_no_acknowledged_write_is_lost_whenever_the_server
 
 #[test]
 fn a_queue_whose_payloads_stay_in_the_kernel_names_its_own_places_and_gives_none_back_that_may_be_in_use() {
-    let pages = Pages::take(8).unwrap();
+    let pages = Pages::take(8, PLACES).unwrap();
     let numbers: Vec<u16> = (0..8).map(|at| pages.number(at)).collect();
     let mut driver = Driver::new(Recovery::Reissue);
     let mut queue = driver.queue();
@@ -464,6 +464,6 @@ fn a_queue_whose_payloads_stay_in_the_kernel_names_its_own_places_and_gives_none
     peer.fake.staged.clear();
     // It goes while the driver has tags, and one request has not ended: its pages may be at their place for long.
     drop(peer);
-    let later: Vec<Arc<Pages>> = (0..64).map(|_| Pages::take(8).unwrap()).collect();
+    let later: Vec<Arc<Pages>> = (0..64).map(|_| Pages::take(8, PLACES).unwrap()).collect();
     assert!(later.iter().all(|pages| (0..8).all(|at| !numbers.contains(&pages.number(at)))));
 }

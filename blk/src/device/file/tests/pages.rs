@@ -17,7 +17,7 @@ struct Lent {
 
 impl Lent {
     fn new(hand: &Hand, bytes: &[u8]) -> Lent {
-        let mut lent = Lent { pages: Pages::take(2).unwrap(), bytes: Buffer::new(bytes.len()) };
+        let mut lent = Lent { pages: Pages::take(2, PLACES).unwrap(), bytes: Buffer::new(bytes.len()) };
         lent.bytes.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
         let vector = libc::iovec { iov_base: lent.bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let place = lent.pages.number(0).into();
@@ -128,7 +128,7 @@ fn what_cannot_be_one_operation_on_the_pages_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut opened = open::open(&FileOptions::new(file_of(&folder, 1 << 20))).unwrap();
     opened.backing.align_bytes = 4096;
-    let pages = Pages::take(1).unwrap();
+    let pages = Pages::take(1, PLACES).unwrap();
     let command = |op, offset_bytes, length_bytes, buffer| Command::new(Tag(0), op, offset_bytes, length_bytes, buffer);
     let of = |offset_bytes, length_bytes| {
         command(Op::Write, offset_bytes, length_bytes, Some(Buffer::of_pages(&pages, 0, 16384)))
