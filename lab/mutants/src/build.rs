@@ -37,7 +37,7 @@ pub fn mutant(number: u32) -> bool {
     if let Some(file) = &*PASSED
         && !IS_PASSED[number as usize].swap(true, Ordering::Relaxed)
     {
-        let _ = std::io::Write::write_all(&mut &*file, format!("{number}\n").as_bytes());
+        let _ = std::io::Write::write_all(&mut &*file, std::format!("{number}\n").as_bytes());
     }
     *ALIVE == number
 }
