@@ -292,6 +292,20 @@ mod planted_tests {
     use super::*;
     use crate::planted::planted;
 
+    /// The tool itself finds an argument without a line after it has built the crate.
+    #[test]
+    fn every_argument_is_about_a_line_that_stands_there() {
+        let read =
+            |path: &str| std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let argued = read("lab/mutants/argued.txt");
+        for name in argued.lines().filter(|line| !line.is_empty() && !line.starts_with([' ', '#'])) {
+            let [file, function, _, line] = name.splitn(4, ": ").collect::<Vec<_>>()[..] else { panic!("{name}") };
+            let text = read(file);
+            assert!(text.contains(&format!("fn {function}")), "{name}");
+            assert!(text.lines().any(|other| other.trim() == line), "{name}");
+        }
+    }
+
     #[test]
     fn every_mutant_stands_where_the_list_says() {
         let mutants = list(LIST, "mutant", Mutant::read).unwrap();
