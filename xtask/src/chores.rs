@@ -11,7 +11,6 @@ use crate::suites;
 use crate::tidy;
 use crate::tools;
 use std::io::Write;
-use std::num::NonZero;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,9 +26,6 @@ type Part = (&'static str, Command);
 /// passed before is left out.
 fn whole(has_all_tools: bool, again: bool) -> Part {
     let mut whole = cargo_unless_known("test --workspace --no-fail-fast", if again { &[] } else { &["lab/sim"] });
-    // Half of the end-to-end tests' time is waiting: for clocks, sockets and processes.
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    whole.env("RUST_TEST_THREADS", (2 * cores).to_string());
     if has_all_tools {
         // A test that finds a tool missing now fails instead of skipping.
         whole.env("MQFQ_REQUIRE_TOOLS", "1");
