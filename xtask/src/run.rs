@@ -200,7 +200,7 @@ pub fn run_counted(command: &mut Command, sink: &mut dyn Write, silence_max: Dur
     Ok(counts)
 }
 
-/// What stands before the number of tests that a program was not run for.
+/// Beginning of the line with the number of tests that a program was not run for.
 const KNOWN: &str = "tests that this very program passed before: ";
 
 /// `cargo` with this program as the runner of test programs: [`run_unless_known`] for those of `folders`.
