@@ -14,7 +14,7 @@
 use super::plan::{self, Plan};
 use super::queue::{Parts, Queue};
 use super::request::{RANGE_BYTES_MAX, SECTOR_BYTES};
-use super::{Own, ZeroCopy};
+use super::{Own, ZeroCopy, variant};
 use crate::export::{Export, ExportTable};
 use crate::front_end::{Ending, Log, LogLine};
 use crate::stats::Stats;
@@ -66,8 +66,7 @@ impl Recovery {
 
     /// The value that is called so.
     pub fn named(name: &str) -> Option<Recovery> {
-        let place = Self::VALUES.iter().position(|value| *value == name)?;
-        [Recovery::None, Recovery::Reissue, Recovery::Fail].get(place).copied()
+        variant(Self::VALUES, [Recovery::None, Recovery::Reissue, Recovery::Fail], name)
     }
 
     /// The server ends, and a device stays for the next one.
@@ -218,7 +217,7 @@ pub struct Device {
     pub number: u32,
     /// State that is left when this server is gone.
     pub recovery: Recovery,
-    /// Way of payloads.
+    /// Payloads that stay in the kernel.
     pub zero_copy: ZeroCopy,
     /// The address's exports: one, by the time of [`Order::Go`].
     pub exports: Arc<ExportTable>,

@@ -63,9 +63,13 @@ impl ZeroCopy {
 
     /// The value that is called so.
     pub fn named(name: &str) -> Option<ZeroCopy> {
-        let place = Self::VALUES.iter().position(|value| *value == name)?;
-        [ZeroCopy::Auto, ZeroCopy::Off, ZeroCopy::On].get(place).copied()
+        variant(Self::VALUES, [ZeroCopy::Auto, ZeroCopy::Off, ZeroCopy::On], name)
     }
+}
+
+/// The variant whose value of a key is called so: `values` and `variants` are in one order.
+fn variant<T, const N: usize>(values: &[&str], variants: [T; N], name: &str) -> Option<T> {
+    values.iter().zip(variants).find_map(|(value, variant)| (*value == name).then_some(variant))
 }
 
 /// Numbers that only this front end has, by place.
