@@ -53,6 +53,7 @@ struct mqfq_phase {
 	s32 weighed_log;	/* units and requests per ns */
 	s32 device_log;		/* mean units on the device */
 	s32 request_log;	/* mean units of a request */
+	u32 request_units;	/* the same, rounded */
 	s32 system_log;		/* mean units in the system */
 	u64 device_units;	/* the first of these, rounded down */
 	s32 waiting;		/* part of the time that somebody waited, 65536ths */

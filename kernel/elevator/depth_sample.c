@@ -60,6 +60,13 @@ void mqfq_span_between(struct mqfq_span *span, const struct mqfq_sample *from,
 	span->waiting_ns = to->waiting_ns - from->waiting_ns;
 }
 
+/* Mean units of a request, rounded, at most the largest request's. */
+static u32 mean_of(u64 units, u64 requests)
+{
+	requests = max_t(u64, requests, 1);
+	return min_t(u64, div64_u64(units + requests / 2, requests), 1 << (MQFQ_CLASSES - 1));
+}
+
 void mqfq_phase_of(struct mqfq_phase *phase, const struct mqfq_span *span, u32 step)
 {
 	s32 time_log = mqfq_log2(span->elapsed_ns);
@@ -68,6 +75,7 @@ void mqfq_phase_of(struct mqfq_phase *phase, const struct mqfq_span *span, u32 s
 	phase->weighed_log = mqfq_log2(span->units + span->requests) - time_log;
 	phase->device_log = mqfq_log2(span->device_unit_ns) - time_log;
 	phase->request_log = mqfq_log2(span->units) - mqfq_log2(span->requests);
+	phase->request_units = mean_of(span->units, span->requests);
 	phase->system_log = mqfq_log2(span->system_unit_ns) - time_log;
 	phase->device_units = div64_u64(span->device_unit_ns, span->elapsed_ns);
 	phase->waiting = mul_u64_u64_div_u64(min_t(u64, span->waiting_ns, span->elapsed_ns), ONE,

@@ -239,10 +239,12 @@ static bool look(struct mqfq_search *search, const struct mqfq_phase *phase, u32
 		 u32 *next)
 {
 	bool full = is_full(phase);
-	u32 from, trial;
+	u32 least = min_t(u32, phase->request_units + 1, search->depth_max), from, trial;
 
+	/* Two requests of the mean size go at a time: every D up to one of them does the same. */
 	if (full)
-		choose(search, on_grid(search->base, phase->step, search->depth_max), now_ns);
+		choose(search, max_t(u32, on_grid(search->base, phase->step, search->depth_max), least),
+		       now_ns);
 	*next = search->base;
 	search->task = MQFQ_LOOK;
 	if (!full && (phase->waiting > BOUND_UP || phase->device_units < 2 * (u64)phase->step)) {
@@ -262,7 +264,8 @@ static bool look(struct mqfq_search *search, const struct mqfq_phase *phase, u32
 	search->is_fast &= full && !search->is_up;
 	trial = candidate(from, search->is_fast ? FACTOR_FAST : factors[search->factor],
 			  search->is_up, phase->step, search->depth_max);
-	if (!trial || trial == search->base || trial == search->refused[search->is_up]) {
+	trial = trial ? max_t(u32, trial, least) : 0;
+	if (!trial || (!search->is_up && trial >= from) || trial == search->base || trial == search->refused[search->is_up]) {
 		search->trial = search->base;
 		return false;
 	}

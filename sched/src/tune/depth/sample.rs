@@ -190,6 +190,8 @@ pub struct Phase {
     pub device_log: i32,
     /// Mean units of a request.
     pub request_log: i32,
+    /// Mean units of a request, rounded.
+    pub request_units: u32,
     /// Mean units in the system.
     pub system_log: i32,
     /// Mean units on the device, rounded down.
@@ -212,6 +214,7 @@ impl Phase {
             weighed_log: log2(span.units.wrapping_add(span.requests)) - time_log,
             device_log: log2(span.device_unit_ns) - time_log,
             request_log: log2(span.units) - log2(span.requests),
+            request_units: mean_of(span.units, span.requests),
             system_log: log2(span.system_unit_ns) - time_log,
             device_units: span.device_unit_ns / span.elapsed_ns,
             waiting: (u128::from(span.waiting_ns.min(span.elapsed_ns)) * ONE as u128 / u128::from(span.elapsed_ns))
@@ -221,6 +224,12 @@ impl Phase {
             is_in_parts: span.is_in_parts,
         }
     }
+}
+
+/// Mean units of a request, rounded, at most the largest request's.
+fn mean_of(units: u64, requests: u64) -> u32 {
+    let requests = requests.max(1);
+    (units.wrapping_add(requests / 2) / requests).min(1 << (CLASSES - 1)) as u32
 }
 
 /// Sizes that complete, averaged over some phases: the step of the grid follows from them.
@@ -331,8 +340,10 @@ mod tests {
         let time = log2(1000);
         assert_eq!((phase.units_log, phase.weighed_log), (log2(64_000) - time, log2(128_000) - time));
         assert_eq!((phase.device_log, phase.system_log), (log2(8000) - time, log2(32_000) - time));
-        assert_eq!((phase.device_units, phase.waiting), (8, ONE / 4));
+        assert_eq!((phase.device_units, phase.waiting, phase.request_units), (8, ONE / 4, 1));
         assert_eq!((phase.step, phase.step_log, phase.is_in_parts), (4, 2 * ONE, true));
+        let mean = |units, requests| Phase::new(&Span { units, requests, ..span }, 4).request_units;
+        assert_eq!([mean(23, 10), mean(25, 10), mean(7, 0), mean(1 << 40, 2)], [2, 3, 7, 1 << 16]);
         assert_eq!(Phase::new(&Span { waiting_ns: 5000, ..span }, 4).waiting, ONE, "no more than all of the time");
     }
 

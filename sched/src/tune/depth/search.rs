@@ -413,8 +413,9 @@ impl Search {
     /// D was measured: what can be tried?
     fn look(&mut self, phase: &Phase, depth: u32, now_ns: u64) -> u32 {
         let is_full = phase.waiting >= SATURATED;
+        let depth_min = least(phase.request_units, self.depth_max);
         if is_full {
-            self.choose(on_grid(self.base.into(), phase.step, self.depth_max), now_ns);
+            self.choose(on_grid(self.base.into(), phase.step, self.depth_max).max(depth_min), now_ns);
         }
         if !is_full && (phase.waiting > BOUND_UP || phase.device_units < 2 * u64::from(phase.step)) {
             // Little or changing demand says nothing.
@@ -435,8 +436,13 @@ impl Search {
         (self.at_base.count, self.at_trial.count, self.gain) = (0, 0, 0);
         self.is_fast &= is_full && !self.is_up;
         let factor = if self.is_fast { FACTOR_FAST } else { FACTORS[self.factor] };
-        match candidate(from, factor, self.is_up, phase.step, self.depth_max) {
-            Some(trial) if trial != self.base && trial != self.refused[usize::from(self.is_up)] => {
+        let trial = candidate(from, factor, self.is_up, phase.step, self.depth_max).map(|trial| trial.max(depth_min));
+        match trial {
+            Some(trial)
+                if (self.is_up || trial < from)
+                    && trial != self.base
+                    && trial != self.refused[usize::from(self.is_up)] =>
+            {
                 self.trial = trial;
                 if depth != self.base {
                     // Brought onto the grid: what was measured is another D.
@@ -642,6 +648,12 @@ fn limit(rounds: u32, variance: i64, errors: u64) -> u64 {
 
 fn is_other_size(a: &Phase, b: &Phase) -> bool {
     (a.step_log - b.step_log).abs() > SIZE_CHANGED
+}
+
+/// The smallest depth that is tried where requests have `mean` units: two of them go at a time. At a smaller one a
+/// device idles between two, and nothing smaller waits less; every depth up to `mean` does the same.
+fn least(mean: u32, depth_max: u32) -> u32 {
+    mean.saturating_add(1).min(depth_max)
 }
 
 /// The depth nearest to `depth` at which requests of `step` units make a step: one more of them goes (R1).

@@ -115,7 +115,7 @@ fn the_same_samples_give_the_same_depths() {
 
 #[test]
 fn what_it_found_and_why_can_be_read() {
-    let state = auto(&SMALL, &mix(), 4, 700 * MS).controller.expect("it was given").state();
+    let state = auto(&SMALL, &mix(), 4, 300 * MS).controller.expect("it was given").state();
     assert_eq!(state.reason, Reason::Found, "{state:?}");
     assert_eq!(state.step, 32);
     let probe = state.probes[0].expect("candidates were tried");

@@ -103,6 +103,7 @@ fn saturated(knee: u64, step: u32) -> impl Fn(u32) -> Phase {
         let units_log = log2(depth.min(knee) << 20);
         Phase {
             request_log: log2(step.into()),
+            request_units: step,
             units_log,
             weighed_log: units_log + 1,
             device_log: log2(depth << 20),
@@ -232,6 +233,22 @@ fn a_depth_that_is_brought_onto_the_grid_is_measured_there_before_the_candidate(
     assert_eq!(talk.say(load(64)), 65);
     // Also if no request waits meanwhile.
     assert_eq!(talk.say(Phase { waiting: 0, ..load(65) }), 129);
+}
+
+#[test]
+fn no_depth_below_two_requests_of_the_mean_size_is_tried() {
+    // 8 units, and then requests of 16 alone: 17 is measured at once, and nothing below it.
+    let mut talk = Talk::new(8, 4096);
+    let measured = talk.settle(saturated(17, 16));
+    assert_eq!((measured[..2].to_vec(), measured.iter().min()), (vec![17, 33], Some(&17)));
+    assert_eq!(talk.search.state().chosen, 17);
+    // Two units on the mean beside requests of 16: a candidate on the grid would be 1, and is 3.
+    let mixed = |depth| Phase { request_units: 2, request_log: ONE, ..saturated(3, 16)(depth) };
+    let mut talk = Talk::new(17, 4096);
+    assert_eq!(talk.settle(mixed).iter().min(), Some(&3));
+    // No more than there is, whatever the mean.
+    let mut talk = Talk::new(8, 64);
+    assert_eq!(talk.settle(saturated(64, 256)), [64]);
 }
 
 #[test]
@@ -501,7 +518,7 @@ fn without_demand_smaller_depths_alone_are_tried_and_judged_by_time() {
     assert_eq!(talk.say(idle), 2);
     // Demand that comes and goes, or next to none, says nothing.
     for (waiting, device_units, next) in
-        [(SATURATED, 1, 16), (SATURATED - 1, 20, 8), (BOUND_UP + 1, 20, 8), (BOUND_UP, 20, 4), (0, 1, 8), (0, 2, 1)]
+        [(SATURATED, 1, 16), (SATURATED - 1, 20, 8), (BOUND_UP + 1, 20, 8), (BOUND_UP, 20, 4), (0, 2, 8), (0, 3, 2)]
     {
         let mut talk = Talk::new(8, 64);
         assert_eq!(talk.say(Phase { waiting, device_units, ..idle }), next, "{waiting} {device_units}");
