@@ -265,7 +265,8 @@ static bool look(struct mqfq_search *search, const struct mqfq_phase *phase, u32
 	trial = candidate(from, search->is_fast ? FACTOR_FAST : factors[search->factor],
 			  search->is_up, phase->step, search->depth_max);
 	trial = trial ? max_t(u32, trial, least) : 0;
-	if (!trial || (!search->is_up && trial >= from) || trial == search->base || trial == search->refused[search->is_up]) {
+	if (!trial || (!search->is_up && trial >= from) || trial == search->base ||
+	    trial == search->refused[search->is_up]) {
 		search->trial = search->base;
 		return false;
 	}
