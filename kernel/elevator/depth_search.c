@@ -211,8 +211,8 @@ static u32 on_grid(u64 depth, u32 step, u32 depth_max)
 	return min_t(u64, depth, depth_max);
 }
 
-/* The D to try from @depth: by @factor, and at least one step; 0: there is none. */
-static u32 candidate(u32 depth, u32 factor, bool is_up, u32 step, u32 depth_max)
+/* The D to try from @depth, at least @least: by @factor, and at least one step; 0: there is none. */
+static u32 candidate(u32 depth, u32 factor, bool is_up, u32 step, u32 least, u32 depth_max)
 {
 	u64 trial;
 
@@ -221,7 +221,8 @@ static u32 candidate(u32 depth, u32 factor, bool is_up, u32 step, u32 depth_max)
 		return depth < depth_max ? on_grid(trial, step, depth_max) : 0;
 	}
 	trial = min_t(u64, div64_u64((u64)depth << 16, factor), depth > step ? depth - step : 0);
-	return min_t(u32, on_grid(trial, step, depth_max), depth ? depth - 1 : 0);
+	trial = max_t(u32, min_t(u32, on_grid(trial, step, depth_max), depth ? depth - 1 : 0), least);
+	return trial < depth ? trial : 0;
 }
 
 static void choose(struct mqfq_search *search, u32 depth, u64 now_ns)
@@ -263,10 +264,8 @@ static bool look(struct mqfq_search *search, const struct mqfq_phase *phase, u32
 	memset(&search->at_trial, 0, sizeof(search->at_trial));
 	search->is_fast &= full && !search->is_up;
 	trial = candidate(from, search->is_fast ? FACTOR_FAST : factors[search->factor],
-			  search->is_up, phase->step, search->depth_max);
-	trial = trial ? max_t(u32, trial, least) : 0;
-	if (!trial || (!search->is_up && trial >= from) || trial == search->base ||
-	    trial == search->refused[search->is_up]) {
+			  search->is_up, phase->step, least, search->depth_max);
+	if (!trial || trial == search->base || trial == search->refused[search->is_up]) {
 		search->trial = search->base;
 		return false;
 	}

@@ -33,6 +33,7 @@
 
 use super::log::{ONE, log2_of_millionths};
 use super::sample::Phase;
+use core::ops::RangeInclusive;
 
 /// Part of its relative depth that a deeper queue must earn, 65536ths. 0.15: twice the depth must do 11% more.
 const ALPHA: i32 = 9830;
@@ -436,13 +437,8 @@ impl Search {
         (self.at_base.count, self.at_trial.count, self.gain) = (0, 0, 0);
         self.is_fast &= is_full && !self.is_up;
         let factor = if self.is_fast { FACTOR_FAST } else { FACTORS[self.factor] };
-        let trial = candidate(from, factor, self.is_up, phase.step, self.depth_max).map(|trial| trial.max(depth_min));
-        match trial {
-            Some(trial)
-                if (self.is_up || trial < from)
-                    && trial != self.base
-                    && trial != self.refused[usize::from(self.is_up)] =>
-            {
+        match candidate(from, factor, self.is_up, phase.step, depth_min..=self.depth_max) {
+            Some(trial) if trial != self.base && trial != self.refused[usize::from(self.is_up)] => {
                 self.trial = trial;
                 if depth != self.base {
                     // Brought onto the grid: what was measured is another D.
@@ -663,17 +659,17 @@ fn on_grid(depth: u64, step: u32, depth_max: u32) -> u32 {
     (1 + (depth - 1 + step / 2) / step * step).min(depth_max.into()) as u32
 }
 
-/// The D to try from `depth`: by `factor`, 65536ths, and at least one step.
-fn candidate(depth: u32, factor: u64, is_up: bool, step: u32, depth_max: u32) -> Option<u32> {
-    let depth_wide = u64::from(depth);
+/// The D to try from `depth`: by `factor`, 65536ths, and at least one step; one of `depths`.
+fn candidate(depth: u32, factor: u64, is_up: bool, step: u32, depths: RangeInclusive<u32>) -> Option<u32> {
+    let (depth_wide, depth_max) = (u64::from(depth), *depths.end());
     if is_up {
         let trial = ((depth_wide * factor) >> 16).max(depth_wide + u64::from(step));
         return (depth < depth_max).then(|| on_grid(trial, step, depth_max));
     }
     let by_factor = (depth_wide << 16) / factor;
     let trial = by_factor.min(depth_wide.saturating_sub(step.into()));
-    let trial = on_grid(trial, step, depth_max).min(depth.saturating_sub(1));
-    (trial >= 1).then_some(trial)
+    let trial = on_grid(trial, step, depth_max).min(depth.saturating_sub(1)).max(*depths.start());
+    (trial < depth).then_some(trial)
 }
 
 /// Factor less 1, in thousandths, of a small logarithm to base 2 in 65536ths.

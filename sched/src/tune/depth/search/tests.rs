@@ -7,11 +7,13 @@ use super::*;
 fn candidates_lie_where_one_more_request_goes() {
     // 128 KiB in units of 4 KiB: 1, 33, 65, ...
     assert_eq!([1, 16, 17, 18, 64, 4096].map(|depth| on_grid(depth, 32, 4096)), [1, 1, 33, 33, 65, 4096]);
-    let next = |depth, is_up| candidate(depth, FACTORS[0], is_up, 32, 65_535);
+    let next = |depth, is_up| candidate(depth, FACTORS[0], is_up, 32, 1..=65_535);
     assert_eq!([next(33, true), next(65, true), next(161, true)], [Some(65), Some(129), Some(321)]);
     assert_eq!([next(33, false), next(65, false), next(1, false)], [Some(1), Some(33), None]);
-    assert_eq!(candidate(4, FACTORS[2], true, 1, 65_535), Some(5), "one step at least");
-    assert_eq!(candidate(65_535, FACTORS[0], true, 1, 65_535), None);
+    assert_eq!(candidate(4, FACTORS[2], true, 1, 1..=65_535), Some(5), "one step at least");
+    let next = |least| candidate(65, FACTORS[0], false, 32, least..=65_535);
+    assert_eq!([33, 40, 64, 65].map(next), [Some(33), Some(40), Some(64), None], "none below the least");
+    assert_eq!(candidate(65_535, FACTORS[0], true, 1, 1..=65_535), None);
 }
 
 /// A phase of requests so small that each depth has its price.
